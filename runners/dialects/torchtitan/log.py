@@ -74,7 +74,7 @@ def read_log(text: str) -> Imported:
     config = {key: value for key, value in flat(document).items() if value not in (None, "", [])}
     if isinstance(spec, Mapping):
         return _of_0_3(config, spec, _policy(document.get("activation_checkpoint")), devices)
-    reading = Reading(config, Release.TOML, devices=devices, shapes=_shapes(text))
+    reading = Reading(config, release=Release.TOML, devices=devices, shapes=_shapes(text))
     imported = reading.imported()
     kept = nested({key: value for key, value in reading.config.items() if _is_kept(key)})
     return _on(replace(imported, workload={**imported.workload, "config": kept}), devices)
@@ -84,7 +84,7 @@ def _of_0_3(config: dict[Key, Any], spec: Mapping[str, Any], policy: str, device
     config = {key: value for key, value in config.items() if key[0] != "activation_checkpoint"}
     config |= {("model", key): str(spec.get(key, "")) for key in ("name", "flavor")}
     config["activation_checkpoint", "mode"] = policy
-    imported = Reading(config, Release.FLAGS, devices=devices).imported()
+    imported = Reading(config, release=Release.FLAGS, devices=devices).imported()
     asked = Question(
         "workload.arguments", "the log does not say --module and --config, nor which flags stood beside them"
     )

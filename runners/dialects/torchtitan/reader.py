@@ -128,7 +128,7 @@ def read_launch(launch: Launch) -> Imported:
 def _read_file(config: Mapping[str, Any], flags: Arguments, devices: int | None) -> Imported:
     """A TOML file and the flags that stand beside it. Raises CannotRead."""
     base = modern(flat(config))
-    reading = Reading({**flat(config), **_without_file(of_flags(flags))}, Release.TOML, devices=devices)
+    reading = Reading({**flat(config), **_without_file(of_flags(flags))}, release=Release.TOML, devices=devices)
     imported = reading.imported()
     kept = nested({key: value for key, value in base.items() if key in reading.config})
     return replace(
@@ -150,7 +150,7 @@ def _read_flags(flags: Arguments, kinds: Iterable[str], devices: int | None) -> 
         config["activation_checkpoint", "mode"] = kind.removeprefix(_RECOMPUTE)
     if function:
         config |= {("model", "name"): function.model, ("model", "flavor"): function.flavor}
-    reading = Reading(config, Release.FLAGS, defaults=function is not None, devices=devices)
+    reading = Reading(config, release=Release.FLAGS, defaults=function is not None, devices=devices)
     imported = reading.imported()
     return replace(imported, workload={**imported.workload, **_rest(flags, reading)})
 

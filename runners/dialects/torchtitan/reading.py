@@ -9,38 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Imported, Question
+from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.torchtitan.config import NotKnown, file_release, modern, old_keys, unknown_keys, written
-from meshtune.runners.dialects.torchtitan.keys import GONE_FEATURES, Key
+from meshtune.runners.dialects.torchtitan.keys import GONE_FEATURES
 from meshtune.runners.dialects.torchtitan.models import NO_DECODER, UNLIKE, shapes_of
-from meshtune.runners.dialects.torchtitan.options import SCHEDULES, Dtype, Release
-from meshtune.runners.dialects.torchtitan.pipeline import sizes_of_modules, sizes_of_splits, stage_count, stage_sizes
+from meshtune.runners.dialects.torchtitan.options import Dtype, Release
+from meshtune.runners.dialects.torchtitan.pipeline import pipeline_of
 from meshtune.runners.dialects.torchtitan.settings import SETTINGS
+from meshtune.runners.dialects.torchtitan.values import NOT_SAID, Values
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import MAX_WHOLE
-from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Recompute
 
 # A start on a cluster: imports, the first collective, compilation.
 _TIME_LIMIT_S = 900
 _WARMUP_STEPS = 8
-_NOT_SAID = -1
-_SCHEDULES = {name.lower(): kind for kind, name in SCHEDULES.items()}
-_SCHEDULES["flexibleinterleaved1f1b"] = Schedule.INTERLEAVED
 
 
 @dataclass(slots=True)
-class Reading:
-    """config: what is not taken yet, flat. defaults: whether torchtitan's own hold for what is not said. devices: ranks
-    in all, None unknown. shapes: fields of ModelSpec where they were read otherwise than by model name and flavor."""
+class Reading(Values):
+    """devices: ranks in all, None unknown. shapes: fields of ModelSpec where they were read otherwise than by model
+    name and flavor."""
 
-    config: dict[Key, Any]
-    release: Release
-    defaults: bool = True
+    release: Release = Release.TOML
     devices: int | None = None
     shapes: dict[str, Any] | None = None
-    questions: list[Question] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    _absent: list[str] = field(default_factory=list)
     _old: list[str] = field(default_factory=list)
 
     def imported(self) -> Imported:
@@ -65,8 +58,8 @@ class Reading:
         for key, value in self.config.items():
             if isinstance(value, NotKnown) and key not in SETTINGS:
                 self.ask("", f"{written(key)} is {value.written}, which is not known here; see workload.arguments")
-        if self._absent:
-            self.ask("", f"what the configuration function sets is not known, and left open: {', '.join(self._absent)}")
+        if self.absent:
+            self.ask("", f"what the configuration function sets is not known, and left open: {', '.join(self.absent)}")
         notes = [*self.notes, f"trial.time_limit_s {_TIME_LIMIT_S}: torchtitan's start takes minutes on a cluster"]
         return Imported(
             workload=workload | {"warmup_steps": _WARMUP_STEPS},
@@ -78,41 +71,8 @@ class Reading:
             notes=tuple(dict.fromkeys(notes)),
         )
 
-    def ask(self, path: str, text: str) -> None:
-        self.questions.append(Question(path, text))
-
-    def _value(self, section: str, key: str, default: Any, path: str) -> Any:
-        """What is said, else torchtitan's default; None where it is open, which `path` is then asked for."""
-        if (section, key) not in self.config:
-            if self.defaults or default is None:
-                return default
-            self._absent.append(path or f"{section}.{key}")
-            return None
-        value = self.config.pop((section, key))
-        if isinstance(value, NotKnown):
-            self.ask(path, f"{section}.{key} is {value.written}, which is not known here")
-            return None
-        return default if value is None else value
-
-    def _optional(self, section: str, key: str, default: Any = None) -> Any:
-        """What is said, else `default`, which holds in every release that has the key."""
-        value = self.config.pop((section, key), default)
-        if isinstance(value, NotKnown):
-            self.ask("", f"{section}.{key} is {value.written}, which is not known here")
-            return default
-        return value
-
-    def _whole(self, section: str, key: str, default: int | None, path: str) -> int | None:
-        """A positive number, or `default`. torchtitan's -1 stands for not said. Raises CannotRead."""
-        value = self._value(section, key, default, path)
-        if value is None or value == _NOT_SAID:
-            return default if value == _NOT_SAID else None
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
-            raise CannotRead(f"{section}.{key}: must be an integer from 1 to {MAX_WHOLE}, not {shown(value)}")
-        return value
-
     def _degree(self, name: str, path: str) -> int | None:
-        return self._whole("parallelism", f"{name}_parallel_degree", 1, path)
+        return self.whole("parallelism", f"{name}_parallel_degree", 1, path)
 
     def _release(self, release: Release) -> dict[str, Any]:
         if not self._old:
@@ -136,7 +96,7 @@ class Reading:
 
     def _model(self) -> dict[str, Any]:
         """Raises CannotRead for what is no language model."""
-        seq_len = self._whole("training", "seq_len", 2048, "model.seq_len")
+        seq_len = self.whole("training", "seq_len", 2048, "model.seq_len")
         found = {} if seq_len is None else {"seq_len": seq_len}
         if self.shapes is not None:
             return {**self.shapes, **found}
@@ -168,19 +128,19 @@ class Reading:
     def _plan(self, layers: int | None) -> dict[str, Any]:
         degrees = {axis: self._degree(name, f"baseline.{axis}") for axis, name in _DEGREES.items()}
         plan: dict[str, Any] = {axis: degree for axis, degree in degrees.items() if degree is not None}
-        rotate = self._optional("parallelism", "context_parallel_rotate_method", "allgather")
+        rotate = self.optional("parallelism", "context_parallel_rotate_method", "allgather")
         if plan.get("cp", 1) > 1:
             plan["context"] = str(ContextParallel.RING if rotate == "alltoall" else ContextParallel.ALL_GATHER)
         self._expert_tensor(plan)
-        sequence_parallel = self._value("parallelism", "enable_sequence_parallel", True, "baseline.sequence_parallel")
+        sequence_parallel = self.value("parallelism", "enable_sequence_parallel", True, "baseline.sequence_parallel")
         if plan.get("tp", 1) > 1 and sequence_parallel is not None:
             plan["sequence_parallel"] = sequence_parallel
         if plan.get("pp", 1) > 1 or plan.get("ep", 1) > 1:
             self.config.pop(("training", "disable_cuda_graphs"), None)
-        return {**plan, **self._data(plan), **self._pipeline(plan.get("pp"), layers), **self._recompute()}
+        return {**plan, **self._data(plan), **pipeline_of(self, plan.get("pp"), layers), **self._recompute()}
 
     def _expert_tensor(self, plan: dict[str, Any]) -> None:
-        degree = self._optional("parallelism", "expert_tensor_parallel_degree", 1)
+        degree = self.optional("parallelism", "expert_tensor_parallel_degree", 1)
         if self.release.has_file and plan.get("ep", 1) > 1 and degree != plan.get("tp", 1):
             text = (
                 f"experts are cut over {degree} tensor ranks and the rest over {plan.get('tp')}; trials cut all alike"
@@ -190,45 +150,36 @@ class Reading:
     def _data(self, plan: dict[str, Any]) -> dict[str, Any]:
         """dp, where it is known, and what of it is sharded. Raises CannotRead."""
         asked = "baseline.zero_stage"
-        replicate = self._whole("parallelism", "data_parallel_replicate_degree", 1, asked)
-        shard = self._left_or_whole("data_parallel_shard_degree", asked)
-        reshard = self._value("parallelism", "fsdp_reshard_after_forward", "default", asked)
-        if self._optional("training", "data_parallel_type", "fsdp") == "ddp":
+        replicate = self.whole("parallelism", "data_parallel_replicate_degree", 1, asked)
+        shard = self.left_or_whole("data_parallel_shard_degree", asked)
+        reshard = self.value("parallelism", "fsdp_reshard_after_forward", "default", asked)
+        if self.optional("training", "data_parallel_type", "fsdp") == "ddp":
             replicate, shard = shard, 1
         if replicate is None or shard is None or reshard is None or not {"tp", "pp", "cp"} <= plan.keys():
             return {}
-        if _NOT_SAID in (replicate, shard) and self.devices is not None:
+        if NOT_SAID in (replicate, shard) and self.devices is not None:
             said = abs(replicate * shard) * plan["tp"] * plan["pp"] * plan["cp"]
             left, rest = divmod(self.devices, said)
             if rest or not left:
                 self.ask("", f"the degrees that are said make {said}, which does not divide the {self.devices} devices")
                 return {}
-            replicate, shard = (left if degree == _NOT_SAID else degree for degree in (replicate, shard))
+            replicate, shard = (left if degree == NOT_SAID else degree for degree in (replicate, shard))
         kept = reshard == "never" or (reshard == "default" and plan["pp"] > 1)
         return self._sharding(replicate, shard, plan["cp"], 2 if kept else 3)
 
-    def _left_or_whole(self, key: str, path: str) -> int | None:
-        """A degree, or -1 for the devices that are left. Raises CannotRead."""
-        value = self._value("parallelism", key, _NOT_SAID, path)
-        if value is None or value == _NOT_SAID:
-            return None if value is None else _NOT_SAID
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
-            raise CannotRead(f"parallelism.{key}: must be -1 or from 1 to {MAX_WHOLE}, not {shown(value)}")
-        return value
-
     def _sharding(self, replicate: int, shard: int, cp: int, stage: int) -> dict[str, Any]:
-        if replicate == _NOT_SAID:
+        if replicate == NOT_SAID:
             self.notes.append("data_parallel_degree takes the devices that are left: dp follows from the cluster")
             return {"zero_stage": 0}
         if replicate > 1 and (shard != 1 or cp > 1):
-            over = "the devices that are left" if shard == _NOT_SAID else shard * cp
+            over = "the devices that are left" if shard == NOT_SAID else shard * cp
             self.ask(
                 "baseline.zero_stage",
                 f"{replicate} replicas, each sharded over {over} (HSDP), which no plan has a word for. Answer what the "
                 f"baseline is to run instead: 3 or 2 (sharded over all), or 0 (over none)",
             )
-            return {} if shard == _NOT_SAID else {"dp": replicate * shard}
-        if shard == _NOT_SAID:
+            return {} if shard == NOT_SAID else {"dp": replicate * shard}
+        if shard == NOT_SAID:
             self.notes.append("data_parallel_shard_degree takes the devices that are left: dp follows from the cluster")
             return {"zero_stage": stage}
         if replicate * shard * cp == 1 or replicate > 1:
@@ -236,7 +187,7 @@ class Reading:
         return {"dp": shard, "zero_stage": stage}
 
     def _dtype(self, plan: dict[str, Any]) -> dict[str, Any]:
-        dtype = self._value("training", "mixed_precision_param", str(Dtype.BFLOAT16), "workload.dtype")
+        dtype = self.value("training", "mixed_precision_param", str(Dtype.BFLOAT16), "workload.dtype")
         if dtype is None:
             return {}
         if dtype not in tuple(Dtype):
@@ -253,76 +204,10 @@ class Reading:
             return {}
         return {"dtype": str(dtype)}
 
-    def _pipeline(self, pp: int | None, layers: int | None) -> dict[str, Any]:
-        if pp is None or pp == 1:
-            self.config = {key: value for key, value in self.config.items() if key not in _OF_PIPELINES}
-            return {}
-        asked = "baseline.schedule"
-        name = self._value("parallelism", "pipeline_parallel_schedule", "1F1B", asked)
-        csv = self._optional("parallelism", "pipeline_parallel_schedule_csv", "")
-        per_stage = self._whole("parallelism", "pipeline_parallel_layers_per_stage", None, "baseline.vpp")
-        less = [self._optional("parallelism", f"pipeline_parallel_{end}_stage_less_layers", 1) for end in _ENDS]
-        parts = self._optional("parallelism", "module_fqns_per_model_part")
-        splits = self._optional("parallelism", "pipeline_parallel_split_points")
-        if name is None:
-            return {}
-        kind = _SCHEDULES.get(str(name).lower().replace("_", ""))
-        if kind is None or csv:
-            told = f"pipeline_parallel_schedule_csv {csv!r}" if csv else f"pipeline_parallel_schedule {name!r}"
-            self.ask(asked, f"{told} is not known; one of {', '.join(Schedule)}")
-            return {}
-        try:
-            sizes = self._sizes(pp, layers, kind, per_stage, less, parts, splits)
-        except (ValueError, TypeError, IndexError):
-            raise CannotRead(f"the pipeline's stages are not understood: {shown(parts or splits or less)}") from None
-        return {"schedule": str(kind), **self._chunks(pp, layers, kind, sizes)}
-
-    def _sizes(
-        self,
-        pp: int,
-        layers: int | None,
-        kind: Schedule,
-        per_stage: int | None,
-        less: list[Any],
-        parts: Any,
-        splits: Any,
-    ) -> list[int] | None:
-        """Layers of each stage; None where they are not known, and only 0 where just their number is. Raises ValueError
-        and its like."""
-        if parts:
-            return sizes_of_modules(parts)
-        if splits:
-            words = splits.split(",") if isinstance(splits, str) else splits
-            return sizes_of_splits(words, layers) if layers else [0] * (len(words) + 1)
-        if layers is None:
-            return (
-                None if per_stage else [0] * stage_count(pp, kind.interleaves, 0, 0, None) if less == [0, 0] else None
-            )
-        return stage_sizes(
-            stage_count(pp, kind.interleaves, layers, sum(less), per_stage), layers, int(less[0]), int(less[1])
-        )
-
-    def _chunks(self, pp: int, layers: int | None, kind: Schedule, sizes: list[int] | None) -> dict[str, int]:
-        if sizes is None:
-            if kind.interleaves:
-                self.ask(
-                    "baseline.vpp", "the chunks per pipeline rank follow from the model's layers, which are not known"
-                )
-            self.ask("", "whether the pipeline's stages are equal depends on the model's layers; trials cut evenly")
-            return {}
-        if len(set(sizes)) > 1:
-            fits = "" if layers and layers % len(sizes) == 0 else f", and {len(sizes)} do not divide {layers} layers"
-            told = f"the pipeline's stages have {', '.join(map(str, sizes[:12]))} layers"
-            self.ask("", f"{told}; a plan's are equal{fits}: the baseline is not quite this setting")
-        vpp, rest = divmod(len(sizes), pp)
-        if rest or not vpp:
-            raise CannotRead(f"{len(sizes)} stages are no multiple of pipeline_parallel_degree({pp})")
-        return {"vpp": vpp} if kind.interleaves else {}
-
     def _recompute(self) -> dict[str, Any]:
         asked = "baseline.recompute"
-        mode = self._value("activation_checkpoint", "mode", "selective", asked)
-        option = self._optional("activation_checkpoint", "selective_ac_option", "2" if self.release.has_file else "op")
+        mode = self.value("activation_checkpoint", "mode", "selective", asked)
+        option = self.optional("activation_checkpoint", "selective_ac_option", "2" if self.release.has_file else "op")
         option = str(option)
         if mode is None:
             return {}
@@ -340,15 +225,15 @@ class Reading:
 
     def _batch(self, plan: dict[str, Any]) -> int | None:
         """The global batch; micro-batches and accumulation are put into the plan. Raises CannotRead."""
-        local = self._whole("training", "local_batch_size", 8, "baseline.micro_batch_size")
-        batch = self._whole("training", "global_batch_size", None, "global_batch_size")
+        local = self.whole("training", "local_batch_size", 8, "baseline.micro_batch_size")
+        batch = self.whole("training", "global_batch_size", None, "global_batch_size")
         pp, dp = plan.get("pp"), plan.get("dp")
         size = (
-            self._optional("parallelism", "pipeline_parallel_microbatch_size", 1)
+            self.optional("parallelism", "pipeline_parallel_microbatch_size", 1)
             if pp == 1
-            else (self._whole("parallelism", "pipeline_parallel_microbatch_size", 1, "baseline.micro_batch_size"))
+            else (self.whole("parallelism", "pipeline_parallel_microbatch_size", 1, "baseline.micro_batch_size"))
         )
-        count = self._whole("parallelism", "pipeline_parallel_microbatches", None, "baseline.micro_batch_size")
+        count = self.whole("parallelism", "pipeline_parallel_microbatches", None, "baseline.micro_batch_size")
         if count is None and self._before_microbatch_size:
             # Until 2025-04-07 the local batch was cut into as many micro-batches as there are stages.
             count = pp
@@ -382,10 +267,4 @@ _DEGREES = {
     "pp": "pipeline",
     "cp": "context",
     "ep": "expert",
-}
-_ENDS = ("first", "last")
-_OF_PIPELINES = {
-    *(("parallelism", f"pipeline_parallel_{key}") for key in ("schedule", "schedule_csv", "layers_per_stage")),
-    *(("parallelism", f"pipeline_parallel_{end}_stage_less_layers") for end in _ENDS),
-    *(("parallelism", key) for key in ("module_fqns_per_model_part", "pipeline_parallel_split_points")),
 }
