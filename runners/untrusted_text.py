@@ -137,6 +137,7 @@ def read_literal(text: str, limits: Limits = SLOW_LIMITS) -> Any:
         value = ast.literal_eval(decoded)  # noqa: TID251
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise UnreadableText("is no literal of Python") from None
+    _require_small(value, limits)
     return value
 
 

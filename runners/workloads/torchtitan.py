@@ -15,11 +15,12 @@ from meshtune.runners.dialects.torchtitan.dialect import (
     FLAGS_FILE,
     TOML_FILE,
     capabilities,
+    own_flags,
     render_config,
     render_flags,
     sections_of,
 )
-from meshtune.runners.dialects.torchtitan.reader import Dtype, Release, TorchtitanOptions
+from meshtune.runners.dialects.torchtitan.options import Dtype, Release, TorchtitanOptions
 from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
@@ -75,12 +76,12 @@ class TorchtitanWorkload(Workload):
         InvalidValue where the user's TOML cannot be read."""
         options = self._options
         sections = _with_measuring(request, options)
-        if options.release is Release.TOML:
+        if options.release.has_file:
             files = {TOML_FILE: render_config(sections, options)}
             words = [
                 "--job.config_file",
                 str(request.directory / TOML_FILE),
-                *(word for line in options.arguments for word in read_words(line)),
+                *(word for flag, values in own_flags(sections, options).items() for word in (flag, *values)),
             ]
         else:
             flags = render_flags(sections, options)
@@ -105,14 +106,15 @@ class TorchtitanWorkload(Workload):
 def _with_measuring(request: JobRequest, options: TorchtitanOptions) -> dict[str, dict[str, Any]]:
     """The sections of a run that takes its steps, tells each, and leaves nothing behind outside of its folder."""
     sections = sections_of(request.model, request.plan, request.cluster, options)
-    toml = options.release is Release.TOML
+    toml, seed = options.release.has_file, {"seed": request.seed}
+    first = options.release is Release.TOML_0_2_0
     quiet = {"enable_tensorboard": False, "enable_wandb": False, "disable_color_printing": True}
     return {
         **sections,
-        "training": {**sections["training"], "steps": options.steps},
+        "training": {**sections["training"], "steps": options.steps, **(seed if first else {})},
         "metrics": {"log_freq": 1, **quiet},
         "checkpoint": {"enable": False},
-        "debug": {"seed": request.seed},
+        **({} if first else {"debug": seed}),
         "profiling" if toml else "profiler": {"enable_profiling": False},
         "validation" if toml else "validator": {"enable": False},
         "job" if toml else "": {"dump_folder": str(request.directory)},

@@ -123,6 +123,25 @@ def test_a_trial_of_0_2_is_a_toml_file_over_the_users(tmp_path):
     assert (said["debug"], said["model"], dict(job.env)) == ({"seed": 7}, {"name": "llama3"}, {"A": "1"})
 
 
+def test_flags_of_the_users_that_a_trial_sets_do_not_lie_over_its_file(tmp_path):
+    """torchtitan's flags count more than its file, and so they took the plan's place."""
+    own = ["--training.local_batch_size 9", "--training.steps=1000", "--metrics.log-freq 50", "--compile.enable"]
+    own += ["--parallelism.tensor-parallel-degree 4", "--profiling.enable_profiling", "--job.config_file mine.toml"]
+    job = materialize(tmp_path, release="v0.2", arguments=own)
+    assert job.command[3:] == ("--job.config_file", str(tmp_path / "torchtitan.toml"), "--compile.enable")
+    flags = materialize(tmp_path, arguments=own).command
+    assert "--parallelism.tensor-parallel-degree" not in flags
+    assert flags.count("--parallelism.tensor_parallel_degree") == 1
+
+
+@pytest.mark.parametrize(("release", "training", "debug"), [("v0.2.0", {"seed": 7}, None), ("v0.2", {}, {"seed": 7})])
+def test_the_seed_stands_where_the_release_has_it(tmp_path, release, training, debug):
+    """0.2.0 refuses a section `debug`, and 0.2.1 the key `training.seed`."""
+    said = tomllib.loads(materialize(tmp_path, release=release).files["torchtitan.toml"])
+    assert training.items() <= said["training"].items()
+    assert said.get("debug") == debug
+
+
 def test_a_plan_without_words_is_refused_before_anything_is_sent(tmp_path):
     with pytest.raises(CannotExpress, match="zero_stage"):
         materialize(tmp_path, Plan(dp=8, zero_stage=1))

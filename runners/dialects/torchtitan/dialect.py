@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.dialects.base import (
+    Arguments,
     CannotExpress,
     Files,
     overlaid,
@@ -16,9 +17,9 @@ from meshtune.runners.dialects.base import (
     render_lines,
     render_toml,
     unsupported,
-    without,
 )
-from meshtune.runners.dialects.torchtitan.reader import SCHEDULES, Release, TorchtitanOptions
+from meshtune.runners.dialects.torchtitan.config import flat, key_of
+from meshtune.runners.dialects.torchtitan.options import SCHEDULES, Dtype, TorchtitanOptions
 from meshtune.runners.dialects.torchtitan.reader import parse as parse
 from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import read_toml
@@ -61,6 +62,13 @@ _SEQUENCE = Constraint(
     lambda c, s: s.model.seq_len % (c["tp"] * c["cp"] * 2) == 0,
     lambda p, s: f"2 * tp({p.tp}) * cp({p.cp}) = {2 * p.tp * p.cp} does not divide seq_len({s.model.seq_len})",
 )
+_MIXED_PRECISION = Constraint(
+    "torchtitan-mixed-precision",
+    "v0.2 has bfloat16 products by FSDP, or by DDP alone; tensor and pipeline ranks without FSDP compute in float32 "
+    "(distributed/utils.py, maybe_enable_amp)",
+    lambda c, s: (c["dp"] * c["cp"] > 1) | (c["tp"] * c["pp"] == 1),
+    lambda p, s: f"bfloat16 with tp({p.tp}), pp({p.pp}), dp(1), cp(1)",
+)
 _INTERVAL = Constraint(
     "torchtitan-selective-interval",
     "selective_ac_option is either op or every so many-th layer, which is then recomputed in full",
@@ -71,7 +79,7 @@ _INTERVAL = Constraint(
 
 def capabilities(options: TorchtitanOptions) -> Capabilities:
     """Which plans this release can run. Of ZeRO, FSDP2 has stages 2 (weights stay gathered) and 3, and no 1."""
-    toml = options.release is Release.TOML
+    toml = options.release.has_file
     rules = (_SHARDED_CONTEXT, _SHARDED_EXPERTS, _SEQUENCE)
     return Capabilities(
         schedules=frozenset(SCHEDULES),
@@ -85,15 +93,20 @@ def capabilities(options: TorchtitanOptions) -> Capabilities:
         choice_of_sequence_parallel=not toml,
         expert_parallel=True,
         experts=True,
-        rules=(*rules, _REPLICATED_ALONE, _INTERVAL) if toml else (*rules, _WHOLE_EXPERTS),
+        rules=(*rules, *_of_files(options)) if toml else (*rules, _WHOLE_EXPERTS),
     )
+
+
+def _of_files(options: TorchtitanOptions) -> tuple[Constraint, ...]:
+    half = (_MIXED_PRECISION,) if options.dtype is Dtype.BFLOAT16 else ()
+    return (_REPLICATED_ALONE, _INTERVAL, *half)
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
     """The TOML file or the flags of a plan. extra: options of the workload. Raises CannotExpress, InvalidValue."""
     options = read_value(TorchtitanOptions, dict(extra or {}))
     sections = sections_of(model, plan, cluster, options)
-    if options.release is Release.TOML:
+    if options.release.has_file:
         return {TOML_FILE: render_config(sections, options)}
     return {FLAGS_FILE: "".join(f"{line}\n" for line in render_flags(sections, options))}
 
@@ -117,21 +130,26 @@ def render_config(sections: Mapping[str, Any], options: TorchtitanOptions) -> st
 def render_flags(sections: Mapping[str, Mapping[str, Any]], options: TorchtitanOptions) -> list[str]:
     """The user's flags, those of these sections in place of his, and last the kind of recomputation, one per line."""
     flags: dict[str, tuple[str, ...]] = {}
-    replaced: list[str] = []
     for section, keys in sections.items():
         for key, value in keys.items() if section != _RECOMPUTE else ():
             on, off = (f"--{section}.{prefix}{key}".replace("--.", "--") for prefix in ("", "no_"))
-            replaced += [on, off]
             if value is not None:
                 flags[off if value is False else on] = () if isinstance(value, bool) else (str(value),)
-    lines = render_lines({**without(options.given, replaced), **flags})
+    lines = render_lines({**own_flags(sections, options), **flags})
     # A choice among kinds of configuration is a subcommand of tyro's, which stands after all flags.
     return [*lines, f"activation-checkpoint:{sections[_RECOMPUTE]['mode']}"]
 
 
+def own_flags(sections: Mapping[str, Mapping[str, Any]], options: TorchtitanOptions) -> Arguments:
+    """The user's flags but for those that these sections set, whichever way they are written: flags count more than a
+    file."""
+    replaced = flat(sections).keys() | {("job", "config_file")}
+    return {flag: values for flag, values in options.given.items() if key_of(flag)[0] not in replaced}
+
+
 def _words(model: ModelSpec, plan: Plan, options: TorchtitanOptions) -> dict[str, dict[str, Any]]:
     """What a plan says, by section."""
-    toml = options.release is Release.TOML
+    toml = options.release.has_file
     sharded = plan.zero_stage > 0 or plan.dp == 1
     # In a pipeline the local batch is cut into micro-batches; without one torchtitan accumulates over local batches.
     local = plan.micro_batch_size * (plan.grad_accum_steps if plan.pp > 1 else 1)

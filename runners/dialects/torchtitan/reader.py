@@ -1,101 +1,58 @@
-"""What a spec says of a torchtitan run, and what a torchtitan configuration (TOML, or flags, one per line) says of a
-plan."""
+"""Reads what starts torchtitan: a TOML file with the flags beside it (to 0.2.2), or flags over a function of Python
+(from 0.3.0); and the dump of its resolved configuration (log.py)."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from meshtune.runners.dialects.base import (
     Arguments,
     CannotRead,
-    FlagOptions,
     Imported,
-    overlaid,
+    read_arguments,
     read_lines,
     render_lines,
 )
-from meshtune.runners.json_files import shown
+from meshtune.runners.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.dialects.launch import Launch
+from meshtune.runners.dialects.torchtitan.config import flat, key_of, modern, nested, of_flags
+from meshtune.runners.dialects.torchtitan.keys import Key
+from meshtune.runners.dialects.torchtitan.log import FROM_WHERE
+from meshtune.runners.dialects.torchtitan.log import is_log as is_log
+from meshtune.runners.dialects.torchtitan.log import read_log as read_log
+from meshtune.runners.dialects.torchtitan.models import CONFIG_FUNCTIONS
+from meshtune.runners.dialects.torchtitan.options import Release
+from meshtune.runners.dialects.torchtitan.reading import Reading
 from meshtune.runners.untrusted_text import UnreadableText, read_toml
-from meshtune.search_spaces.checks import MAX_WHOLE, Checks
-from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
-
-class Release(StrEnum):
-    """Which torchtitan: until 0.2.2 a TOML file says everything; from 0.3.0 a function of Python, and flags over it."""
-
-    TOML = "v0.2"
-    FLAGS = "v0.3"
-
-
-class Dtype(StrEnum):
-    """The number format of matrix products; weights are float32."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-
-# torch's names (torch/distributed/pipelining/schedules.py, get_schedule_class).
-SCHEDULES: Mapping[Schedule, str] = {
-    Schedule.GPIPE: "GPipe",
-    Schedule.ONE_F_ONE_B: "1F1B",
-    Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.ZERO_BUBBLE: "InterleavedZeroBubble",
-    Schedule.ZBV: "ZBVZeroBubble",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchtitanOptions(FlagOptions):
-    """config: the user's own TOML, or its path (0.2). arguments: flags, which stand before the plan's."""
-
-    release: Release = Release.FLAGS
-    config: Mapping[str, Any] | str = field(default_factory=dict)
-    dtype: Dtype = Dtype.BFLOAT16
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        self._check(checks, least_warmup=1)
-        toml = self.release is Release.TOML
-        checks.require(toml or not self.config, "config", f"goes with release {Release.TOML} only, not {self.release}")
-        self._check_arguments(checks, "--module")
-        checks.done()
-
-
-# Of more digits none is a degree or a size.
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_FILE = ("job", "config_file")
+_MODULE, _FUNCTION = ("", "module"), ("", "config")
+# A choice among kinds of configuration is a subcommand of tyro's.
 _RECOMPUTE = "activation-checkpoint:"
-# Flags of these sections may speak of the plan; all others are the user's own.
-_SECTIONS = ("training", "parallelism")
+# torchtitan's own shell script, what it takes from its environment, and what it starts by default (run_train.sh at
+# v0.2.2 and 0.3.0: NGPU 8).
+_SCRIPTS = ("run_train.sh", "run_llama_train.sh")
+_DEVICES = "8"
+# Two of these make a TOML file one of torchtitan's.
+_SECTIONS = (
+    "job",
+    "model",
+    "training",
+    "parallelism",
+    "activation_checkpoint",
+    "experimental",
+    "lr_scheduler",
+    "metrics",
+)
 
 
 def parse(text: str) -> Imported:
-    """What a configuration says of a plan; the rest of it becomes the workload's. Raises CannotRead."""
-    if text.lstrip().startswith(("--", _RECOMPUTE)):
-        return _parse_flags(text)
-    try:
-        config = read_toml(text)
-    except UnreadableText as error:
-        raise CannotRead(f"neither TOML nor flags: the text {error}") from None
-    reading = _Reading(config)
-    imported = reading.imported("v0.2")
-    return replace(imported, workload={**imported.workload, **({"config": reading.left} if reading.left else {})})
-
-
-def is_file(name: str, text: str) -> bool:
-    """A TOML file, or flags, one per line."""
-    return name.endswith(".toml") or text.lstrip().startswith(("--training.", "--parallelism.", _RECOMPUTE))
-
-
-def read_file_text(name: str, text: str) -> Imported:
-    """Raises CannotRead."""
-    return parse(text)
-
-
-def _parse_flags(text: str) -> Imported:
+    """What a configuration says: TOML, or flags, one per line. Raises CannotRead."""
+    if not text.lstrip().startswith(("--", _RECOMPUTE)):
+        return read_file_text("", text)
     lines = text.splitlines()
     kinds = [word for line in lines for word in line.split() if word.startswith(_RECOMPUTE)]
     try:
@@ -104,162 +61,164 @@ def _parse_flags(text: str) -> Imported:
         raise CannotRead(str(error)) from None
     if loose:
         raise CannotRead(f"{' '.join(loose)[:100]} stands before the first flag")
-    config: dict[str, Any] = {}
-    for name, values in given.items():
-        section, _, key = name.removeprefix("--").partition(".")
-        if section in _SECTIONS and len(values) <= 1:
-            off = not values and key.startswith("no_")
-            config.setdefault(section, {})[key.removeprefix("no_") if off else key] = _value(values, off)
-    if kinds:
-        config["activation_checkpoint"] = {"mode": kinds[-1].removeprefix(_RECOMPUTE)}
-    reading = _Reading(config)
-    imported = reading.imported("v0.3")
-    rest = render_lines(_kept(given, reading.left))
-    return replace(imported, workload={**imported.workload, **({"arguments": rest} if rest else {})})
+    return _read_flags(given, kinds, None)
 
 
-def _value(values: tuple[str, ...], off: bool) -> Any:
-    if not values:
-        return not off
-    return int(values[0]) if _WHOLE.fullmatch(values[0]) else values[0]
+def is_file(name: str, text: str) -> bool:
+    """Whether a file is a configuration of torchtitan's."""
+    if not name.endswith(".toml"):
+        return False
+    try:
+        return len(_SECTIONS & read_toml(text).keys()) >= 2
+    except UnreadableText:
+        return any(f"[{section}]" in text for section in ("parallelism", "activation_checkpoint"))
 
 
-def _kept(given: Arguments, left: Mapping[str, Any]) -> Arguments:
-    """The flags that spoke of no plan."""
-    names = {f"--{section}.{key}" for section, keys in left.items() if isinstance(keys, Mapping) for key in keys}
-    names |= {name.replace(".", ".no_", 1) for name in names}
-    return {
-        name: values
-        for name, values in given.items()
-        if name in names or name.removeprefix("--").partition(".")[0] not in _SECTIONS
-    }
+def read_file_text(name: str, text: str) -> Imported:
+    """What a TOML file of torchtitan's says, on an unknown number of devices. Raises CannotRead."""
+    imported = _read_file(_toml(name, text), {}, None)
+    return replace(imported, notes=(FROM_WHERE, *imported.notes))
 
 
-class _Reading:
-    """Takes the words of a plan out of a configuration; `left` is the user's own."""
+def is_program(launch: Launch) -> bool:
+    """Whether a start is one of torchtitan's: its module or script, or a program that takes its configuration file."""
+    script = launch.script.removeprefix("-m ")
+    name = PurePosixPath(script).name
+    if script == "torchtitan.train" or script.endswith("torchtitan/train.py") or name in _SCRIPTS:
+        return True
+    keys = _keys(launch.words)
+    return _FILE in keys or (name == "train.py" and {_MODULE, _FUNCTION} <= keys)
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.left = overlaid({}, config)
-        self._notes: list[str] = []
 
-    def imported(self, release: str) -> Imported:
-        dtype = str(self._take("training", "mixed_precision_param") or "bfloat16")
-        pp = self._whole("parallelism", "pipeline_parallel_degree") or 1
-        cp = self._whole("parallelism", "context_parallel_degree") or 1
-        plan: dict[str, Any] = {
-            "tp": self._whole("parallelism", "tensor_parallel_degree") or 1,
-            "pp": pp,
-            "cp": cp,
-            "ep": self._whole("parallelism", "expert_parallel_degree") or 1,
-            **self._data(pp, cp),
-            **self._pipeline(pp),
-            **self._recompute(),
-        }
-        rotate = self._take("parallelism", "context_parallel_rotate_method")
-        if cp > 1:
-            plan["context"] = str(ContextParallel.RING if rotate == "alltoall" else ContextParallel.ALL_GATHER)
-        self._take("parallelism", "expert_tensor_parallel_degree")
-        sequence_parallel = self._take("parallelism", "enable_sequence_parallel") is not False
-        if plan["tp"] > 1:
-            plan["sequence_parallel"] = sequence_parallel
-        if pp > 1 or plan["ep"] > 1:
-            self._take("training", "disable_cuda_graphs")
-        batch = self._batch(plan)
-        seq_len = self._whole("training", "seq_len")
-        model = {} if seq_len is None else {"seq_len": seq_len}
-        workload = {"kind": "torchtitan", "release": release, "dtype": dtype}
-        return Imported(workload=workload, model=model, plan=plan, global_batch_size=batch, notes=tuple(self._notes))
+def read_launch(launch: Launch) -> Imported:
+    """What one start says, the file that it names overlaid by the flags beside it. Raises CannotRead."""
+    launch = _of_shell_script(launch)
+    kinds = [word for word in launch.words if word.startswith(_RECOMPUTE)]
+    given, loose = read_arguments([word for word in launch.words if not word.startswith(_RECOMPUTE)])
+    devices = None
+    if launch.nodes is not None and launch.devices_per_node is not None:
+        devices = launch.nodes * launch.devices_per_node
+    file = _said(given, _FILE)
+    if file is not None:
+        imported = _read_file(_toml_of(launch, file), given, devices)
+    elif any(key_of(flag)[0] in (_MODULE, _FUNCTION) for flag in given):
+        imported = _read_flags(given, kinds, devices)
+    else:
+        raise CannotRead(
+            f"{launch.place}: torchtitan is started without --job.config_file (to 0.2.2) or --module and --config "
+            f"(from 0.3.0); next: meshtune import its .toml file, or the log of a run with --job.print_config"
+        )
+    notes = list(launch.notes)
+    if loose:
+        notes.append(f"{launch.place}: {' '.join(map(as_written, loose))} stands before the first flag and is left out")
+    if launch.setup:
+        notes.append(f"{launch.place}: trials do not run {'; '.join(launch.setup)}: see runner.setup")
+    workload = {**imported.workload, "directory": launch.directory or "."}
+    if launch.env:
+        workload["env"] = dict(launch.env)
+    return replace(
+        imported,
+        workload=workload,
+        nodes=launch.nodes,
+        devices_per_node=launch.devices_per_node,
+        notes=(*notes, *imported.notes),
+    )
 
-    def _data(self, pp: int, cp: int) -> dict[str, Any]:
-        replicate = self._whole("parallelism", "data_parallel_replicate_degree") or 1
-        shard = self._take("parallelism", "data_parallel_shard_degree")
-        reshard = self._take("parallelism", "fsdp_reshard_after_forward") or "default"
-        kept = reshard == "never" or (reshard == "default" and pp > 1)
-        sharded = {"zero_stage": 2 if kept else 3}
-        if replicate > 1 and shard != 1:
-            self._notes.append(
-                f"data_parallel_replicate_degree({replicate}) with data_parallel_shard_degree({shard}) shards within "
-                f"groups of replicas, which a plan has no word for: dp and zero_stage are left out"
-            )
-            return {}
-        if replicate > 1:
-            return {"dp": replicate, "zero_stage": 0}
-        if shard in (None, -1):
-            self._notes.append("data_parallel_shard_degree takes the devices that are left: dp is left out")
-            return sharded
-        if not isinstance(shard, int) or isinstance(shard, bool) or not 1 <= shard <= MAX_WHOLE:
-            told = f"must be -1 or from 1 to {MAX_WHOLE}, not {shown(shard)}"
-            raise CannotRead(f"parallelism.data_parallel_shard_degree: {told}")
-        return {"dp": shard, **(sharded if shard * cp > 1 else {"zero_stage": 0})}
 
-    def _pipeline(self, pp: int) -> dict[str, Any]:
-        schedule = self._take("parallelism", "pipeline_parallel_schedule") or "1F1B"
-        per_stage = self._whole("parallelism", "pipeline_parallel_layers_per_stage")
-        for end in ("first", "last"):
-            less = self._take("parallelism", f"pipeline_parallel_{end}_stage_less_layers")
-            if pp > 1 and less != 0:
-                self._notes.append(f"the {end} stage has {1 if less is None else less} layers less; plans cut evenly")
-        if pp == 1:
-            return {}
-        known = {name.lower(): kind for kind, name in SCHEDULES.items()}.get(str(schedule).lower())
-        if known is None:
-            self._notes.append(f"pipeline_parallel_schedule {schedule!r} is not known, and left out")
-            return {}
-        if not known.interleaves:
-            return {"schedule": str(known)}
-        if per_stage is not None and known is not Schedule.ZBV:
-            self._notes.append(f"vpp is layers / (pp({pp}) * pipeline_parallel_layers_per_stage({per_stage}))")
-            return {"schedule": str(known)}
-        return {"schedule": str(known), "vpp": 2}
+def _read_file(config: Mapping[str, Any], flags: Arguments, devices: int | None) -> Imported:
+    """A TOML file and the flags that stand beside it. Raises CannotRead."""
+    base = modern(flat(config))
+    reading = Reading({**flat(config), **_without_file(of_flags(flags))}, release=Release.TOML, devices=devices)
+    imported = reading.imported()
+    kept = nested({key: value for key, value in base.items() if key in reading.config})
+    return replace(
+        imported, workload={**imported.workload, **({"config": kept} if kept else {}), **_rest(flags, reading)}
+    )
 
-    def _recompute(self) -> dict[str, Any]:
-        mode = self._take("activation_checkpoint", "mode")
-        option = self._take("activation_checkpoint", "selective_ac_option")
-        if mode in ("none", "full"):
-            return {"recompute": mode}
-        if mode not in (None, "selective"):
-            self._notes.append(f"activation_checkpoint.mode {mode!r} has no word in a plan, and is left out")
-            return {}
-        if option is not None and _WHOLE.fullmatch(str(option)) and int(option) > 0:
-            return {"recompute": str(Recompute.FULL), "recompute_interval": int(option)}
-        return {} if mode is None else {"recompute": str(Recompute.SELECTIVE)}
 
-    def _batch(self, plan: dict[str, Any]) -> int | None:
-        """The global batch; micro-batches and accumulation are put into the plan."""
-        local = self._whole("training", "local_batch_size")
-        batch = self._whole("training", "global_batch_size")
-        micro = self._whole("parallelism", "pipeline_parallel_microbatch_size") or 1
-        dp = plan.get("dp")
-        if local is None:
-            return batch
-        plan["micro_batch_size"] = micro if plan["pp"] > 1 else local
-        if dp is None:
-            return batch
-        batch = batch or local * dp
-        rounds, rest = divmod(batch, local * dp)
-        if rest or (plan["pp"] > 1 and local % micro):
-            raise CannotRead(f"global_batch_size({batch}) is no multiple of local_batch_size({local}) * dp({dp})")
-        if plan["pp"] > 1 and rounds > 1:
-            self._notes.append(
-                f"the pipeline runs {rounds} times per step; a plan runs it once, with more micro-batches"
-            )
-        plan["grad_accum_steps"] = batch // (plan["micro_batch_size"] * dp)
-        return batch
+def _read_flags(flags: Arguments, kinds: Iterable[str], devices: int | None) -> Imported:
+    """Flags over the function that --module and --config name, which is known where it is torchtitan's own. kinds: of
+    recomputation, of which the last counts. Raises CannotRead."""
+    said = of_flags(flags)
+    names = said.pop(_MODULE, None), said.pop(_FUNCTION, None)
+    function = CONFIG_FUNCTIONS.get(str(names[1]))
+    if function and str(names[0]).removeprefix("torchtitan.models.") != function.model:
+        function = None
+    config: dict[Key, Any] = flat(function.sections()) if function else {}
+    config |= said
+    for kind in kinds:
+        config["activation_checkpoint", "mode"] = kind.removeprefix(_RECOMPUTE)
+    if function:
+        config |= {("model", "name"): function.model, ("model", "flavor"): function.flavor}
+    reading = Reading(config, release=Release.FLAGS, defaults=function is not None, devices=devices)
+    imported = reading.imported()
+    return replace(imported, workload={**imported.workload, **_rest(flags, reading)})
 
-    def _take(self, section: str, key: str) -> Any:
-        holder = self.left.get(section)
-        if not isinstance(holder, dict):
-            return None
-        value = holder.pop(key, None)
-        if not holder:
-            del self.left[section]
-        return value
 
-    def _whole(self, section: str, key: str) -> int | None:
-        """A positive number; None where it is not said. torchtitan's -1 stands for not said."""
-        value = self._take(section, key)
-        if value is None or value == -1:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
-            raise CannotRead(f"{section}.{key}: must be an integer from 1 to {MAX_WHOLE}, not {shown(value)}")
-        return value
+def _rest(flags: Arguments, reading: Reading) -> dict[str, Any]:
+    """The flags that spoke of no plan, as the user has them."""
+    own = {flag: values for flag, values in flags.items() if _stays(flag, reading)}
+    return {"arguments": [as_written(line) for line in render_lines(own)]} if own else {}
+
+
+def _stays(flag: str, reading: Reading) -> bool:
+    key = key_of(flag)[0]
+    return key != _FILE and (key in (_MODULE, _FUNCTION) or bool({key, *modern({key: 0})} & reading.config.keys()))
+
+
+def _without_file(config: Mapping[Key, Any]) -> dict[Key, Any]:
+    return {key: value for key, value in config.items() if key != _FILE}
+
+
+def _toml_of(launch: Launch, file: str) -> Mapping[str, Any]:
+    """The file that a start names. Raises CannotRead."""
+    if not is_known(file):
+        raise CannotRead(
+            f"{launch.place}: torchtitan is configured by {as_written(file)}, which is not known here. Next: the same "
+            f"with the file's name in place, or meshtune import FILE.toml"
+        )
+    if file not in launch.files:
+        raise CannotRead(
+            f"{launch.place}: torchtitan is configured by {file}, which is not here. Next: meshtune import {file} "
+            f"where it is, and look at the flags beside it: {as_written(' '.join(launch.words))[:200]}"
+        )
+    return _toml(file, launch.files[file])
+
+
+def _toml(name: str, text: str) -> Mapping[str, Any]:
+    try:
+        return read_toml(text)
+    except UnreadableText as error:
+        raise CannotRead(f"{name or 'neither TOML nor flags: the text'} {error}") from None
+
+
+def _keys(words: Iterable[str]) -> set[Key]:
+    return {key_of(word.partition("=")[0])[0] for word in words if word.startswith("--")}
+
+
+def _said(flags: Arguments, key: Key) -> str | None:
+    """The last value of a flag, whichever way it is written."""
+    found = [values[0] for flag, values in flags.items() if key_of(flag)[0] == key and values]
+    return found[-1] if found else None
+
+
+def _of_shell_script(launch: Launch) -> Launch:
+    """torchtitan's own shell script as the start that it makes of its environment."""
+    if PurePosixPath(launch.script).name not in _SCRIPTS:
+        return launch
+    env = dict(launch.env)
+    words = list(launch.words)
+    taken = {name: env.pop(name, "") for name in ("CONFIG_FILE", "MODULE", "CONFIG", "NGPU", "LOG_RANK", "TRAIN_FILE")}
+    if taken["CONFIG_FILE"]:
+        words = ["--job.config_file", taken["CONFIG_FILE"], *words]
+    elif taken["MODULE"] or taken["CONFIG"]:
+        words = ["--module", taken["MODULE"] or "llama3", "--config", taken["CONFIG"] or "llama3_debugmodel", *words]
+    devices = taken["NGPU"] or _DEVICES
+    known = int(devices) if devices.isdecimal() and len(devices) < 6 else None
+    return replace(
+        launch,
+        words=tuple(words),
+        env=env,
+        nodes=launch.nodes or 1,
+        devices_per_node=launch.devices_per_node or known,
+    )

@@ -1,0 +1,437 @@
+"""What torchtitan's files, flags, starts and logs become: values where they were read, else questions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from meshtune.runners.dialects.base import CannotRead, Imported
+from meshtune.runners.dialects.launch import Launch
+from meshtune.runners.dialects.torchtitan.keys import KEYS_0_2, OLD, RENAMED
+from meshtune.runners.dialects.torchtitan.models import CONFIG_FUNCTIONS, shapes_of
+from meshtune.runners.dialects.torchtitan.pipeline import stage_sizes
+from meshtune.runners.dialects.torchtitan.reader import (
+    is_file,
+    is_log,
+    is_program,
+    parse,
+    read_file_text,
+    read_launch,
+    read_log,
+)
+
+UNKNOWN = "\x01$LBS\x02"
+LLAMA = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n'
+
+
+def launch(script: str, *words: str, files: dict[str, str] | None = None, nodes: int | None = 2, **env: str) -> Launch:
+    return Launch(
+        script=script,
+        words=words,
+        place="line 9",
+        nodes=nodes,
+        devices_per_node=8,
+        directory="/opt/titan",
+        setup=(),
+        env=env,
+        files=files or {},
+        notes=(),
+    )
+
+
+def asked(imported: Imported) -> list[str]:
+    return [str(question) for question in imported.questions]
+
+
+def start(toml: str, *words: str, **more) -> Imported:
+    return read_launch(
+        launch("-m torchtitan.train", "--job.config_file", "a.toml", *words, files={"a.toml": toml}, **more)
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "whether"),
+    [
+        ("-m torchtitan.train", (), True),
+        ("torchtitan/train.py", (), True),
+        ("./run_train.sh", (), True),
+        ("train.py", ("--job.config_file=a.toml",), True),
+        ("train.py", ("--job.config-file", "a.toml"), True),
+        ("mine.py", ("--job.config_file", "a.toml"), True),
+        ("train.py", ("--module", "llama3", "--config=llama3_8b"), True),
+        ("finetune.py", ("--module", "llama3", "--config", "x"), False),
+        ("train.py", ("--config", "x.yaml"), False),
+        ("pretrain_gpt.py", ("--num-layers", "2"), False),
+    ],
+)
+def test_a_start_is_recognised_by_program_and_arguments(script, words, whether):
+    assert is_program(launch(script, *words)) is whether
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "whether"),
+    [
+        ("a.toml", LLAMA, True),
+        ("a.toml", "[training]\nbatch_size = 1\n[experimental]\npipeline_parallel_degree = 2\n", True),
+        ("pyproject.toml", '[project]\nname = "x"\n', False),
+        ("a.yaml", LLAMA, False),
+        ("a.toml", "[parallelism\n[parallelism]\n", True),
+    ],
+)
+def test_a_file_is_recognised_by_its_sections(name, text, whether):
+    assert is_file(name, text) is whether
+
+
+def test_flags_lie_over_the_file_and_the_devices_resolve_what_is_left():
+    imported = start(
+        LLAMA + "steps = 1000\n[metrics]\nlog_freq = 10\n",
+        *("--training.local-batch-size", "4", "--parallelism.tensor_parallel_degree=8", "--compile.enable"),
+        *("--metrics.log_freq", "5"),
+    )
+    assert dict(imported.plan) == {
+        "tp": 8,
+        "pp": 1,
+        "cp": 1,
+        "ep": 1,
+        "dp": 2,
+        "sequence_parallel": True,
+        "zero_stage": 3,
+        "recompute": "full",
+        "recompute_interval": 2,
+        "micro_batch_size": 4,
+        "grad_accum_steps": 1,
+    }
+    assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (8, 2, 8)
+    assert (imported.model["layers"], imported.model["vocab"], imported.model["seq_len"]) == (32, 128256, 8192)
+    assert imported.workload == {
+        "kind": "torchtitan",
+        "release": "v0.2",
+        "dtype": "bfloat16",
+        "warmup_steps": 8,
+        "directory": "/opt/titan",
+        "config": {
+            "model": {"name": "llama3", "flavor": "8B"},
+            "training": {"steps": 1000},
+            "metrics": {"log_freq": 10},
+        },
+        "arguments": ["--compile.enable", "--metrics.log_freq 5"],
+    }
+    assert asked(imported) == []
+    assert any(note.startswith("compile.enable = True: torch.compile") for note in imported.notes)
+
+
+def test_a_value_that_is_not_known_is_left_empty_and_asked_for():
+    words = ("--training.local_batch_size", UNKNOWN, "--parallelism.tensor_parallel_degree", UNKNOWN)
+    imported = start(LLAMA, *words, "--training.dataset", UNKNOWN)
+    assert asked(imported) == [
+        "baseline.tp: parallelism.tensor_parallel_degree is $LBS, which is not known here",
+        "baseline.micro_batch_size: training.local_batch_size is $LBS, which is not known here",
+        "training.dataset is $LBS, which is not known here; see workload.arguments",
+    ]
+    assert not {"tp", "dp", "micro_batch_size"} & imported.plan.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--job.config_file", "b.toml"), r"configured by b\.toml, which is not here\. Next: meshtune import b\.toml"),
+        (("--job.config_file", UNKNOWN), r"configured by \$LBS, which is not known here\. Next: "),
+        (("--training.steps", "5"), r"without --job\.config_file .* next: meshtune import its \.toml file, or the log"),
+    ],
+)
+def test_a_start_without_its_file_is_refused_with_the_next_command(words, told):
+    with pytest.raises(CannotRead, match=f"^line 9: torchtitan is .*{told}"):
+        read_launch(launch("-m torchtitan.train", *words))
+
+
+def test_torchtitans_own_shell_script_is_read_by_its_environment():
+    file = launch("./run_train.sh", files={"a.toml": LLAMA}, nodes=None, CONFIG_FILE="a.toml", NGPU="4", X="1")
+    imported = read_launch(file)
+    assert (imported.nodes, imported.plan["dp"], imported.workload["env"]) == (1, 8, {"X": "1"})
+    function = launch("run_train.sh", "--parallelism.tensor_parallel_degree", "2", MODULE="llama3", CONFIG="llama3_8b")
+    assert read_launch(function).plan["dp"] == 8
+
+
+def test_flags_of_0_3_lie_over_its_configuration_function():
+    words = (
+        "--module",
+        "llama3",
+        "--config",
+        "llama3_70b",
+        "--training.local_batch_size",
+        "2",
+        "activation-checkpoint:none",
+    )
+    imported = read_launch(launch("-m torchtitan.train", *words))
+    assert dict(imported.plan) == {
+        "tp": 8,
+        "pp": 1,
+        "cp": 1,
+        "ep": 1,
+        "dp": 2,
+        "zero_stage": 3,
+        "sequence_parallel": True,
+        "recompute": "none",
+        "micro_batch_size": 2,
+        "grad_accum_steps": 1,
+    }
+    assert imported.workload["arguments"] == ["--module llama3", "--config llama3_70b"]
+    assert (imported.workload["release"], imported.model["layers"], asked(imported)) == ("v0.3", 80, [])
+
+
+def test_what_a_function_of_the_users_sets_is_asked_for():
+    words = ("--module", "mine", "--config", "big", "--parallelism.tensor_parallel_degree", "2")
+    imported = read_launch(launch("-m torchtitan.train", *words))
+    assert dict(imported.plan) == {"tp": 2}
+    assert "baseline.micro_batch_size" in asked(imported)[-1]
+    assert "the model is not said: fill in its shapes" in asked(imported)
+    assert imported.workload.get("dtype") is None
+
+
+# In the manner of train_configs/llama3_70b.toml of October 2024, all of the old names that plans need.
+OLD_FILE = """
+[job]
+use_for_integration_test = true
+[model]
+name = "llama3"
+flavor = "8B"
+norm_type = "rmsnorm"
+tokenizer_path = "./torchtitan/datasets/tokenizer/original/tokenizer.model"
+[training]
+batch_size = 8
+seq_len = 4096
+warmup_steps = 200
+tensor_parallel_degree = 2
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+compile = true
+[experimental]
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "interleaved_1f1b"
+pipeline_parallel_split_points = "layers.4,layers.8,layers.12,layers.16,layers.20,layers.24,layers.28"
+[checkpoint]
+enable_checkpoint = false
+[float8]
+enable_float8_linear = true
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_a_file_of_2024_is_read_by_its_own_names_and_written_in_those_of_0_2():
+    imported = start(OLD_FILE)
+    assert dict(imported.plan) == {
+        "tp": 2,
+        "pp": 4,
+        "cp": 1,
+        "ep": 1,
+        "dp": 2,
+        "zero_stage": 2,
+        "sequence_parallel": True,
+        "schedule": "interleaved",
+        "vpp": 2,
+        "recompute": "full",
+        "micro_batch_size": 2,
+        "grad_accum_steps": 4,
+    }
+    config = imported.workload["config"]
+    assert (config["lr_scheduler"], config["compile"], config["checkpoint"]) == (
+        *({"warmup_steps": 200}, {"enable": True}, {"enable": False}),
+    )
+    assert config["model"]["converters"] == ["float8"]
+    assert not {"experimental", "float8", "job", "training"} & config.keys()
+    # Which torchtitan runs the trials is the user's to say.
+    assert [question.path for question in imported.questions] == ["workload.release"]
+    assert "release" not in imported.workload
+
+
+@pytest.mark.parametrize(
+    ("old", "plan"),
+    [
+        ("[training]\ndata_parallel_degree = 4\n", {"dp": 4, "zero_stage": 3}),
+        ('[training]\ndata_parallel_degree = 4\ndata_parallel_type = "ddp"\n', {"dp": 4, "zero_stage": 0}),
+        ("[training]\nsequence_parallel_degree = 2\n", {"tp": 2}),
+        ("[training]\nbatch_size = 3\n", {"micro_batch_size": 3}),
+        (
+            "[experimental]\ncontext_parallel_degree=2\ncontext_parallel_rotate_method='alltoall'\n",
+            {"context": "ring"},
+        ),
+    ],
+)
+def test_old_names_say_what_they_said(old, plan):
+    assert plan.items() <= read_file_text("a.toml", old).plan.items()
+
+
+def test_no_old_name_is_one_of_0_2_and_every_new_name_is():
+    assert not OLD & KEYS_0_2
+    assert {name for key, name in RENAMED.items()} - KEYS_0_2 == {
+        *(("parallelism", f"pipeline_parallel_{name}") for name in ("microbatches", "split_points")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "told"),
+    [
+        (
+            "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4",
+            "baseline.zero_stage",
+            "2 replicas, each sharded over 4",
+        ),
+        (
+            "pipeline_parallel_degree = 2\npipeline_parallel_schedule = 'DualPipeV'",
+            "baseline.schedule",
+            "'DualPipeV' is not known",
+        ),
+        (
+            "pipeline_parallel_degree = 2\npipeline_parallel_schedule_csv = 'a.csv'",
+            "baseline.schedule",
+            "schedule_csv 'a.csv'",
+        ),
+        ("pipeline_parallel_degree = 4", "", "stages have 8, 9, 8, 7 layers"),
+        ("tensor_parallel_degre = 4", "", r"did you mean parallelism.tensor_parallel_degree\?"),
+        ("expert_parallel_degree = 2\ntensor_parallel_degree = 2", "", "experts are cut over 1 tensor ranks"),
+        (
+            "tensor_parallel_degree = 8\ndata_parallel_shard_degree = 1",
+            "workload.dtype",
+            "this run's products are float32",
+        ),
+        ("[activation_checkpoint]\nmode = 'memory_budget'", "baseline.recompute", "'memory_budget' has no word"),
+        ("[activation_checkpoint]\nselective_ac_option = 'x'", "baseline.recompute", "neither op nor a number"),
+        ("[comm]\nmode = 'fake_backend'", "", "trains nothing real"),
+        ("[fault_tolerance]\nenable = true", "", "replicas by torchft"),
+        ("[checkpoint]\ncreate_seed_checkpoint = true", "", "trains nothing"),
+        ("[job]\ncustom_config_module = 'm'", "", "a module of yours"),
+        ("[surprise]\nx = 1", "", "surprise.x is no key of torchtitan"),
+    ],
+)
+def test_what_is_not_understood_is_a_question(text, path, told):
+    imported = read_file_text("a.toml", f"{LLAMA}[parallelism]\n{text}\n")
+    (question,) = imported.questions
+    assert question.path == path
+    assert told.replace("\\", "") in question.text
+    section, _, key = path.partition(".")
+    assert key not in {"baseline": imported.plan, "workload": imported.workload}.get(section, {})
+
+
+def test_equal_stages_by_the_rule_of_torchtitan_are_no_question():
+    # (32 + 1 + 1) / 2 = 17 for each of two stages, one of them embedding or head.
+    assert stage_sizes(2, 32, 1, 1) == [16, 16]
+    assert asked(read_file_text("", f"{LLAMA}[parallelism]\npipeline_parallel_degree = 2\n")) == []
+    chunks = "pipeline_parallel_schedule = 'Interleaved1F1B'\npipeline_parallel_layers_per_stage = 4\n"
+    ends = "".join(f"pipeline_parallel_{end}_stage_less_layers = 0\n" for end in ("first", "last"))
+    imported = read_file_text("", f"{LLAMA}[parallelism]\npipeline_parallel_degree = 4\n{chunks}{ends}")
+    assert (imported.plan["vpp"], asked(imported)) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[training]\nenable_cpu_offload = true", "optimizer state lie on the host"),
+        ("[training]\ndtype = 'bfloat16'", "without float32 copies"),
+        ("[model]\nconverters = ['float8']", "products in 8 bits"),
+        ("[optimizer]\nname = 'SGD'", "Adam's two states"),
+        ("[parallelism]\nenable_async_tensor_parallel = true", "behind matrix products"),
+    ],
+)
+def test_what_stays_as_it_is_and_predictions_do_not_know_is_a_note(text, told):
+    imported = read_file_text("", f"{text}\n")
+    assert asked(imported) == []
+    assert any(told in note for note in imported.notes)
+
+
+def test_torchtitans_defaults_are_those_of_its_release():
+    """The baseline said no recomputation where torchtitan recomputes every second layer."""
+    plan = read_file_text("", LLAMA).plan
+    assert (plan["recompute"], plan["recompute_interval"]) == ("full", 2)
+    function = parse("--module llama3\n--config llama3_8b\n")
+    assert (function.plan["recompute"], function.plan["micro_batch_size"], function.model["seq_len"]) == (
+        "selective",
+        1,
+        8192,
+    )
+
+
+def test_models_that_are_no_language_models_are_refused_and_others_asked_for():
+    with pytest.raises(CannotRead, match=r"^torchtitan's flux is an image model"):
+        read_file_text("", '[model]\nname = "flux"\n')
+    imported = read_file_text("", '[model]\nname = "deepseek_v3"\nflavor = "16B"\n')
+    assert "latent attention" in asked(imported)[0]
+    assert dict(imported.model) == {"seq_len": 2048}
+    assert all(
+        shapes_of(function.model, function.flavor) or function.model != "llama3"
+        for function in CONFIG_FUNCTIONS.values()
+    )
+
+
+HEAD = "[titan] 2026-11-23 10:00:00,123 - root - INFO - "
+DUMP = {
+    "job": {"config_file": "a.toml", "print_config": True},
+    "model": {"name": "llama3", "flavor": "debugmodel", "converters": []},
+    "training": {"local_batch_size": 2, "global_batch_size": 16, "seq_len": 64, "mixed_precision_param": "float32"},
+    "parallelism": {"data_parallel_shard_degree": -1, "tensor_parallel_degree": 2, "module_fqns_per_model_part": None},
+    "activation_checkpoint": {"mode": "selective", "selective_ac_option": "op"},
+    "debug": {"seed": None},
+}
+MODEL_ARGUMENTS = {"dim": 256, "n_layers": 8, "n_heads": 16, "n_kv_heads": None, "vocab_size": 2000, "multiple_of": 256}
+PLAN = {
+    "tp": 2,
+    "pp": 1,
+    "cp": 1,
+    "ep": 1,
+    "dp": 4,
+    "zero_stage": 3,
+    "sequence_parallel": True,
+    "recompute": "selective",
+    "micro_batch_size": 2,
+    "grad_accum_steps": 2,
+}
+
+
+def log(dump: str, mesh: str, model: str) -> str:
+    lines = [f"Running with {dump}", mesh, f"Building llama3 debugmodel{model}", "Training starts at step 1"]
+    return "".join(f"{HEAD}{line}\n" for line in lines)
+
+
+# torchtitan/train.py and distributed/parallel_dims.py at v0.2.2 and v0.2.0.
+NEW_LOG = log(
+    f"configs: {json.dumps(DUMP, indent=2)}",
+    "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1, etp=1",
+    f"with {json.dumps(MODEL_ARGUMENTS, indent=2)}",
+)
+OLD_LOG = log(
+    f"args: {DUMP}",
+    "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]",
+    " with TransformerModelArgs(dim=256, n_layers=8, n_heads=16, n_kv_heads=None, vocab_size=2000, multiple_of=256)",
+)
+
+
+@pytest.mark.parametrize("text", [NEW_LOG, OLD_LOG, "".join(f"[rank0]:{line}\n" for line in NEW_LOG.splitlines())])
+def test_a_log_says_what_the_run_resolved(text):
+    assert is_log(text)
+    imported = read_log(text)
+    assert (dict(imported.plan), imported.global_batch_size, asked(imported)) == (PLAN, 16, [])
+    assert (imported.model["layers"], imported.model["ffn"], imported.model["vocab"]) == (8, 768, 2000)
+    assert imported.workload["config"]["model"] == {"name": "llama3", "flavor": "debugmodel"}
+    assert (imported.workload["dtype"], imported.workload["release"]) == ("float32", "v0.2")
+
+
+def test_the_dumps_of_two_ranks_do_not_mix():
+    lines = NEW_LOG.splitlines()
+    mixed = [f"[rank{rank}]:{line}" for line in lines for rank in (1, 0)]
+    assert dict(read_log("\n".join(mixed)).plan) == PLAN
+
+
+def test_a_log_without_its_configuration_is_refused_with_the_next_command():
+    text = NEW_LOG.partition("Running")[2].partition("Building")[2]
+    text = f"{HEAD}Building{text}{HEAD}step:  1  loss:  8.0\n"
+    assert is_log(text)
+    with pytest.raises(CannotRead, match=r"Next: run it for a step with --job\.print_config"):
+        read_log(text)
+    assert not is_log("Building a house\nstep: 1")
+
+
+@pytest.mark.parametrize("dump", ["configs: {", "configs: {'a': " + "[" * 100, "args: {'a': __import__('os')}\n"])
+def test_a_dump_that_is_cut_off_is_told(dump):
+    with pytest.raises(CannotRead, match=r"^the configuration in the log cannot be read"):
+        read_log(f"{HEAD}Running with {dump}")
