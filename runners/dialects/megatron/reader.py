@@ -24,11 +24,6 @@ def parse(text: str) -> Imported:
     return read_launch(find_launch(text))
 
 
-def is_program(launch: Launch) -> bool:
-    """By arguments that every program of Megatron has."""
-    return {"--num-layers", "--hidden-size"} <= {word.partition("=")[0] for word in launch.words}
-
-
 def read_launch(launch: Launch) -> Imported:
     """What one start of the program says. Raises CannotRead."""
     refuse_other_models(launch)
