@@ -79,8 +79,8 @@ def test_a_script_that_would_never_end_is_refused_with_its_line_and_limit(script
 
 def test_arithmetic_is_of_64_bits_and_rounds_as_bash_does():
     script = "A=9223372036854775807\nB=$((A + 1)); C=$((-7 % 4)); D=$((-7 / 2)); E=$((2 - (3 - 4) * 5)); F=$((010))\n"
-    imported = parse_script("megatron", script + 'torchrun x.py --a "$B" "$C" "$D" "$E" "$F"')
-    assert imported.workload["arguments"] == ["--a -9223372036854775808 -3 -3 7 '$((010))'"]
+    imported = parse_script("megatron", script + 'torchrun x.py --data-path "$B" "$C" "$D" "$E" "$F"')
+    assert imported.workload["arguments"] == ["--data-path -9223372036854775808 -3 -3 7 '$((010))'"]
 
 
 SCRIPT = """#!/bin/bash
