@@ -113,6 +113,12 @@ def test_a_placeholder_may_hold_what_no_other_word_says():
         assert "but $PRECISION may" in asked(swallowed)["workload.dtype"]
 
 
+def test_a_placeholder_in_angle_brackets_is_a_redirection_that_swallows_the_next_argument():
+    imported = parse(f"{BARE} --vocab-file <VOCAB_FILE> --fp16 --lr 1")
+    assert "dtype" not in imported.workload
+    assert "but what follows --vocab-file may" in asked(imported)["workload.dtype"]
+
+
 def test_redirections_in_a_text_that_eval_runs_are_no_arguments():
     imported = parse(f'RUN="{START} --swiglu &> log_$(date).txt"\neval ${{RUN}}')
     assert imported.questions == ()

@@ -122,6 +122,9 @@ def read_command_line(launch: Launch, devices: int | None = None) -> CommandLine
         own, stray = _shared_out(name, values, programs)
         kept[name] = own
         unread += stray
+        if not own and all(form.least for form in forms_of(name, programs)) and name in flags():
+            # To bash `--vocab-file <FILE> --fp16` is a redirection from FILE and one to --fp16.
+            unread.append(f"what follows {name}")
         complaints += _complaints(name, own, programs)
     line = CommandLine(kept, launch, programs, tuple(unread), devices, notes=list(launch.notes))
     for complaint in complaints:
