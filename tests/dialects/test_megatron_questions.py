@@ -107,8 +107,16 @@ def test_a_placeholder_may_hold_what_no_other_word_says():
     assert not {"tp", "pp", "zero_stage"} & imported.plan.keys()
     own = parse(f"{BARE} --lr 1e-4 $@")
     assert "$@: the script's own arguments may hold further arguments" in asked(own)["workload.arguments"]
-    swallowed = parse(f"{BARE} --data-path $DATA $PRECISION")
-    assert "workload.dtype" in asked(swallowed)
+    for data in ("$DATA", "/data/x", "0.5 $A 0.5 $B"):
+        swallowed = parse(f"{BARE} --data-path {data} $PRECISION")
+        assert "dtype" not in swallowed.workload
+        assert "but $PRECISION may" in asked(swallowed)["workload.dtype"]
+
+
+def test_a_placeholder_in_angle_brackets_is_a_redirection_that_swallows_the_next_argument():
+    imported = parse(f"{BARE} --vocab-file <VOCAB_FILE> --fp16 --lr 1")
+    assert "dtype" not in imported.workload
+    assert "but what follows --vocab-file may" in asked(imported)["workload.dtype"]
 
 
 def test_redirections_in_a_text_that_eval_runs_are_no_arguments():

@@ -21,6 +21,7 @@ from meshtune.runners.dialects.megatron.flags import (
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import MAX_WHOLE
 
+_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{0,18})?")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 # What people write where somebody is to fill a value in: <VOCAB_FILE>, {{ path }}, /path/to/x, YOUR_DATA, ${X}, `pwd`.
 _PLACEHOLDER = re.compile(
@@ -121,6 +122,9 @@ def read_command_line(launch: Launch, devices: int | None = None) -> CommandLine
         own, stray = _shared_out(name, values, programs)
         kept[name] = own
         unread += stray
+        if not own and all(form.least for form in forms_of(name, programs)) and name in flags():
+            # To bash `--vocab-file <FILE> --fp16` is a redirection from FILE and one to --fp16.
+            unread.append(f"what follows {name}")
         complaints += _complaints(name, own, programs)
     line = CommandLine(kept, launch, programs, tuple(unread), devices, notes=list(launch.notes))
     for complaint in complaints:
@@ -135,14 +139,14 @@ def read_command_line(launch: Launch, devices: int | None = None) -> CommandLine
 def _shared_out(
     name: str, values: Sequence[str], programs: frozenset[Program]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The values of a flag, and the unknown words after them; of a list's unknown words only the first is its own."""
+    """The values of a flag, and the unknown words after them, which may hold arguments. In a list an unknown word is
+    the list's own where it comes first, or after a number: the weight of a data set."""
     most = max((form.most for form in forms_of(name, programs)), default=1)
     own: list[str] = []
     stray: list[str] = []
     for value in values:
-        unknown = not is_known(value)
-        full = len(own) >= most or (most > 1 and any(not is_known(one) for one in own))
-        if unknown and full:
+        expected = len(own) < most and (most <= 3 or not own or _NUMBER.fullmatch(own[-1]))
+        if not is_known(value) and not expected:
             stray.append(as_written(value))
         else:
             own.append(value)

@@ -57,10 +57,14 @@ class Flag:
         """The most values that it takes."""
         return {"?": 1.0, "*": float("inf"), "+": float("inf")}.get(self.values) or float(self.values)
 
+    @property
+    def least(self) -> int:
+        """The fewest values that it takes."""
+        return {"?": 0, "*": 0, "+": 1}[self.values] if self.values in "?*+" else int(self.values)
+
     def complaint(self, values: Collection[str]) -> str:
         """What is wrong with these values; "" where they fit or are not known."""
-        least = 0 if self.values in ("?", "*", "0") else 1 if self.values == "+" else int(self.values)
-        if not least <= len(values) <= self.most:
+        if not self.least <= len(values) <= self.most:
             takes = "no value" if self.most == 0 else "one value" if self.values == "1" else f"{self.values} values"
             return f"takes {takes}"
         form = _NUMBERS.get(self.kind)

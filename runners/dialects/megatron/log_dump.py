@@ -198,6 +198,7 @@ def _follows(dest: str, values: Mapping[str, Any]) -> bool:
         "dataloader_type": "single",
         "async_tensor_model_parallel_allreduce": not (get("sequence_parallel") or tensor == 1),
         "bias_gelu_fusion": not get("swiglu"),
+        "add_position_embedding": not get("use_rotary_position_embeddings"),
         "moe_ffn_hidden_size": get("ffn_hidden_size"),
         "eval_global_batch_size": get("global_batch_size"),
         "eval_micro_batch_size": get("micro_batch_size"),
