@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtune.runners.dialects.base import CannotRead
+from meshtune.runners.dialects.bash.expansion import unknown
 from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.megatron.flags import Flag, flags_by_dest
 from meshtune.runners.dialects.megatron.log_settings import deepspeed_settings, vocabulary
@@ -22,6 +23,8 @@ _BEGIN, _END = re.compile(r"-{10,} (?:\w+ )?arguments -{10,}"), re.compile(r"-{1
 _LINE = re.compile(r"(?:^|[\s:\]|])\s*(?P<name>[A-Za-z_]\w*) (?P<dots>\.*) (?P<value>.*)$")
 _WIDTH = 48
 _LEAST_LINES = 20
+# Of a release's arguments that a dump may lack: forks take some away. A torn or filtered dump lacks more.
+_MAX_MISSING = 0.2
 _MAX_VALUE = 20_000
 _CONSTANTS: Mapping[str, Any] = {"None": None, "True": True, "False": False}
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -150,7 +153,10 @@ def _words(values: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]
     """The values as command-line words, but for defaults and what validate_args filled in; and questions."""
     words = list[str]()
     secrets = [dest for dest in values if _SECRET.search(dest) and values[dest] not in (None, "")]
-    for dest, forms in _release_of(values).items():
+    release = _release_of(values)
+    if len(missing := release.keys() - values.keys()) > _MAX_MISSING * len(release):
+        words.append(unknown(f"{len(missing)} of {len(release)} arguments that are missing in the log"))
+    for dest, forms in release.items():
         if dest in values and dest not in secrets and dest not in _FILLED_IN and not _follows(dest, values):
             given = next((form for form in forms if _is_given(form, values[dest])), None)
             words += _written(given, values[dest]) if given else ()
@@ -159,10 +165,11 @@ def _words(values: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]
 
 
 def _release_of(values: Mapping[str, Any]) -> Mapping[str, tuple[Flag, ...]]:
-    """The flags by dest of the release whose names the dump has most nearly; the newest of several."""
+    """The flags by dest of the release that has the most of the dump's names; of several the one with the fewest
+    others, and the newest."""
     names = values.keys()
-    releases = flags_by_dest().values()
-    return max(reversed(list(releases)), key=lambda by_dest: 2 * len(by_dest.keys() & names) - len(by_dest))
+    releases = reversed(list(flags_by_dest().values()))
+    return max(releases, key=lambda by_dest: (len(by_dest.keys() & names), -len(by_dest)))
 
 
 def _is_given(form: Flag, value: Any) -> bool:

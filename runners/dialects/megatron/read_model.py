@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.dialects.megatron.command_line import CommandLine
@@ -20,10 +21,14 @@ _POSITIONS = {"rope": "rope", "learned_absolute": "learned", "absolute": "learne
 # Activations that are none of meshtune's two: the feed-forward width and its memory follow from them.
 _OTHER_ACTIVATIONS = ("--squared-relu", "--quick-geglu", "--glu-activation")
 _DENSE_LAYERS = ("--moe-layer-freq", "--expert-interval")
+# The shapes are those that a checkpoint was written with.
+_FROM_CHECKPOINT = "--use-checkpoint-args"
 
 
 def read_model(line: CommandLine) -> dict[str, Any]:
     """Fields of ModelSpec; those that are neither said nor Megatron's default for certain are left out, and asked."""
+    if line.has(_FROM_CHECKPOINT):
+        line = replace(line, unread=(*line.unread, _FROM_CHECKPOINT))
     found: dict[str, Any] = {}
     for field, names in _SIZES.items():
         found[field] = line.number(f"model.{field}", *names)

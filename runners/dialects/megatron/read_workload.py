@@ -62,6 +62,7 @@ _UNMAPPED: Mapping[str, str] = {
 TIME_LIMIT_S = 1800
 # What DeepSpeed's settings say again of the plan.
 _DERIVED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_SAID_TWICE = {"train_batch_size": "--global-batch-size", "train_micro_batch_size_per_gpu": "--micro-batch-size"}
 _FORMATS = {"bf16": Dtype.BFLOAT16, "fp16": Dtype.FLOAT16}
 
 
@@ -103,6 +104,12 @@ def _deepspeed(line: CommandLine) -> Mapping[str, Any] | None:
     unfilled = sorted(key for key, value in _flat(config) if isinstance(value, str) and not is_filled_in(value))
     if unfilled:
         line.ask(path, f"{name}: what {', '.join(unfilled)} hold is not known here; fill it in")
+    for key, argument in _SAID_TWICE.items():
+        said = config.get(key)
+        if isinstance(said, int) and line.arguments.get(argument, (str(said),)) != (str(said),):
+            path = "baseline.micro_batch_size" if argument == "--micro-batch-size" else "global_batch_size"
+            told = f"{argument} {' '.join(line.arguments[argument])}, but {name} has {key} {said}: say which is right"
+            line.ask(path, told)
     offloads = sorted({key.split(".")[1] for key, _ in _flat(config) if key.startswith("zero_optimization.offload_")})
     if offloads:
         line.note(f"{name}: {', '.join(offloads)}: stays as it is, but predictions do not know memory on the host")
