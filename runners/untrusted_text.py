@@ -155,7 +155,9 @@ def read_words(line: str, *, comments: bool = False) -> list[str]:
 def read_file(path: Path, max_bytes: int, *, regular: bool = True) -> str:
     """The text of a file that somebody names, of which no more is read than max_bytes. regular: a pipe or a device is
     refused, unread; else it is waited for. Raises OSError, UnreadableText."""
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if regular else 0)), "rb") as file:
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if regular else 0)
+    # By an opener, so that an error names the path, not the descriptor.
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         if regular and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise UnreadableText("is not a regular file")
         content = file.read(max_bytes + 1)

@@ -110,8 +110,9 @@ def test_a_file_that_is_no_yaml_is_refused_with_its_line(meshtune, spec):
 
 def test_files_that_cannot_be_read_are_named(meshtune, tmp_path):
     (tmp_path / "binary").write_bytes(bytes(range(256)))
-    check_refused(meshtune("run", "nowhere.yaml"), "nowhere.yaml: No such file or directory")
-    check_refused(meshtune("run", "."), "Is a directory")
+    told = "nowhere.yaml: No such file or directory; `meshtune examples` lists specs to begin with"
+    check_refused(meshtune("run", "nowhere.yaml"), told)
+    check_refused(meshtune("run", "."), ".: Is a directory")
     check_refused(meshtune("run", "binary"), "binary", "is not UTF-8: byte 128")
     assert os.listdir(tmp_path) == ["binary"]
 
@@ -152,12 +153,12 @@ def test_what_a_finished_campaign_does_not_have_or_take_is_refused(finished, tmp
         check_refused(run_meshtune(finished, command, "nobody"), f"there is no campaign nobody; known: {id}")
     check_refused(run_meshtune(finished, "show", id[:-1]), f"did you mean '{id}'?")
     for command in ("resume", "pause", "cancel"):
-        check_refused(run_meshtune(finished, command, "last"), id, "is completed")
+        check_refused(run_meshtune(finished, command, "last"), id, "is completed", f"there is nothing to {command}")
     assert campaign_of(finished).state == "completed"
     export = ("export", "last", "-o", tmp_path / "out", "--trial", "9")
     check_refused(run_meshtune(finished, *export), "no measured trial '9'; measured:")
     check_refused(run_meshtune(finished, "rerun", "last", "9"), "no measured trial '9'")
-    check_refused(run_meshtune(finished, "show", "last", "--trial", "9"), "has no trial 9")
+    check_refused(run_meshtune(finished, "show", "last", "--trial", "9"), "has no trial 9; its trials are 0 to ")
     assert os.listdir(tmp_path) == []
 
 
@@ -166,7 +167,7 @@ def test_what_a_finished_campaign_does_not_have_or_take_is_refused(finished, tmp
     [
         ("warp=9", "warp: is not a known key"),
         ("tp=\u00b2", "tp: must be"),
-        ("tp=0", "tp: must be at least 1, not 0"),
+        ("tp=0", "--why: tp: must be at least 1, not 0"),
         ("recompute=some", "recompute: must be"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Home
@@ -20,11 +21,13 @@ def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec,
     """The document in a spec's file, what it means, and its space. Creates nothing.
 
     home None: the spec is only looked at, so that its runner need not be able to run it here. Raises Refused with every
-    mistake, OSError.
+    mistake, OSError but for a file that is not there.
     """
     try:
         document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
         return document, *read_spec(document, None if home is None else Home(home.absolute()))
+    except FileNotFoundError as error:
+        raise Refused(f"{spec}: {error.strerror}; `meshtune examples` lists specs to begin with") from None
     except UnreadableText as error:
         raise Refused(f"{spec}: {error}") from None
     except InvalidSpec as error:
@@ -33,8 +36,11 @@ def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec,
         raise Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines])) from None
 
 
-def plan_fields(text: str) -> dict[str, Any]:
-    """Plan fields from `name=value,name=value`. Raises InvalidValue."""
+def plan_fields(option: str, text: str) -> dict[str, Any]:
+    """Plan fields from the `name=value,name=value` of an option. Raises Refused."""
     given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
-    plan = read_value(Plan, given)
+    try:
+        plan = read_value(Plan, given)
+    except InvalidValue as error:
+        raise Refused(f"{option}: {error}") from None
     return {name: getattr(plan, name) for name in given}

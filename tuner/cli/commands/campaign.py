@@ -17,7 +17,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.campaign.stopping import phase_text
-from meshtune.tuner.campaign.trial import Origin, job_name
+from meshtune.tuner.campaign.trial import Origin, Trial, job_name
 from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
 from meshtune.tuner.cli.opening import open_campaign, open_service
@@ -39,6 +39,7 @@ from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import changed_document
+from meshtune.tuner.store import NotFound
 
 # Stands where a campaign has its id, whose end is drawn when it is created.
 CAMPAIGN = "dry-run"
@@ -59,9 +60,7 @@ def run(spec: Path, home: Path, db: str, *, dry_run: bool, project: str) -> None
 
 def resume(campaign: str, home: Path, db: str) -> None:
     with open_campaign(home, db, campaign) as (service, known):
-        if known.state.final:
-            why = known.reason.partition("\n")[0]  # without the end of a log
-            raise Refused(f"{known.id} is {known.state} ({why}): there is nothing to resume")
+        _require_going_on(known, "resume")
         try:
             resumed = service.resume(known.id) if known.state.resting else known
             _print_result(service, work_on(service, resumed))
@@ -73,12 +72,14 @@ def resume(campaign: str, home: Path, db: str) -> None:
 
 def pause(campaign: str, home: Path, db: str) -> None:
     with open_campaign(home, db, campaign) as (service, known):
+        _require_going_on(known, "pause")
         service.pause(known.id)
-        console.print(f"{known.id} is paused; `meshtune resume {known.id}` goes on")
+        console.print(f"{known.id} is paused; `meshtune resume {known.id}{home_option(home)}` goes on", soft_wrap=True)
 
 
 def cancel(campaign: str, home: Path, db: str) -> None:
     with open_campaign(home, db, campaign) as (service, known):
+        _require_going_on(known, "cancel")
         if known.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
             service.cancel(known.id)
         try:
@@ -87,6 +88,13 @@ def cancel(campaign: str, home: Path, db: str) -> None:
             console.print(f"{known.id} is being cancelled: {busy}")
         else:
             console.print(f"{known.id} is {service.store.campaign(known.id).state}")
+
+
+def _require_going_on(campaign: Campaign, verb: str) -> None:
+    """Raises Refused for a campaign that is over."""
+    if campaign.state.final:
+        why = campaign.reason.partition("\n")[0]  # without the end of a log
+        raise Refused(f"{campaign.id} is {campaign.state} ({why}): there is nothing to {verb}")
 
 
 def show(campaign: str, home: Path, db: str, *, trial: int | None) -> None:
@@ -102,7 +110,16 @@ def show(campaign: str, home: Path, db: str, *, trial: int | None) -> None:
         if trial is None:
             print_campaign(chosen, service)
         else:
-            print_page(trial_page(service.store.trial(chosen.id, trial)).renderables)
+            print_page(trial_page(_trial(service, chosen, trial)).renderables)
+
+
+def _trial(service: Service, campaign: Campaign, number: int) -> Trial:
+    try:
+        return service.store.trial(campaign.id, number)
+    except NotFound as error:
+        newest = max((trial.number for trial in service.store.trials(campaign.id)), default=None)
+        there = "it has none yet" if newest is None else f"its trials are 0 to {newest}"
+        raise Refused(f"{error}; {there}") from None
 
 
 def best(campaign: str, home: Path, db: str, *, top: int, as_json: bool) -> None:

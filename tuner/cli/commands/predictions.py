@@ -34,7 +34,7 @@ TELL_EVERY_S = 10.0
 def spaces(spec: Path, *, why: str, plans: bool) -> None:
     _, _, space = read_spec_file(spec, None)
     if why:
-        plan = space.complete(**plan_fields(why))
+        plan = space.complete(**plan_fields("--why", why))
         broken = space.explain(plan)
         console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
         for violation in broken:
@@ -51,7 +51,7 @@ def estimate(
     spec: Path, home: Path, db: str, *, exact: bool, plan: str, ranks: Sequence[int], calibrate: str, as_json: bool
 ) -> None:
     _, campaign_spec, space = read_spec_file(spec, None)
-    chosen = space.complete(**plan_fields(plan)) if plan else None
+    chosen = space.complete(**plan_fields("--plan", plan)) if plan else None
     if exact and calibrate:
         raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
     if ranks and not exact:
