@@ -14,6 +14,7 @@ from meshtune.runners.dialects.job_script import with_devices, with_job
 from meshtune.runners.dialects.programs import read_start
 
 _MAX_TOLD = 20
+_ANSWER = "capture where the training would run, or write it into the spec"
 
 
 def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imported:
@@ -32,9 +33,10 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
     launch = with_devices(launch_of(chosen, place), captured.text)
     imported = with_job(read_start(launch, dialect), captured.text, ())
     failed = [
+        # Where a `cd` led nowhere, the folder that the start was met in is not the program's.
         Question(
-            "",
-            f"bash told: {line}. What it would have set is missing: capture where the training would run, or write it",
+            "workload.directory" * (": cd: " in line),
+            f"bash told: {line}. What it would have done is missing: {_ANSWER}",
         )
         for line in captured.failed
     ]

@@ -152,10 +152,8 @@ def launch_of(found: Call, place: str) -> Launch:
     before, words = found.words[:at], found.words[at + 1 :]
     notes = list[str]()
     nodes, per_node = _devices(launcher_of(found), before, found)
-    questions = _surrounding(found, place)
     if found.cwd and not script.startswith("-m ") and not (Path(found.cwd) / script).is_file():
-        told = f"{place}: {script} is not in {found.cwd} on this machine. Where does it lie where trials run?"
-        questions.append(Question("workload.directory", told))
+        notes.append(f"{place}: {script} is not in {found.cwd} on this machine; check workload.directory")
     return Launch(
         script=as_written(script),
         words=words,
@@ -168,7 +166,7 @@ def launch_of(found: Call, place: str) -> Launch:
         files=found.files,
         notes=tuple(notes),
         launcher=(found.tool, *before),
-        questions=tuple(questions),
+        questions=tuple(_surrounding(found, place)),
     )
 
 

@@ -110,7 +110,11 @@ def test_what_fails_on_this_machine_is_told(folder):
     for told in ("line 1: cd: /opt/none: No such file", "line 2: module: command not found", "none.py is not in "):
         assert told in done.err
         assert told in done.out
-    assert parse_yaml(done.out)["name"] == "launch"
+    document = parse_yaml(done.out)
+    assert document["name"] == "launch"
+    # What the folder would be is asked, and not written.
+    assert document["workload"]["directory"] is None
+    assert document["open_questions"][0].startswith("workload.directory: bash told: launch.sh: line 1: cd: /opt/none")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +165,8 @@ def test_what_nothing_stands_in_for_is_refused_with_the_next_command(folder):
     assert "/usr/bin/srun, which a stand-in for srun cannot answer; nothing was run" in told
     assert not (folder / "ran").exists()
     assert "meshtune import --capture -- bash job.sh" in refused("sbatch --nodes=2 job.sh\n")
-    told = refused("accelerate launch --num_processes 8 none.py --a 2\n")
-    assert "none.py, started by accelerate, is none of the programs that are known" in told
+    told = refused("torchrun --nproc_per_node 8 none.py --a 2\n")
+    assert "none.py, started by torchrun, is none of the programs that are known" in told
     assert "meshtune import RUN.log" in told
     assert "a start of axolotl, which is recognised and not read" in refused(
         "accelerate launch -m axolotl.cli.train c.yml"
@@ -218,15 +222,15 @@ def test_the_directives_of_the_script_become_the_runner(folder):
     (folder / "env").mkdir()
     (folder / "env" / "cluster.sh").write_text("DATA_ROOT=/data\n")
     script = f"""#!/bin/bash
-#SBATCH --partition=gpu --nodes=2 --gpus-per-node=a100:4 --time=00:20:00
+#SBATCH --partition=gpu --nodes=2 --gpus-per-node=a100:4 --time=00:10:00
 source "$(dirname "$0")/env/cluster.sh"
 srun python pretrain_gpt.py {SHAPES} {REST} --data-path $DATA_ROOT/x
 """
     (folder / "launch.sh").write_text(script)
     document = imported("--", "bash", "launch.sh")
     assert document["runner"] == {"kind": "slurm", "partition": "gpu", "gres": "gpu:a100"}
-    # 20 minutes, less what Slurm's own limit has more than the trial's.
-    assert document["trial"] == {"time_limit_s": 900}
+    # 10 minutes, less what Slurm's own limit has more than the trial's.
+    assert document["trial"] == {"time_limit_s": 480}
     assert "--data-path /data/x" in document["workload"]["arguments"]
 
 

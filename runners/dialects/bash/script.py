@@ -6,16 +6,15 @@ variables and files that it would change are unknown from there on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from posixpath import join, normpath
 
+from meshtune.runners.dialects.bash.commands import TESTS, Simple, assignment, holds, is_function, simple_commands
 from meshtune.runners.dialects.bash.expansion import Budget, Values, as_written, expand, is_known, joined, unknown
-from meshtune.runners.dialects.bash.lexer import MAX_NESTING, NotBash, Operator, Piece, Token, Word, cut
+from meshtune.runners.dialects.bash.lexer import MAX_NESTING, NotBash, Operator, Token, Word, cut
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 # Commands of which nothing that is read here depends.
 _HARMLESS = frozenset(
@@ -30,17 +29,6 @@ _WRITING = frozenset({"sed", "perl", "cp", "mv", "tee", "yq", "install", "ln"})
 _CONFIGURATION = (".json", ".yaml", ".yml", ".toml")
 # What opens a stretch that is not followed, and what ends it.
 _UNFOLLOWED: Mapping[str, str] = {"for": "done", "while": "done", "until": "done", "case": "esac"}
-_TESTS: Mapping[str, str] = {"[": "]", "[[": "]]", "test": ""}
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
-_REDIRECTIONS = ("<", ">", ">>", "&>", "&>>")
-_COMPARE = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +82,6 @@ def read_script(text: str, budget: Budget | None = None, given: Mapping[str, str
 
 
 @dataclass(slots=True)
-class _Simple:
-    """One command as written, of at least one word. joiner: what stands before it. body, target: its here-document and
-    the file that it writes."""
-
-    words: list[Word]
-    joiner: str
-    body: Word | None = None
-    target: Word | None = None
-    appends: bool = False
-
-
-@dataclass(slots=True)
 class _Branch:
     """An `if` that is open. holds: of its present test, None where unknown. taken: an earlier branch was."""
 
@@ -133,9 +109,9 @@ class _Reader:
 
     def read(self, tokens: Iterable[Token]) -> None:
         held: bool | None = True
-        for simple in _simple_commands(tokens):
+        for simple in simple_commands(tokens):
             first = simple.words[0].plain
-            if self.skipping or first in _UNFOLLOWED or _is_function(simple):
+            if self.skipping or first in _UNFOLLOWED or is_function(simple):
                 self._skip(simple, first)
             elif first in ("if", "elif", "else", "fi", "then"):
                 self._keyword(simple, first)
@@ -154,7 +130,7 @@ class _Reader:
                     continue
                 held = self._run(simple)
 
-    def _skip(self, simple: _Simple, first: str) -> None:
+    def _skip(self, simple: Simple, first: str) -> None:
         if not self.skipping:
             self.notes.append(f"line {simple.words[0].line}: what `{first}` opens is not followed")
         self._leave(simple, self.notes[-1])
@@ -166,8 +142,8 @@ class _Reader:
             elif word.plain == "{" and (not self.skipping or self.skipping[-1] == "}"):
                 self.skipping.append("}")
 
-    def _keyword(self, simple: _Simple, first: str) -> None:
-        rest = _Simple(simple.words[1:], "")
+    def _keyword(self, simple: Simple, first: str) -> None:
+        rest = Simple(simple.words[1:], "")
         line = simple.words[0].line
         if first == "if":
             self._require_shallow(len(self.branches), line)
@@ -190,7 +166,7 @@ class _Reader:
             else:
                 self._rest(rest)
 
-    def _rest(self, rest: _Simple) -> None:
+    def _rest(self, rest: Simple) -> None:
         """What follows a keyword in its own line."""
         if rest.words:
             self.keywords += 1
@@ -202,7 +178,7 @@ class _Reader:
         if depth >= MAX_NESTING:
             raise NotBash(f"line {line}: its tests are nested deeper than {MAX_NESTING} levels")
 
-    def _test(self, simple: _Simple) -> None:
+    def _test(self, simple: Simple) -> None:
         """One command of the present test; `holds` says whether those before it did."""
         branch = self.branches[-1]
         if branch.holds is False and (branch.taken or simple.joiner == "&&"):
@@ -210,11 +186,11 @@ class _Reader:
         if branch.holds is True and simple.joiner == "||":
             return
         found = (
-            _holds([joined(word, self.values, self.budget) for word in simple.words]) if simple.words else branch.holds
+            holds([joined(word, self.values, self.budget) for word in simple.words]) if simple.words else branch.holds
         )
         branch.holds = None if branch.holds is None else found
 
-    def _followed(self, simple: _Simple) -> bool:
+    def _followed(self, simple: Simple) -> bool:
         """Whether every open `if` leads here; where one is unknown, what is left out with it is noted."""
         if all(branch.holds for branch in self.branches):
             return True
@@ -228,12 +204,12 @@ class _Reader:
                 self.notes.append(reason)
         return False
 
-    def _leave(self, simple: _Simple, reason: str) -> None:
+    def _leave(self, simple: Simple, reason: str) -> None:
         """Take what a command that may run would change as unknown."""
         for at, word in enumerate(simple.words):
             setting = any(before.plain in _READING for before in simple.words[:at]) and word.plain.isidentifier()
             looping = at > 0 and simple.words[at - 1].plain in ("for", "select")
-            if assigned := _assignment(word):
+            if assigned := assignment(word):
                 self._forget(assigned[0], reason, appended=bool(assigned[1]))
             elif setting or looping:
                 self._forget(word.plain, reason)
@@ -255,7 +231,7 @@ class _Reader:
         if _WRITING & set(words):
             self.changed |= {name: reason for name in words if name.endswith(_CONFIGURATION)}
 
-    def _run(self, simple: _Simple) -> bool | None:
+    def _run(self, simple: Simple) -> bool | None:
         """Take one command in; whether it would succeed, None for a test of something unknown."""
         words = simple.words
         first = words[0].plain
@@ -284,16 +260,16 @@ class _Reader:
 
     def _declare(self, words: Sequence[Word], *, export: bool) -> None:
         for word in words:
-            assigned = _assignment(word)
+            assigned = assignment(word)
             if assigned is not None:
                 self._assign(*assigned, word)
             if export:
                 self.exported[word.plain if assigned is None else assigned[0]] = word.line
 
-    def _command(self, simple: _Simple) -> bool | None:
+    def _command(self, simple: Simple) -> bool | None:
         """A command with the assignments before it, which are its own; or assignments alone, which stay."""
         words = simple.words
-        assigned = list(takewhile(lambda pair: pair[1] is not None, ((word, _assignment(word)) for word in words)))
+        assigned = list(takewhile(lambda pair: pair[1] is not None, ((word, assignment(word)) for word in words)))
         rest = words[len(assigned) :]
         env = {}
         for word, parts in assigned:
@@ -302,15 +278,15 @@ class _Reader:
             elif parts is not None:
                 self._assign(*parts, word)
         made = [text for word in rest for text in expand(word, self.values, self.budget)]
-        if made and made[0] in _TESTS:
-            return _holds(made)
+        if made and made[0] in TESTS:
+            return holds(made)
         if made:
             self._effects(made, simple)
         if made and made[0] not in _HARMLESS:
             self.commands.append(Command(tuple(made), rest[0].line, env, self.directory))
         return True
 
-    def _effects(self, made: Sequence[str], simple: _Simple) -> None:
+    def _effects(self, made: Sequence[str], simple: Simple) -> None:
         """What a command changes for those after it."""
         line = simple.words[0].line
         if made[0] in ("cd", "pushd") and len(made) == 2:
@@ -338,69 +314,3 @@ class _Reader:
         else:
             text = joined(value, self.values, self.budget)
             self.values[name] = self.budget.spend(known + text) if append and isinstance(known, str) else text
-
-
-def _simple_commands(tokens: Iterable[Token]) -> Iterable[_Simple]:
-    """The tokens as commands, with what joins them to the one before."""
-    current, wanted = _Simple([], ""), ""
-    for token in tokens:
-        if isinstance(token, Word):
-            if wanted in (">", ">>"):
-                current.target, current.appends = token, wanted == ">>"
-            elif not wanted:
-                current.words.append(token)
-            wanted = ""
-        elif token.text == "<<":
-            current.body = token.body
-        elif token.text in _REDIRECTIONS:
-            wanted = token.text
-        elif token.text == "\n" and not current.words and current.joiner in ("&&", "||", "|"):
-            continue
-        else:
-            if current.words:
-                yield current
-            current, wanted = _Simple([], token.text), ""
-    if current.words:
-        yield current
-
-
-def _is_function(simple: _Simple) -> bool:
-    words = [word.plain for word in simple.words]
-    return words[:1] == ["function"] or words[:1] == ["{"]
-
-
-def _assignment(word: Word) -> tuple[str, str, Word] | None:
-    """The name, the `+` and the value of an assignment; None for other words."""
-    if not word.pieces or word.pieces[0].quoted:
-        return None
-    found = _ASSIGNMENT.fullmatch(word.pieces[0].text)
-    if found is None:
-        return None
-    rest = Word((Piece(found[3]), *word.pieces[1:]), word.line)
-    return found[1], found[2], rest
-
-
-def _holds(words: list[str]) -> bool | None:
-    """Whether a test such as `[ a = b ]` succeeds, None where that is not known."""
-    if not words or words[0] not in _TESTS or not all(map(is_known, words)):
-        return None
-    closing = _TESTS[words[0]]
-    if closing and words[-1] != closing:  # cut by an && of its own
-        return None
-    inner = words[1:-1] if closing else words[1:]
-    negated = inner[:1] == ["!"]
-    inner = inner[negated:]
-    match inner:
-        case ["-n", text] | [text]:
-            found = bool(text)
-        case ["-z", text]:
-            found = not text
-        case [left, "=" | "==", right]:
-            found = left == right
-        case [left, "!=", right]:
-            found = left != right
-        case [left, compared, right] if compared in _COMPARE and _WHOLE.fullmatch(left) and _WHOLE.fullmatch(right):
-            found = _COMPARE[compared](int(left), int(right))
-        case _:
-            return None
-    return found is not negated
