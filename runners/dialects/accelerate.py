@@ -77,12 +77,12 @@ _STRATEGIES: Mapping[ContextParallel, str] = {
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
     """The YAML file, and a ds_config.json where it names one. extra: `dtype` is read. Raises as `deepspeed.render`."""
-    problems = unsupported(model, plan, cluster, _CAPABILITIES)
-    if problems:
-        raise CannotExpress("Accelerate", problems)
     dtype = str((extra or {}).get("dtype") or "bfloat16")
     if dtype not in _MIXED:
         raise InvalidValue([Problem("dtype", f"must be one of {', '.join(_MIXED)}, not {dtype!r}")])
+    problems = unsupported(model, plan, cluster, _CAPABILITIES)
+    if problems:
+        raise CannotExpress("Accelerate", problems)
     files = render_deepspeed(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
     document = {
         "compute_environment": "LOCAL_MACHINE",

@@ -154,4 +154,6 @@ def test_the_trainer_with_deepspeed_is_tuned_from_its_start_command(tmp_path, st
     for trial in trials:
         confirm(trial, tmp_path, "DeepSpeedEngine")
         assert "deepspeed" in trial.outcome.measurement.software
-    same_losses(trials)
+    same_losses([trial for trial in trials if trial.plan.zero_stage < 3])
+    # Weights that are cut as they are made come from other random numbers.
+    same_losses(trials, tolerance=2e-2)

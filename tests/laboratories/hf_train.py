@@ -23,6 +23,9 @@ if importlib.util.find_spec("deepspeed") and os.environ.get("DS_ACCELERATOR"):
     import deepspeed.ops
 
     deepspeed.ops.__compatible_ops__ = {}
+    if "--deepspeed" in sys.argv:
+        # TrainingArguments does so where there are accelerators; weights that are sharded as they are made need it.
+        deepspeed.init_distributed("gloo")
 
 as_it_is, train_as_it_is = PartialState.__init__, Trainer.training_step
 # When each micro-batch began, and what it was run by.
