@@ -175,9 +175,8 @@ def test_a_campaign_of_the_real_trainer_measures_plans_that_train_the_same(tmp_p
     result, _, trials = run_campaign(tmp_path, document, tmp_path, timeout_s=800)
     done = {trial.plan.key: trial.outcome for trial in trials}
     assert all(outcome is not None and outcome.measurement for outcome in done.values()), result.out[-3000:]
-    assert len(done) >= 5
+    assert len(done) == 5
     losses = {key: outcome.measurement.first_losses for key, outcome in done.items()}
-    first = next(iter(losses.values()))
-    print(losses, {key: outcome.measurement.step_times_s for key, outcome in done.items()})
     for key, said in losses.items():
-        assert said == pytest.approx(first, abs=2e-3), key
+        # torchtitan prints five digits behind the point.
+        assert said == pytest.approx(losses["tp1 pp1 dp2 mbs4 ga1 zero3"], abs=5e-5), key
