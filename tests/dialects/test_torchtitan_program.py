@@ -31,6 +31,7 @@ CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=8, device=DEVICE)
 NARROW = Bounds(
     tp=(1, 2),
     pp=(1, 4),
+    cp=(1, 2),
     vpp=(1, 2, 4),
     micro_batch_size=(1,),
     zero_stage=(0, 3),
@@ -38,11 +39,11 @@ NARROW = Bounds(
     schedule=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
 )
 WIDE = Bounds(
-    tp=(1, 2, 4),
-    pp=(1, 2, 4),
+    tp=(1, 2),
+    pp=(1, 4),
     cp=(1, 2),
     vpp=(1, 2, 4),
-    micro_batch_size=(1, 2),
+    micro_batch_size=(2,),
     recompute=tuple(Recompute),
     recompute_interval=(1, 2),
     schedule=tuple(Schedule),
