@@ -106,7 +106,8 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
     read. Raises OSError. A job that failed after its last step measured all that it was to measure."""
     logs = rank_logs(directory)
     readings = {rank: read_lines(lines_of(path, len(logs)), patterns) for rank, path in logs.items()}
-    told_by = max(readings, key=lambda rank: (len(readings[rank].timings), -rank), default=0)
+    # In a pipeline the last stage alone knows the loss.
+    told_by = max(readings, key=lambda rank: (*_told(readings[rank]), -rank), default=0)
     tail = read_tail(log_path(directory, told_by))
     if status.state in (JobState.CANCELLED, JobState.LOST):
         return outcome_without_result(status, tail)
@@ -131,6 +132,11 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
             told = f"no line of its logs matches {patterns.timing}: {patterns.source}"
         return failed(Cause.USER_BUG, f"the job ended without an error, but {told}", log_tail=tail)
     return outcome_of_failure(status, logs, patterns, tail)
+
+
+def _told(reading: LogReading) -> tuple[int, int]:
+    """How many steps a rank told, and of how many the loss."""
+    return len(reading.timings), sum(map(isfinite, reading.losses))
 
 
 def outcome_of_failure(

@@ -31,6 +31,7 @@ CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=8, device=DEVICE)
 NARROW = Bounds(
     tp=(1, 2),
     pp=(1, 4),
+    cp=(1, 2),
     vpp=(1, 2, 4),
     micro_batch_size=(1,),
     zero_stage=(0, 3),
@@ -38,11 +39,11 @@ NARROW = Bounds(
     schedule=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
 )
 WIDE = Bounds(
-    tp=(1, 2, 4),
-    pp=(1, 2, 4),
+    tp=(1, 2),
+    pp=(1, 4),
     cp=(1, 2),
     vpp=(1, 2, 4),
-    micro_batch_size=(1, 2),
+    micro_batch_size=(2,),
     recompute=tuple(Recompute),
     recompute_interval=(1, 2),
     schedule=tuple(Schedule),
@@ -175,9 +176,8 @@ def test_a_campaign_of_the_real_trainer_measures_plans_that_train_the_same(tmp_p
     result, _, trials = run_campaign(tmp_path, document, tmp_path, timeout_s=800)
     done = {trial.plan.key: trial.outcome for trial in trials}
     assert all(outcome is not None and outcome.measurement for outcome in done.values()), result.out[-3000:]
-    assert len(done) >= 5
+    assert len(done) == 5
     losses = {key: outcome.measurement.first_losses for key, outcome in done.items()}
-    first = next(iter(losses.values()))
-    print(losses, {key: outcome.measurement.step_times_s for key, outcome in done.items()})
     for key, said in losses.items():
-        assert said == pytest.approx(first, abs=2e-3), key
+        # torchtitan prints five digits behind the point.
+        assert said == pytest.approx(losses["tp1 pp1 dp2 mbs4 ga1 zero3"], abs=5e-5), key

@@ -171,6 +171,8 @@ def test_ranks_of_a_pipelines_first_stages_see_no_loss_and_tell_none(tmp_path):
     measured = outcome(tmp_path, {0: lines}, plan=plan).measurement
     assert measured.step_times_s == pytest.approx([0.25] * 3, rel=1e-4)
     assert measured.first_losses == ()
+    last = [line_0_3(step, rate(0.25, plan), 9.0 - step, 20.0, mfu=None) for step in range(1, 6)]
+    assert outcome(tmp_path, {0: lines, 4: last}, plan=plan).measurement.first_losses == (8.0, 7.0, 6.0, 5.0)
 
 
 @pytest.mark.parametrize(
