@@ -22,10 +22,10 @@ from meshtune.search_spaces.checks import did_you_mean
 
 # Programs that start others come before those that they start. name, as for `--format` -> module.
 DIALECTS: Mapping[str, str] = {
-    "torchtitan": "meshtune.runners.dialects.torchtitan.reader",
-    "neox": "meshtune.runners.dialects.neox.reader",
-    "llm_foundry": "meshtune.runners.dialects.llm_foundry.reader",
+    "gpt-neox": "meshtune.runners.dialects.neox.reader",
     "nemo": "meshtune.runners.dialects.nemo.reader",
+    "llm-foundry": "meshtune.runners.dialects.llm_foundry.reader",
+    "torchtitan": "meshtune.runners.dialects.torchtitan.reader",
     "transformers": "meshtune.runners.dialects.transformers.reader",
     "megatron": "meshtune.runners.dialects.megatron.reader",
     "deepspeed": "meshtune.runners.dialects.deepspeed_reader",
