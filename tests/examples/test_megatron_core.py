@@ -61,7 +61,7 @@ def test_plans_of_megatron_core_are_tuned_over_four_processes(tmp_path):
         "model": document["model"] | small,
         "cluster": {"preset": "local-cpu", "devices_per_node": 4},
         "runner": {"kind": "local", "idle_s": 0.5},
-        "budget": {"trials": 5},
+        "budget": {"trials": 4},
         "confirm": 0,
     }
     document["workload"] |= {
@@ -75,8 +75,8 @@ def test_plans_of_megatron_core_are_tuned_over_four_processes(tmp_path):
     finished, _, trials = run_campaign(tmp_path, document, ROOT)
     assert finished.code == 0, finished.out + finished.err
     assert "Use tp" in finished.out
-    assert [trial.verdict for trial in trials] == [Verdict.OK] * 5, finished.out
-    assert len({trial.plan for trial in trials}) == 5
+    assert [trial.verdict for trial in trials] == [Verdict.OK] * 4, finished.out
+    assert len({trial.plan for trial in trials}) == 4
     first = [trial.outcome.measurement.first_losses[0] for trial in trials]
-    assert first == pytest.approx([first[0]] * 5, rel=1e-5)
+    assert first == pytest.approx([first[0]] * 4, rel=1e-5)
     assert all("megatron-core" in trial.outcome.measurement.software for trial in trials)
