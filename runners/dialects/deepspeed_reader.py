@@ -106,11 +106,18 @@ def read_launch(launch: Launch) -> Imported:
         "arguments": [*loose, f"{_FILE} {{config}}", *texts],
         **({"env": dict(launch.env)} if launch.env else {}),
     }
-    plan, batch = dict(imported.plan), imported.global_batch_size
-    if launch.nodes and launch.devices_per_node and {"micro_batch_size", "grad_accum_steps"} <= plan.keys():
-        dp, rest = divmod(launch.nodes * launch.devices_per_node, plan.get("tp", 1) * plan.get("cp", 1))
-        if not rest and batch is None:
-            plan["dp"], batch = dp, dp * plan["micro_batch_size"] * plan["grad_accum_steps"]
+    plan, batch, notes = dict(imported.plan), imported.global_batch_size, list(imported.notes)
+    if launch.devices_per_node:
+        if launch.nodes is None:
+            # deepspeed/launcher/runner.py, 0.19.8: without a hostfile it takes this machine.
+            notes.append(f"{launch.place}: the batch is counted for one node; DeepSpeed takes more by a hostfile")
+        devices = (launch.nodes or 1) * launch.devices_per_node
+        dp, rest = divmod(devices, plan.get("tp", 1) * plan.get("cp", 1))
+        if not rest:
+            batch = _completed_batch(plan, batch, dp)
+    if "micro_batch_size" not in plan:
+        told = f"{launch.place}: {as_written(named)} and the number of devices do not say a micro-batch: write it"
+        questions.append(Question("baseline.micro_batch_size", told))
     return replace(
         imported,
         workload=workload,
@@ -119,7 +126,21 @@ def read_launch(launch: Launch) -> Imported:
         nodes=launch.nodes,
         devices_per_node=launch.devices_per_node,
         questions=tuple(questions),
+        notes=tuple(notes),
     )
+
+
+def _completed_batch(plan: dict[str, Any], batch: int | None, dp: int) -> int | None:
+    """The global batch; the micro-batch and dp are put into the plan, as DeepSpeed makes what is left out
+    (deepspeed/runtime/config.py, _set_batch_related_parameters)."""
+    micro: int | None = plan.get("micro_batch_size")
+    passes: int = plan.get("grad_accum_steps", 1)
+    if micro is None and batch is not None and batch % (passes * dp) == 0:
+        plan |= {"micro_batch_size": batch // (passes * dp), "dp": dp}
+    elif micro is not None and batch is None:
+        plan["dp"] = dp
+        return dp * micro * passes
+    return batch
 
 
 def read_settings(config: Mapping[str, Any], filled: Mapping[str, Any]) -> Imported:

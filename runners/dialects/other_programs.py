@@ -12,6 +12,7 @@ _MARKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Levanter": ((r"\blevanter\b",), (r"(?m)^trainer:", r"(?m)^\s+mp: p=f32", r"(?m)^\s+(hidden_dim|fsdp_axis):")),
     "OLMo": ((r"\bOLMo(-core)?\b", r"scripts/train\.py|olmo_core"), (r"(?m)^\s*d_model:", r"(?m)^fsdp:")),
     "MaxText": ((r"\bMaxText\b",), (r"(?m)^base_emb_dim:", r"(?m)^ici_fsdp_parallelism:")),
+    "OpenRLHF": ((r"\bopenrlhf\b",),),
     "LitGPT": ((r"\blitgpt (pretrain|finetune)",),),
     "fairseq": ((r"\bfairseq-(hydra-)?train\b",),),
     "ColossalAI": ((r"\bcolossalai run\b",),),

@@ -22,7 +22,8 @@ from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import MAX_WHOLE
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{0,18})?")
-_WHOLE = re.compile(r"[0-9]{1,18}")
+# A parser that reads it as float prints 1.0.
+_WHOLE = re.compile(r"[0-9]{1,18}(?:\.0)?")
 # What people write where somebody is to fill a value in: <VOCAB_FILE>, {{ path }}, /path/to/x, YOUR_DATA, ${X}, `pwd`.
 _PLACEHOLDER = re.compile(
     r"<[^<>]+>|\{\{|\$[{(\w]|`|(?:^|/)path/to(?:/|$)|(?:^|[/_.-])your_\w+|\b(?:TODO|FIXME|CHANGE_?ME|PLACEHOLDER)\b"
@@ -98,8 +99,8 @@ class CommandLine:
         value = self.text(name, path)
         if value is None:
             return None
-        if _WHOLE.fullmatch(value) and int(value) <= MAX_WHOLE:
-            return int(value)
+        if _WHOLE.fullmatch(value) and int(value.removesuffix(".0")) <= MAX_WHOLE:
+            return int(value.removesuffix(".0"))
         self.ask(path, f"{name} {shown(value)} is no whole number up to {MAX_WHOLE}; fill it in")
         return None
 

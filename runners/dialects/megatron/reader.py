@@ -4,6 +4,9 @@ Nothing is guessed: what is neither said nor Megatron's default for certain is a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.bash.launch import find_launch
 from meshtune.runners.dialects.launch import Launch
@@ -53,8 +56,21 @@ def read_log(text: str) -> Imported:
     return _imported(line)
 
 
+def _padded(line: CommandLine, model: Mapping[str, Any], plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The vocabulary as Megatron pads it where the baseline's tensor ranks do not divide it: to a multiple of
+    --make-vocab-size-divisible-by (128) times tp (megatron/training/tokenizer: _vocab_size_with_padding)."""
+    vocab, tp = model.get("vocab"), plan.get("tp")
+    each = line.number_or(128, "model.vocab", "--make-vocab-size-divisible-by")
+    if not vocab or not tp or not each or vocab % tp == 0:
+        return model
+    padded = -(-vocab // (each * tp)) * each * tp
+    line.note(f"vocab {padded}: Megatron pads {vocab} to a multiple of {each} * tp({tp})")
+    return {**model, "vocab": padded}
+
+
 def _imported(line: CommandLine) -> Imported:
-    model, plan = read_model(line), read_plan(line)
+    plan = read_plan(line)
+    model = _padded(line, read_model(line), plan)
     batch, found = derived(line, plan)
     workload = read_workload(line)
     line.note(f"trials may take {TIME_LIMIT_S // 60} minutes: a start of Megatron takes 2 to 10 on a cluster")

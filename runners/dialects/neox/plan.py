@@ -262,4 +262,7 @@ def ask_the_rest(reading: ConfigReading, nodes: int | None) -> None:
         reading.note(f"launcher {reading.get('launcher')}: deepy.py starts the ranks by it, once per job")
     elif nodes != 1 and not reading.get("hostfile"):
         told = "without hostfile, launcher or deepspeed_slurm DeepSpeed trains on one node alone"
-        reading.ask("", f"{told}; how do trials on several nodes find the others?")
+        if nodes is None:
+            reading.note(told)
+        else:
+            reading.ask("", f"{told}; how do trials on several nodes find the others?")

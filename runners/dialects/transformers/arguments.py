@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshtune.runners.dialects.base import Arguments, Question, read_arguments
+from meshtune.runners.dialects.base import Arguments, CannotRead, Question, read_arguments
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.json_files import shown
+from meshtune.runners.untrusted_text import UnreadableText, read_yaml
 from meshtune.search_spaces.checks import MAX_WHOLE
 
 # Whoever is told one of these is a script of the Trainer (or of Accelerate, written in its manner).
@@ -69,6 +70,8 @@ class Words:
 
     arguments: Arguments
     place: str
+    # Of `arguments` those of the command line; the others are a file's.
+    own: Arguments = field(default_factory=dict)
     questions: list[Question] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -132,7 +135,23 @@ def quoted(word: str) -> str:
     return shlex.quote(as_written(word)).replace("{", "{{").replace("}", "}}")
 
 
-def is_trainers(words: Sequence[str]) -> bool:
+def arguments_in_files(given: Arguments, files: Mapping[str, str]) -> Arguments:
+    """The arguments in the YAML file of --config, which the command line's own count more than (TRL's TrlParser).
+    Raises CannotRead."""
+    name = (given.get("--config") or ("",))[-1]
+    if name not in files or not name.endswith((".yaml", ".yml")):
+        return {}
+    try:
+        found = read_yaml(files[name])
+    except UnreadableText as error:
+        raise CannotRead(f"{name}: {error}") from None
+    if not isinstance(found, Mapping):
+        raise CannotRead(f"{name}: must be a mapping of arguments, not {shown(found)}")
+    listed = {key: value if isinstance(value, list) else [value] for key, value in found.items() if value is not None}
+    return {f"--{key}": tuple(str(one) for one in values) for key, values in listed.items()}
+
+
+def is_trainers(arguments: Arguments) -> bool:
     """Whether arguments are of a script of the Trainer, or in its manner."""
-    names = set(arguments_of(words)[0])
+    names = set(arguments)
     return bool(names & TRAINER_WORDS) or len(names & USUAL_WORDS) >= 2

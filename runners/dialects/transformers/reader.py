@@ -17,6 +17,7 @@ from meshtune.runners.dialects.transformers.arguments import (
     TRIAL_WORDS,
     UNPREDICTED,
     Words,
+    arguments_in_files,
     arguments_of,
     is_trainers,
     quoted,
@@ -34,14 +35,16 @@ _RUNNER = "meshtune.runners.report"
 
 def is_program(launch: Launch) -> bool:
     """Whether a start is Accelerate's, of whatever script, or of a script of the Trainer."""
-    return is_accelerate(launch.launcher) or is_trainers(launch.words)
+    own = arguments_of(launch.words)[0]
+    return is_accelerate(launch.launcher) or is_trainers({**arguments_in_files(own, launch.files), **own})
 
 
 def read_launch(launch: Launch) -> Imported:
     """What a start says. Raises CannotRead."""
-    arguments, loose = arguments_of(launch.words)
-    words = Words(arguments=arguments, place=launch.place)
-    trainers = is_trainers(launch.words)
+    own, loose = arguments_of(launch.words)
+    arguments = {**arguments_in_files(own, launch.files), **own}
+    words = Words(arguments=arguments, place=launch.place, own=own)
+    trainers = is_trainers(arguments)
     if any(word.endswith((".yaml", ".yml")) for word in loose) and not trainers:
         raise CannotRead(
             f"{launch.place}: {as_written(launch.script)} takes its arguments from {as_written(' '.join(loose))}, which"
@@ -205,7 +208,7 @@ def _workload(
     trainers: bool,
 ) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
-    kept = {name: values for name, values in words.arguments.items() if not (trainers and name in NOT_IN_TRIALS)}
+    kept = {name: values for name, values in words.own.items() if not (trainers and name in NOT_IN_TRIALS)}
     unknown = [name for name, values in kept.items() if not all(map(is_known, values))]
     if unknown:
         words.ask("", f"what {', '.join(unknown)} hold is not known here: write it in workload.command")
