@@ -20,8 +20,13 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --python $(BIN)/pytho
 
 .PHONY: gpu-kit demo test test-fast test-long check check-web api-types format install dashboard docs lock lock-images sbom clean
 
+# Probed first, so that speeds are predicted, and shown beside what is measured.
+DEMO_CLUSTER := build/demo-cluster.yaml
 demo: install
-	$(BIN)/meshtune run examples/demo.yaml
+	@mkdir -p build
+	$(BIN)/meshtune cluster probe --devices-per-node 4 --seconds 10 --name local-cpu --force -o $(DEMO_CLUSTER)
+	$(BIN)/meshtune estimate examples/demo.yaml --cluster $(DEMO_CLUSTER)
+	$(BIN)/meshtune run examples/demo.yaml --cluster $(DEMO_CLUSTER)
 
 test: $(INSTALLED) dashboard
 	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi

@@ -22,6 +22,7 @@ from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
 from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.analysis import forecast_sentence
 from meshtune.tuner.cli.render.live import LiveScreen
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
@@ -29,6 +30,7 @@ from meshtune.tuner.cli.spec_file import read_spec_file
 from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.results.analysis.forecast_check import check_forecasts
 from meshtune.tuner.results.export import FORMATS, Export
 from meshtune.tuner.results.handover import measured_with, origin_verb
 from meshtune.tuner.results.ranking import rank
@@ -45,9 +47,9 @@ from meshtune.tuner.store import NotFound
 CAMPAIGN = "dry-run"
 
 
-def run(spec: Path, home: Path, db: str, *, dry_run: bool, project: str) -> None:
+def run(spec: Path, home: Path, db: str, *, dry_run: bool, cluster: Path | None, project: str) -> None:
     # Before anything is created, so that a mistake leaves nothing behind.
-    document, campaign_spec, space = read_spec_file(spec, home)
+    document, campaign_spec, space = read_spec_file(spec, home, cluster)
     if project:
         replace(campaign_spec, project=project)  # raises InvalidValue
         document = changed_document(document, {"project": project})
@@ -149,6 +151,8 @@ def work_on(service: Service, campaign: Campaign) -> Campaign:
 
 def _print_result(service: Service, ended: Campaign) -> None:
     console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
+    if (checked := check_forecasts(service.store.trials(ended.id)).steps) is not None:
+        console.print(forecast_sentence(checked), soft_wrap=True)
     if not print_best(ended, service, 10) and ended.state.final:
         raise typer.Exit(1)
 

@@ -31,8 +31,8 @@ SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 TELL_EVERY_S = 10.0
 
 
-def spaces(spec: Path, *, why: str, plans: bool) -> None:
-    _, _, space = read_spec_file(spec, None)
+def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool) -> None:
+    _, _, space = read_spec_file(spec, None, cluster)
     if why:
         plan = space.complete(**plan_fields("--why", why))
         broken = space.explain(plan)
@@ -48,9 +48,18 @@ def spaces(spec: Path, *, why: str, plans: bool) -> None:
 
 
 def estimate(
-    spec: Path, home: Path, db: str, *, exact: bool, plan: str, ranks: Sequence[int], calibrate: str, as_json: bool
+    spec: Path,
+    home: Path,
+    db: str,
+    *,
+    cluster: Path | None,
+    exact: bool,
+    plan: str,
+    ranks: Sequence[int],
+    calibrate: str,
+    as_json: bool,
 ) -> None:
-    _, campaign_spec, space = read_spec_file(spec, None)
+    _, campaign_spec, space = read_spec_file(spec, None, cluster)
     chosen = space.complete(**plan_fields("--plan", plan)) if plan else None
     if exact and calibrate:
         raise Refused("--calibrate goes with predictions, and --exact predicts nothing")

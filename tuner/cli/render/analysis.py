@@ -12,7 +12,7 @@ from meshtune.tuner.cli.render.display import LEAST_SHARE
 from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
-from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck
+from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck, StepCheck
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
@@ -95,16 +95,18 @@ def _failures(found: Failures) -> list[Table | Text]:
 def _hindsight(found: ForecastCheck) -> list[Table | Text]:
     parts: list[Table | Text] = []
     if found.steps is not None:
-        checked = found.steps
-        ranks = "" if checked.spearman is None else f", rank correlation {checked.spearman:.2f}"
-        sentence = (
-            f"Expected against measured step times: {percent(checked.within)} of {checked.trials} within their "
-            f"95 % interval, median error {percent(checked.median_error)}{ranks}"
-        )
-        parts += [Text(sentence), _forecasts(found)]
+        parts += [Text(forecast_sentence(found.steps)), _forecasts(found)]
     if found.fits is not None:
         parts += _fits(found.fits)
     return parts or [Text(NO_FORECASTS)]
+
+
+def forecast_sentence(checked: StepCheck) -> str:
+    ranks = "" if checked.spearman is None else f", rank correlation {checked.spearman:.2f}"
+    return (
+        f"Expected against measured step times: {percent(checked.within)} of {checked.trials} within their "
+        f"95 % interval, median error {percent(checked.median_error)}{ranks}"
+    )
 
 
 def _forecasts(found: ForecastCheck) -> Table:

@@ -233,8 +233,10 @@ def trial_line(trial: Trial) -> str:
     if measured is None:
         ended = _why(trial) if trial.outcome is not None and trial.outcome.partial else f"{verdict}: {_why(trial)}"
         return f"trial {trial.number}: {trial.plan.key}: {ended}"
+    known = trial.expectation
+    expected = "" if known is None else f" (expected {seconds(known.step_time_s)})"
     return (
-        f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}, "
+        f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}{expected}, "
         f"{number(measured.tokens_per_s)} tokens/s"
     )
 

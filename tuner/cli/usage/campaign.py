@@ -10,6 +10,7 @@ from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.usage.options import (
     DEFAULT_HOME,
     CampaignId,
+    ClusterFileOption,
     DatabaseOption,
     HomeOption,
     JsonOption,
@@ -23,12 +24,13 @@ app = typer.Typer()
 def run(
     spec: SpecFile,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
+    cluster: ClusterFileOption = None,
     project: Annotated[str, typer.Option(help="Whose tokens share it, in place of the spec's; none: as there.")] = "",
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
 ) -> None:
     """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
-    commands.campaign.run(spec, home, db, dry_run=dry_run, project=project)
+    commands.campaign.run(spec, home, db, dry_run=dry_run, cluster=cluster, project=project)
 
 
 @app.command()

@@ -11,6 +11,10 @@ import typer
 from meshtune.tuner.access.tokens import database_url
 
 SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="The cluster in this file, as `cluster probe -o` writes it."),
+]
 CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
 HomeOption = Annotated[
     Path, typer.Option("--home", envvar="MESHTUNE_HOME", help="Folder with the database and the jobs' files.")

@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from meshtune.tuner.cli import commands
-from meshtune.tuner.cli.usage.options import DEFAULT_HOME, DatabaseOption, HomeOption, JsonOption, SpecFile
+from meshtune.tuner.cli.usage.options import (
+    DEFAULT_HOME,
+    ClusterFileOption,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    SpecFile,
+)
 
 app = typer.Typer()
 CalibrateOption = Annotated[
@@ -20,9 +27,10 @@ def spaces(
     spec: SpecFile,
     why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,pp=2,zero_stage=1.")] = "",
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
+    cluster: ClusterFileOption = None,
 ) -> None:
     """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
-    commands.predictions.spaces(spec, why=why, plans=plans)
+    commands.predictions.spaces(spec, cluster=cluster, why=why, plans=plans)
 
 
 @app.command()
@@ -34,6 +42,7 @@ def estimate(
         list[int] | None, typer.Option(min=0, help="With --exact: a rank; default: one per kind of stage.")
     ] = None,
     calibrate: CalibrateOption = "",
+    cluster: ClusterFileOption = None,
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
@@ -43,7 +52,13 @@ def estimate(
     With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
     """
     commands.predictions.estimate(
-        spec, home, db, exact=exact, plan=plan, ranks=rank or [], calibrate=calibrate, as_json=as_json
+        *(spec, home, db),
+        cluster=cluster,
+        exact=exact,
+        plan=plan,
+        ranks=rank or [],
+        calibrate=calibrate,
+        as_json=as_json,
     )
 
 
