@@ -92,9 +92,9 @@ def test_a_cluster_in_a_file_takes_the_place_of_the_specs(meshtune, spec, tmp_pa
     link = {"latency_s": 1e-4, "bandwidth_bytes_per_s": 1e9}
     device = {"name": "core", "kind": "cpu", "memory_bytes": 10**10, "sustained_flops": {"float32": 5e9}}
     device |= {"peak_flops": {"float32": 5e9}, "memory_bandwidth_bytes_per_s": 1e10}
-    section = {"name": "probed", "nodes": 1, "devices_per_node": 2, "device": device, "node_link": link}
+    section = {"name": "probed", "nodes": 1, "devices_per_node": 4, "device": device, "node_link": link}
     file.write_text(yaml.safe_dump({"cluster": section}))
-    assert "probed" in meshtune("spaces", spec(), "--cluster", file).out
+    assert "tp: 1, 2, 4" in meshtune("spaces", spec(), "--cluster", file).out
     assert "Speeds cannot be predicted" not in meshtune("estimate", spec(), "--cluster", file).out
     check_refused(
         meshtune("run", spec(), "--cluster", tmp_path / "none.yaml"), "none.yaml: is not there", "cluster probe -o"
