@@ -157,8 +157,11 @@ SPEC_SCHEMA: dict[str, Any] = {
         "seed": {"type": "integer", "minimum": 0, "default": 0},
         "pareto": {"type": "boolean", "default": False},
         "confirm": {"type": "integer", "minimum": 0, "default": 3},
+        "confirm_rounds": {"type": "integer", "minimum": 1, "default": 6},
         "warm_start": {"type": "boolean", "default": True},
         "project": {"type": "string", "pattern": f"^({NAME.pattern})?$", "default": ""},
+        # Of an import; each is a mistake.
+        "open_questions": {"type": "array", "items": {"type": "string"}, "maxItems": 0},
     },
 }
 

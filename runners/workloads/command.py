@@ -44,7 +44,7 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Reco
 FRAMEWORKS: Mapping[str, FrameworkProfile] = {
     name.lower().replace("_", "-"): value
     for name, value in vars(framework_profiles).items()
-    if isinstance(value, FrameworkProfile)
+    if isinstance(value, FrameworkProfile) and not name.startswith("_")
 } | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}
 # dp follows from the devices and the other degrees, which a script learns from its world size.
 _FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")

@@ -113,8 +113,15 @@ def test_a_placeholder_may_hold_what_no_other_word_says():
         assert "but $PRECISION may" in asked(swallowed)["workload.dtype"]
 
 
-def test_a_placeholder_in_angle_brackets_is_a_redirection_that_swallows_the_next_argument():
+def test_a_placeholder_in_angle_brackets_swallows_no_argument_and_is_asked():
     imported = parse(f"{BARE} --vocab-file <VOCAB_FILE> --fp16 --lr 1")
+    assert imported.workload["dtype"] == "float16"
+    assert any("<VOCAB_FILE>" in question.text for question in imported.questions)
+
+
+def test_bash_s_redirection_from_a_file_swallows_the_next_argument():
+    start = find_launch(BARE)
+    imported = read_launch(replace(start, words=(*start.words, "--vocab-file", "--lr", "1")))
     assert "dtype" not in imported.workload
     assert "but what follows --vocab-file may" in asked(imported)["workload.dtype"]
 
@@ -133,12 +140,10 @@ def test_float32_is_megatron_s_default_where_every_word_was_read():
 def test_what_is_not_said_is_left_out_and_asked():
     imported = parse("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
     assert imported.model.keys() == {"layers", "hidden", "ffn", "norm", "activation", "position", "tied_head"}
-    assert imported.plan.keys() == {"tp", "pp", "cp", "ep", "zero_stage", "sequence_parallel"}
-    assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (None, None, None)
-    assert asked(imported).keys() == {
-        *("model.heads", "model.seq_len", "model.vocab"),
-        *("baseline.micro_batch_size", "cluster.nodes", "global_batch_size"),
-    }
+    # torchrun starts one rank on one node unless it is told otherwise.
+    assert imported.plan.keys() == {"tp", "pp", "cp", "ep", "zero_stage", "sequence_parallel", "dp"}
+    assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (None, 1, 1)
+    assert asked(imported).keys() >= {"model.heads", "model.seq_len", "model.vocab", "baseline.micro_batch_size"}
 
 
 @pytest.mark.parametrize(

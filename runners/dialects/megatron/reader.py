@@ -60,9 +60,11 @@ def _padded(line: CommandLine, model: Mapping[str, Any], plan: Mapping[str, Any]
     """The vocabulary as Megatron pads it where the baseline's tensor ranks do not divide it: to a multiple of
     --make-vocab-size-divisible-by (128) times tp (megatron/training/tokenizer: _vocab_size_with_padding)."""
     vocab, tp = model.get("vocab"), plan.get("tp")
-    each = line.number_or(128, "model.vocab", "--make-vocab-size-divisible-by")
-    if not vocab or not tp or not each or vocab % tp == 0:
+    if not vocab or not tp or vocab % tp == 0:
         return model
+    each = line.number_or(128, "model.vocab", "--make-vocab-size-divisible-by")
+    if not each:
+        return {field: value for field, value in model.items() if field != "vocab"}
     padded = -(-vocab // (each * tp)) * each * tp
     line.note(f"vocab {padded}: Megatron pads {vocab} to a multiple of {each} * tp({tp})")
     return {**model, "vocab": padded}

@@ -249,6 +249,8 @@ export interface components {
             };
             /** @default 3 */
             confirm: number;
+            /** @default 6 */
+            confirm_rounds: number;
             global_batch_size: number | "free";
             model: ("deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt3-175b" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b") | {
                 /** @enum {string} */
@@ -300,6 +302,7 @@ export interface components {
             name?: string;
             /** @enum {string} */
             objective?: "tokens_per_s_per_device" | "step_time" | "tflops_per_device" | "mfu" | "cost";
+            open_questions?: string[];
             /** @default 1 */
             parallel: number;
             /** @default false */
