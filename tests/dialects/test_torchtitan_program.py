@@ -113,7 +113,10 @@ def check_all(version: str, bounds: Bounds, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", RELEASES)
+# Of 0.2 the releases differ in a key; 0.3.0's parser takes 0.3 s a plan.
+@pytest.mark.parametrize(
+    "version", [pytest.param(one, marks=[] if one == RELEASES[0] else pytest.mark.long) for one in RELEASES]
+)
 def test_torchtitan_reads_every_plan_of_a_space_as_it_was_meant(version, tmp_path):
     check_all(version, NARROW, tmp_path)
 

@@ -265,9 +265,9 @@ def test_the_warning_of_an_export_goes_to_standard_error(simulated):
     handed = run_meshtune(simulated, "export", campaign, "-o", "out", "--format", "megatron", "--trial", "best")
     assert handed.code == 0
     assert all(line.startswith("wrote out/") for line in handed.out.splitlines())
-    assert handed.err.startswith(
-        "warning: made up by a simulation (hidden cluster 1, cuda), not measured with Megatron"
-    )
+    warning = "\nwarning: made up by a simulation (hidden cluster 1, cuda), not measured with Megatron"
+    assert handed.err.startswith("start it in out: bash launch.sh")
+    assert warning in handed.err
     assert f"    meshtune confirm {campaign} --trial " in handed.err
     assert run_meshtune(simulated, "export", campaign, "-o", "json", "--format", "json").err == ""
     home = simulated / ".meshtune"

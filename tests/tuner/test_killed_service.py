@@ -182,7 +182,7 @@ def test_ctrl_c_leaves_a_campaign_that_resume_completes(site):
     told = finish(process)
     assert process.returncode == 130, told
     (campaign,) = site.campaigns()
-    assert f"`meshtune resume {campaign.id}" in told
+    assert f"    meshtune resume {campaign.id} --home " in told
     assert "Traceback" not in told
     assert campaign.state is CampaignState.RUNNING
     site.let_go(2)

@@ -45,7 +45,7 @@ def test_a_campaign_goes_on_elsewhere_and_tells_where_it_was(lab, make):
     lab.machine.script = lambda name: make.Behaviour("fault" if "t0000-a1" in name else "ok")
     id = lab.create(budget={"trials": 2}, confirm=1)
     lab.run(id)
-    first, second, again = lab.trials(id)
+    first, second, again, *_ = lab.trials(id)
     assert [(one.avoid, one.nodes, one.failed_nodes) for one in first.attempts] == [
         ((), ("n1",), ("n1",)),
         (("n1",), ("n2",), ()),

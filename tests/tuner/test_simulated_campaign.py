@@ -12,6 +12,7 @@ from rich.console import Console
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.commands.campaign import print_best
 from meshtune.tuner.results.ranking import rank
@@ -88,7 +89,9 @@ def test_an_example_recommends_a_setting(name, service, monkeypatch):
     monkeypatch.setattr("meshtune.tuner.cli.commands.campaign.console", Console(file=printed, width=200))
     text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
     ended, trials = campaign(service, **{"confirm": 3, **parse_yaml(text)})
-    assert (ended.state, len(trials)) == (CampaignState.COMPLETED, 25 + 3)
+    least, most = second_run_counts(ended.spec, 25)
+    assert ended.state is CampaignState.COMPLETED
+    assert 25 < 25 + least <= len(trials) <= 25 + most
     assert print_best(ended, service, 3)
     assert printed.getvalue().startswith("simulated: nothing below was measured on any device\n")
     assert "Use tp" in printed.getvalue()

@@ -142,10 +142,12 @@ def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance)
 
 
 def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
-    """The least and the most second runs of a campaign that measures so many plans."""
+    """The least and the most second runs of a campaign that measures so many plans. Least: where the baseline is among
+    the best."""
     best = min(spec.confirm, chosen)
-    plans = best + (best > 0 and spec.baseline is not None)
-    return plans * min(MIN_ROUNDS, spec.confirm_rounds), plans * spec.confirm_rounds
+    most = best + (best > 0 and spec.baseline is not None)
+    least = best if best > 1 or spec.baseline is None else 0
+    return least * min(MIN_ROUNDS, spec.confirm_rounds), most * spec.confirm_rounds
 
 
 def cells_of(trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
