@@ -112,11 +112,11 @@ def check_all(version: str, bounds: Bounds, folder: Path) -> None:
         assert imported.model["layers"] == 32
 
 
-@pytest.mark.slow
 # Of 0.2 the releases differ in a key; 0.3.0's parser takes 0.3 s a plan.
 FIRST = next(iter(RELEASES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "version", [pytest.param(one, marks=[] if one == FIRST else pytest.mark.long) for one in RELEASES]
 )
