@@ -32,6 +32,7 @@ from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
 from meshtune.api.routes import (
     access,
+    calibrations,
     campaigns,
     catalog,
     health,
@@ -131,6 +132,7 @@ def create_app(
         logs,
         plans,
         catalog,
+        calibrations,
         recommendation,
         access,
         stream,

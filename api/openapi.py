@@ -20,12 +20,12 @@ from meshtune.api.dependencies import READERS
 from meshtune.api.errors import PROBLEM_JSON, ProblemDetails
 from meshtune.api.middleware.idempotency import PARAMETER
 from meshtune.runners.registry import RUNNERS, WORKLOADS
+from meshtune.search_spaces.bounds import MAX_VALUE, Bounds
 from meshtune.search_spaces.checks import MAX_WHOLE, NAME
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
-from meshtune.search_spaces.space import MAX_VALUE, Bounds
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
@@ -56,7 +56,7 @@ _FRACTION = {"minimum": 0, "exclusiveMaximum": 1}
 _LIMITS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab", "seq_len"), _WHOLE),
     **dict.fromkeys(("nodes", "devices_per_node", "devices_per_module"), _WHOLE),
-    **dict.fromkeys(("kv_heads", "experts", "top_k", "nodes_per_rack"), _COUNT),
+    **dict.fromkeys(("kv_heads", "experts", "top_k", "vocab_multiple", "nodes_per_rack"), _COUNT),
     **dict.fromkeys(("memory_bandwidth_bytes_per_s", "bandwidth_bytes_per_s", "device_hour_price"), _POSITIVE),
     **dict.fromkeys(("peak_flops", "wall_time_s", "device_hours", "time_limit_s"), _POSITIVE),
     **dict.fromkeys(("memory_bytes", "trials", "attempts"), _SOME),

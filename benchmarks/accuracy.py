@@ -1,9 +1,10 @@
 """The error of the physics on measured runs: step time, its order, memory, and what fits; docs/explanation/accuracy.md.
 
-`python benchmarks/accuracy.py TABLE.csv [...] [--calibrate K] [--cluster PRESET] [--cell hardware] [--draws 20]
-[--seed 0] [--json OUT]`. A cell is one (model, gpus, seq_len, global_batch); with `--cell hardware` all rows of one
-hardware are, for tables whose batch varies. With `--calibrate K` every cell is scored twice: as it is, and after K
-random timed rows of it were measured, which are then not scored (the mean over the draws). Errors are fractions.
+`python benchmarks/accuracy.py TABLE.csv [...] [--calibrate K] [--cluster PRESET|FILE] [--family NAME] [--cell hardware]
+[--draws 20] [--seed 0] [--json OUT] [--anchor one-node]`. A cell is one (model, gpus, seq_len, global_batch); with
+`--cell hardware` all rows of one hardware are, for tables whose batch varies. With `--calibrate K` every cell is
+scored twice: as it is, and after K random timed rows of it were measured, which are then not scored (the mean over
+the draws). Errors are fractions. `--anchor one-node` predicts more nodes from one node's rows, see `anchor`.
 
 Exit status: 0, or 2 where an argument or a table is wrong.
 """
@@ -22,8 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import anchor
 import metrics
-from reported import Leaving, Reported, reported
+from reported import FAMILIES, Leaving, NamedCluster, Reported, named_cluster, reported
 from rich.console import Console
 from rich.table import Table
 from scoring import SCORES, Cell, Score, combine
@@ -82,7 +84,8 @@ class TableReport:
 @dataclass(frozen=True, slots=True)
 class Options:
     calibrate: int
-    cluster: str | None
+    cluster: NamedCluster
+    family: str | None
     by_hardware: bool
     draws: int
     seed: int
@@ -91,7 +94,7 @@ class Options:
 def assess(path: Path, options: Options) -> TableReport:
     """The scores of every cell of one table. Raises TableError, OSError."""
     rows = read_table(path)
-    reports, left = reported(rows, options.cluster)
+    reports, left = reported(rows, options.cluster, options.family)
     cells: dict[CellKey | str, list[Reported]] = {}
     for one in reports:
         cells.setdefault(one.row.hardware if options.by_hardware else cell_of(one.row), []).append(one)
@@ -181,26 +184,38 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="accuracy.py", description="How well the physics predicts measured runs.")
     parser.add_argument("tables", metavar="TABLE.csv", type=Path, nargs="+")
     parser.add_argument("--calibrate", metavar="K", type=_at_least_one, help="score again after K measured rows")
-    parser.add_argument("--cluster", metavar="PRESET", help="of all rows; default: by their hardware")
+    parser.add_argument("--cluster", metavar="PRESET|FILE", help="of all rows; default: by their hardware")
+    parser.add_argument("--family", choices=FAMILIES, help="training code of all rows; default: by names and shapes")
     parser.add_argument("--cell", choices=("setting", "hardware"), default="setting", help="what is scored together")
     parser.add_argument("--draws", type=_at_least_one, default=20, help="random choices of K rows; default 20")
     parser.add_argument("--seed", type=int, default=0, help="of the draws; default 0")
+    parser.add_argument("--anchor", choices=("one-node",), help="predict more nodes from one node's rows")
     parser.add_argument("--json", metavar="OUT", type=Path, help="write the scores there")
     return parser.parse_args(arguments)
 
 
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
-    options = Options(given.calibrate or 0, given.cluster, given.cell == "hardware", given.draws, given.seed)
     console = Console(width=None if sys.stdout.isatty() else 140)
     try:
+        cluster, by_hardware = named_cluster(given.cluster), given.cell == "hardware"
+        options = Options(given.calibrate or 0, cluster, given.family, by_hardware, given.draws, given.seed)
+        if given.anchor:
+            found, left = anchor.anchored(given.tables, cluster, given.family, given.calibrate or anchor.ANCHORS)
+            anchor.show(found, left, console)
+            if given.json is not None:
+                _write(given.json, anchor.document(found))
+            return 0
         reports = []
         for path in given.tables:
             reports.append(assess(path, options))
             show(reports[-1], console)
         if given.json is not None:
-            text = json.dumps(document(reports, options.calibrate), indent=1, allow_nan=False)
-            given.json.write_text(text + "\n", encoding="utf-8")
+            _write(given.json, document(reports, options.calibrate))
     except (TableError, OSError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 2

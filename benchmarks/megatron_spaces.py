@@ -66,7 +66,7 @@ class Case:
 
     @property
     def space(self) -> Space:
-        able = capabilities_of(self.flavour)
+        able = capabilities_of(self.options)
         setting = SpaceContext(model=self.model, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able)
         return Space(BOUNDS, setting)
 

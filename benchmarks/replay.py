@@ -21,6 +21,7 @@ from replay_latency import show_latency
 from replay_plot import plot
 from replay_report import Comparison, document, show_cells, show_summary, show_table
 from replay_runs import Contender, Rules, parse_contenders, play_all
+from reported import FAMILIES, named_cluster
 from rich.console import Console
 from rich.progress import track
 from tables import TableError
@@ -33,12 +34,13 @@ SEARCHES = "physics,deephyper,optuna-tpe,random"
 def read_all(given: argparse.Namespace, console: Console) -> list[Cell]:
     """The cells of all tables, each with its past. Raises TableError, OSError."""
     past: tuple[PastCampaign, ...] = ()
+    cluster = named_cluster(given.cluster)
     if given.warm_start is not None:
-        past = read_past(given.warm_start, given.cluster)
+        past = read_past(given.warm_start, cluster, given.family)
         console.print(f"warm start: {sum(len(one.seen) for one in past)} settings of {len(past)} trainings")
     cells: list[Cell] = []
     for path in given.tables:
-        table = read_cells(path, given.cluster)
+        table = read_cells(path, cluster, given.family)
         show_table(table, console)
         cells += [replace(cell, past=smaller(past, cell)) for cell in table.cells]
     if not cells:
@@ -97,7 +99,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=_at_least_one, default=1, help="settings asked for at a time; default 1")
     parser.add_argument("--max-trials", type=_at_least_one, default=100, help="of one run; default 100")
     parser.add_argument("--warm-start", metavar="TABLE.csv", type=Path, help="what smaller clusters measured")
-    parser.add_argument("--cluster", metavar="PRESET", help="of all rows; default: by their hardware")
+    parser.add_argument("--cluster", metavar="PRESET|FILE", help="of all rows; default: by their hardware")
+    parser.add_argument("--family", choices=FAMILIES, help="training code of all rows; default: by names and shapes")
     parser.add_argument("--json", metavar="OUT", type=Path, help="write the figures there")
     parser.add_argument("--plot", metavar="OUT.svg", type=Path, help="draw the best so far against trials")
     parser.add_argument("--latency", action="store_true", help="time the proposals of the first search instead")

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from reported import Leaving, Reported, reported
+from reported import Leaving, NamedCluster, Reported, reported
 from tables import CellKey, Status, cell_of, read_table
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import SpaceContext
+from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
+from meshtune.tuner.search.physics.weighing import Hypotheses
 
 # With fewer settings that ran there is little to search.
 LEAST_OK = 10
@@ -29,7 +31,7 @@ FAILURES: Mapping[Status, Verdict] = {Status.OOM: Verdict.OOM, Status.FAIL: Verd
 @dataclass(frozen=True, slots=True)
 class Cell:
     """outcomes: of every setting, as a search sees it once it has chosen it. merged: rows of a plan that an earlier row
-    had. past: what a search may know beforehand."""
+    had. past, calibration: what a search may know beforehand. hypotheses: of the physical search, None: its own."""
 
     table: str
     key: CellKey
@@ -37,6 +39,8 @@ class Cell:
     outcomes: Mapping[Plan, Observation]
     merged: int = 0
     past: tuple[PastCampaign, ...] = ()
+    calibration: Calibration = UNCALIBRATED
+    hypotheses: Hypotheses | None = None
 
     @property
     def label(self) -> str:
@@ -61,7 +65,9 @@ class Cell:
             tp_across_nodes=any(plan.tp > self.training.cluster.devices_per_node for plan in self.outcomes),
         )
         space = Space.listed(tuple(self.outcomes), setting)
-        return Task(space=space, training=self.training, tolerance=tolerance, past=self.past)
+        return Task(
+            space=space, training=self.training, tolerance=tolerance, past=self.past, calibration=self.calibration
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +88,10 @@ class TableCells:
         return cls(table=table, read=read, left=left, cells=large, small=len(cells) - len(large))
 
 
-def read_cells(path: Path, cluster: str | None = None) -> TableCells:
+def read_cells(path: Path, cluster: NamedCluster = None, family: str | None = None) -> TableCells:
     """The cells of one table. cluster: the preset of all rows; None: by their hardware. Raises TableError, OSError."""
     rows = read_table(path)
-    reports, left = reported(rows, cluster, guess=True)
+    reports, left = reported(rows, cluster, family, guess=True)
     groups: dict[Hashable, list[Reported]] = {}
     for one in reports:
         if _usable(one):
@@ -94,10 +100,10 @@ def read_cells(path: Path, cluster: str | None = None) -> TableCells:
     return TableCells.of(path.stem, len(rows), (*left, *_without_time(reports)), cells)
 
 
-def read_past(path: Path, cluster: str | None = None) -> tuple[PastCampaign, ...]:
+def read_past(path: Path, cluster: NamedCluster = None, family: str | None = None) -> tuple[PastCampaign, ...]:
     """The rows of a table as earlier campaigns, one per training. Raises TableError, OSError."""
     groups: dict[Hashable, list[Reported]] = {}
-    for one in reported(read_table(path), cluster, guess=True)[0]:
+    for one in reported(read_table(path), cluster, family, guess=True)[0]:
         if _usable(one):
             groups.setdefault(_identity(one.training), []).append(one)
     return tuple(PastCampaign(training=members[0].training, seen=_seen(members)) for members in groups.values())
@@ -144,7 +150,7 @@ def _outcome(plan: Plan, repeats: Sequence[Reported]) -> Observation:
 
 def _step_time_s(one: Reported) -> float | None:
     """Of a run that ended well: as stated, or from the tokens per second; None where neither is."""
-    if one.row.status is not Status.OK:
+    if one.row.status is not Status.OK or not one.telling:
         return None
     if one.row.step_time_s is not None:
         return one.row.step_time_s

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
@@ -23,6 +23,7 @@ from replay_cells import Cell
 from wrong_prior import WRONG_PRIORS, create_wrong
 
 from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured
+from meshtune.tuner.search.physics.search import PhysicsSearch
 from meshtune.tuner.search.registry import create_search
 
 # Optuna's samplers by the names that people know them under.
@@ -99,6 +100,8 @@ def _contender(text: str) -> Contender:
 def play(cell: Cell, contender: Contender, number: int, rules: Rules) -> Run:
     """The run of this number. Raises SearchError."""
     search = contender.create(_seed(cell, number))
+    if cell.hypotheses is not None and isinstance(search, PhysicsSearch):
+        search = replace(search, hypotheses=cell.hypotheses)
     task, best = cell.task(rules.tolerance), cell.best
     seen: list[Observation] = []
     shares: list[float] = []

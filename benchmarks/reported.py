@@ -12,28 +12,41 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 from tables import Row, Status, TableError
 
+from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
-from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import (
+    FSDP,
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    FrameworkProfile,
+)
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
-from meshtune.search_spaces.presets import cluster_presets
+from meshtune.search_spaces.presets import cluster_presets, model_presets
 
 # The memory of a device and of a run is stated in units of 2^30 bytes: nanotron divides by 1024^3 (src/nanotron/
 # helpers.py, create_table_log), nvidia-smi counts in MiB, and both call it GB.
 GB = 2**30
+# Megatron-LM's functional tests: their memory is that of the last stage's rank, which need not be the fullest.
+LAST_STAGES = ("megatron_ci",)
 # Megatron-LM pads GPT-2's 50257 to it; the tables that leave the vocabulary out are of that family.
 DEFAULT_VOCAB = 51200
 # Published sizes are rounded, and some leave the embeddings out.
 SIZE_TOLERANCE = 0.1
 # Device, its memory in GB and the devices of a node (None: any), further words of the text; the first match counts.
 HARDWARE: tuple[tuple[str, int | None, int | None, tuple[str, ...], str], ...] = (
+    ("gh200", None, 4, (), "alps-gh200"),
+    ("gb200", None, 4, (), "gb200-trays"),
     ("gb200", None, None, (), "gb200-nvl72"),
     ("b200", None, None, (), "dgx-b200"),
     ("h200", None, None, (), "dgx-h200"),
@@ -45,7 +58,7 @@ HARDWARE: tuple[tuple[str, int | None, int | None, tuple[str, ...], str], ...] =
     ("a100", 80, None, ("800gb/s",), "a100-800g"),
     ("a100", 80, None, (), "dgx-a100"),
     ("v100", 32, 4, ("jean zay",), "jean-zay-v100"),
-    ("v100", 32, 8, (), "dgx-1"),
+    ("v100", 32, None, (), "dgx-1"),
     ("mi300x", None, None, (), "mi300x"),
     ("mi250x", None, None, (), "frontier"),
     ("t4", None, None, (), "aws-g4dn"),
@@ -54,6 +67,23 @@ HARDWARE: tuple[tuple[str, int | None, int | None, tuple[str, ...], str], ...] =
 SOME_MEMORY_GB = 80
 # What the device has where neither the column nor the text says it.
 USUAL_MEMORY_GB: Mapping[str, int] = {"h100": 80, "a100": 80, "v100": 32}
+# The newest devices were never seen by Megatron-DeepSpeed's releases.
+MEGATRON_DEVICES = ("h100", "h200", "b200", "gb200", "gh200")
+# Of a model's name, the training code: nanotron's own tables, llm-foundry's, and the two lines of Megatron.
+FAMILIES = ("gpt", "megatron", "mpt", "llama", "nanotron")
+NAMES: tuple[tuple[str, str], ...] = (
+    ("gpt", "gpt"),
+    ("opt", "gpt"),
+    ("mpt", "mpt"),
+    ("nanotron", "nanotron"),
+    ("llama-like", "nanotron"),
+    ("llama", "llama"),
+)
+# By the beginning of a name that tables give a model with latent attention, whose widths they do not state, the preset
+# that has them; a table's model has fewer layers, of which as many are taken to be dense as in the whole one.
+LATENT: Mapping[str, str] = {"deepseekv2-l": "deepseek-v2", "deepseekv3-l": "deepseek-v3"}
+# Below this many weights a step of a functional test is launching alone.
+LEAST_PARAMETERS = 1e9
 RECOMPUTES: Mapping[str | None, Recompute] = {None: Recompute.NONE} | {str(one): one for one in Recompute}
 MEGATRON_BF16 = replace(
     # DeepSpeed's BF16_Optimizer adds gradients up in float32 beside the bf16 ones, and reduces the sums.
@@ -63,6 +93,22 @@ MEGATRON_BF16 = replace(
     gradient_bytes=6,
     reduce_bytes=4,
 )
+
+
+# Fused attention takes 16 bits; NVIDIA's containers compute float32 products as TF32 (they set
+# TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
+MEGATRON_FLOAT32 = replace(
+    MEGATRON_CORE["float32"],
+    name="Megatron-Core, TF32",
+    dtype="tensorfloat32",
+    fused_attention=False,
+    kept=replace(MEGATRON_CORE["float32"].kept, dropout=True),
+)
+GPT: Mapping[str, Any] = {"norm": Norm.LAYERNORM, "activation": Activation.GELU, "position": Position.LEARNED}
+
+
+# A preset's name, a cluster, or None: by each row's hardware.
+NamedCluster = str | ClusterSpec | None
 
 
 class LeftOut(ValueError):
@@ -82,13 +128,21 @@ class Reported:
     plan: Plan
 
     @property
+    def telling(self) -> bool:
+        """False where the time says nothing of the plan: toys of functional tests, whose steps are launching alone."""
+        return not self.row.file.startswith(LAST_STAGES) or self.training.model.parameters >= LEAST_PARAMETERS
+
+    @property
     def timed(self) -> bool:
-        """True where the run ended well and its step time is stated."""
-        return self.row.status is Status.OK and self.row.step_time_s is not None
+        """True where the run ended well, its step time is stated, and that says something."""
+        return self.telling and self.row.status is Status.OK and self.row.step_time_s is not None
 
     @property
     def peak_memory_bytes(self) -> float | None:
-        return self.row.mem_gb * GB if self.row.status is Status.OK and self.row.mem_gb is not None else None
+        """None for a pipeline of a table that tells its last stage's alone."""
+        other = self.row.file.startswith(LAST_STAGES) and self.plan.pp > 1
+        told = self.row.status is Status.OK and self.row.mem_gb is not None and not other
+        return self.row.mem_gb * GB if told and self.row.mem_gb is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +155,12 @@ class Leaving:
 
 
 def reported(
-    rows: Sequence[Row], cluster: str | None = None, *, guess: bool = False
+    rows: Sequence[Row], cluster: NamedCluster = None, family: str | None = None, *, guess: bool = False
 ) -> tuple[tuple[Reported, ...], tuple[Leaving, ...]]:
     """The rows that can be estimated, and what was left out of them, reason by reason.
 
-    cluster: the preset for all rows; None: by each row's hardware. Raises TableError where no preset answers to it.
+    cluster: the preset or the cluster of all rows; None: by each row's hardware. family: one of FAMILIES for all rows.
+    Raises TableError where no preset answers to it.
     guess: unknown models, number formats and hardware are taken for something alike, and shapes need not give the
     stated size, as for a search, which learns how wrong that is; never where predictions are judged.
     """
@@ -113,11 +168,27 @@ def reported(
     left: dict[str, Leaving] = {}
     for row in rows:
         try:
-            kept.append(_reported(row, cluster, guess))
+            kept.append(_reported(row, cluster, guess, family))
         except LeftOut as why:
             known = left.get(why.kind, Leaving(why.kind, 0, f"{row.place}: {why.detail}"))
             left[why.kind] = replace(known, rows=known.rows + 1)
     return tuple(kept), tuple(left.values())
+
+
+def named_cluster(text: str | None) -> NamedCluster:
+    """The cluster of `--cluster`: a preset's name, or a file as `meshtune cluster probe` writes it. Raises TableError,
+    OSError."""
+    if text is None or text in cluster_presets():
+        return text
+    file = Path(text)
+    if not file.is_file():
+        known = ", ".join(sorted(cluster_presets()))
+        raise TableError(f"no cluster preset {text!r}, and no such file; presets are {known}")
+    try:
+        spec: ClusterSpec = TypeAdapter(ClusterSpec).validate_python(yaml.safe_load(file.read_text())["cluster"])
+    except (yaml.YAMLError, KeyError, TypeError, ValidationError, InvalidValue) as problem:
+        raise TableError(f"{file}: is no cluster file: {problem}") from None
+    return spec
 
 
 def preset_of(row: Row) -> str:
@@ -139,10 +210,11 @@ def preset_of(row: Row) -> str:
     )
 
 
-def _reported(row: Row, preset: str | None, guess: bool) -> Reported:
+def _reported(row: Row, preset: NamedCluster, guess: bool, family: str | None) -> Reported:
     try:
-        model, cluster = _model(row, guess), _cluster(row, preset, guess)
-        framework = _framework(row, cluster, guess)
+        family = family or _family(row)
+        model, cluster = _model(row, family, guess), _cluster(row, preset, guess)
+        framework = _framework(row, cluster, family, guess)
         plan = _plan(row, framework)
         if plan.pp > model.layers:
             raise LeftOut("more stages than layers", f"pp({plan.pp}), layers({model.layers})")
@@ -151,10 +223,14 @@ def _reported(row: Row, preset: str | None, guess: bool) -> Reported:
         raise LeftOut("breaks the rules of a model or a plan", str(problem)) from None
 
 
-def _cluster(row: Row, preset: str | None, guess: bool) -> ClusterSpec:
+def _cluster(row: Row, preset: NamedCluster, guess: bool) -> ClusterSpec:
     nodes, per_node = _stated(row, "nodes", "gpus_per_node")
+    if row.gpus < nodes * per_node and row.gpus % nodes == 0:
+        per_node = row.gpus // nodes  # nodes that are not full
     if nodes * per_node != row.gpus:
         raise LeftOut("nodes and devices disagree", f"nodes({nodes}) * gpus_per_node({per_node}), gpus({row.gpus})")
+    if isinstance(preset, ClusterSpec):
+        return replace(preset, nodes=nodes, devices_per_node=per_node)
     try:
         return cluster_spec(preset or preset_of(row), nodes, per_node)
     except TableError:
@@ -177,21 +253,24 @@ def cluster_spec(preset: str, nodes: int, devices_per_node: int) -> ClusterSpec:
     return spec
 
 
-def _framework(row: Row, cluster: ClusterSpec, guess: bool) -> FrameworkProfile:
+def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> FrameworkProfile:
     """The training code and its number formats: by the model's name and the precision."""
     precision = row.precision if guess else _stated(row, "precision")[0]
-    family = _family(row, guess)
     if family == "mpt":
         # llm-foundry's tables: bf16 went with FSDP's mixed precision PURE, which reduces in bf16, amp_* with DEFAULT,
         # which reduces in float32. Weights and AdamW's state are float32 in both.
         known = {"bf16": FSDP, "amp_bf16": replace(FSDP, name="torch FSDP, amp_bf16", reduce_bytes=4)}
-        known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", dtype="float8")
-        if "float8" not in cluster.device.peak_flops:
-            known["amp_fp8"] = replace(known["amp_fp8"], dtype="bfloat16")
-    elif family == "gpt":
-        known = {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_BF16}
-    else:
+        known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", eight_bit_products=True)
+    elif family == "nanotron":
         known = {"bf16": NANOTRON}
+    else:
+        known = {short: MEGATRON_CORE[dtype] for short, dtype in (("bf16", "bfloat16"), ("fp16", "float16"))}
+        known["fp32"] = MEGATRON_FLOAT32
+        if "unfused" in row.model:
+            known |= {name: replace(code, fused_attention=False) for name, code in known.items()}
+        if family == "gpt" and not any(name in row.hardware.lower() for name in MEGATRON_DEVICES):
+            known |= {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_BF16}
+        known["fp8"] = replace(known["bf16"], name=f"{known['bf16'].name}, fp8", eight_bit_products=True)
     if guess:
         return known.get(precision or "", next(iter(known.values())))
     if precision not in known:
@@ -202,8 +281,10 @@ def _framework(row: Row, cluster: ClusterSpec, guess: bool) -> FrameworkProfile:
     return framework
 
 
-def _model(row: Row, guess: bool) -> ModelSpec:
+def _model(row: Row, family: str, guess: bool) -> ModelSpec:
     layers, hidden, heads, ffn, seq_len = _stated(row, "layers", "hidden", "heads", "ffn", "seq_len")
+    if row.model.lower().startswith("deepseek"):
+        return _latent(row)
     shapes: dict[str, Any] = {
         "name": row.model,
         "layers": layers,
@@ -216,10 +297,21 @@ def _model(row: Row, guess: bool) -> ModelSpec:
         "experts": row.experts or 0,
         "top_k": row.topk or 0,
     }
-    if _family(row, guess) in ("gpt", "mpt"):
-        gpt: dict[str, Any] = {"norm": Norm.LAYERNORM, "activation": Activation.GELU, "position": Position.LEARNED}
-        return _of_stated_size(row, [ModelSpec(**shapes, **gpt, tied_head=True)], guess)
+    if family in ("gpt", "megatron", "mpt"):
+        return _of_stated_size(row, [ModelSpec(**shapes, **GPT, tied_head=tied) for tied in (True, False)], guess)
     return _of_stated_size(row, [ModelSpec(**shapes, tied_head=tied) for tied in (False, True)], guess)
+
+
+def _latent(row: Row) -> ModelSpec:
+    name = next((preset for start, preset in LATENT.items() if row.model.lower().startswith(start)), None)
+    if name is None:
+        raise LeftOut("multi-head latent attention, whose widths the table does not state", row.model)
+    whole = read_value(ModelSpec, {key: value for key, value in model_presets()[name].items() if key != "source"})
+    own = {field: getattr(row, field) for field in ("hidden", "heads", "ffn", "vocab", "experts")}
+    known = {field: getattr(whole, field) for field in own}
+    if own != known:
+        raise LeftOut("other shapes than the model of its name", f"{row.model}: {own}, {name}: {known}")
+    return replace(whole, name=row.model, layers=row.layers, seq_len=row.seq_len, mtp_layers=0)
 
 
 def _of_stated_size(row: Row, candidates: Sequence[ModelSpec], guess: bool) -> ModelSpec:
@@ -268,16 +360,23 @@ def _plan(row: Row, framework: FrameworkProfile) -> Plan:
     )
 
 
-def _family(row: Row, guess: bool) -> str:
-    """gpt, mpt (both LayerNorm, GELU, learned positions, tied head) or llama (RMSNorm, SwiGLU, rope), the last where it
-    is a guess."""
+def _family(row: Row) -> str:
+    """By the table, the model's name, else its shapes: gpt, megatron and mpt (LayerNorm, GELU, learned positions),
+    or llama and nanotron (RMSNorm, SwiGLU, rope), whose block has three matrices. gpt stands for Megatron-DeepSpeed on
+    devices that it knew, megatron for Megatron-Core."""
     name = row.model.lower()
-    for start, family in (("gpt", "gpt"), ("mpt", "mpt"), ("llama", "llama"), ("nanotron", "llama")):
+    if row.file.startswith(LAST_STAGES):  # Megatron-LM's own functional tests
+        return "llama" if "swiglu" in name else "megatron"
+    for start, family in NAMES:
         if name.startswith(start):
             return family
-    if guess:
+    shapes = (row.params_b, row.layers, row.hidden, row.ffn)
+    if None in shapes or row.experts:
         return "llama"
-    raise LeftOut("unknown family: known are gpt, mpt, llama and nanotron", row.model)
+    size, layers, hidden, ffn = (float(value or 0) for value in shapes)
+    attention = 2 * hidden**2 * (1 + (row.kv_heads or row.heads or 1) / (row.heads or 1))
+    gated, plain = (layers * (attention + count * hidden * ffn) for count in (3, 2))
+    return "llama" if abs(gated / 1e9 - size) < abs(plain / 1e9 - size) else "gpt"
 
 
 def _stated(row: Row, *names: str) -> list[Any]:

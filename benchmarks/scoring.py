@@ -72,7 +72,7 @@ class Cell:
 
     def uncalibrated(self) -> Score:
         """The score of every row, from the constants' defaults."""
-        return self._score(self._predicted(UNCALIBRATED), np.ones(len(self.ok), dtype=np.bool_))
+        return self.by(UNCALIBRATED)
 
     def calibrated(self, learnt: int, draws: int, seed: int) -> Score:
         """The mean score over `draws` random choices of `learnt` timed rows, each time of all the other rows.
@@ -88,9 +88,14 @@ class Cell:
         """The score of all rows but the chosen ones, whose measurements the calibration knows."""
         rest = np.ones(len(self.ok), dtype=np.bool_)
         rest[chosen] = False
-        return self._score(self._predicted(calibrate(self._observed(chosen))), rest)
+        return self._score(self._predicted(calibrate(self.observed(chosen))), rest)
 
-    def _observed(self, chosen: Positions) -> list[tuple[Estimates, Measured]]:
+    def by(self, calibration: Calibration) -> Score:
+        """The score of every row, from these constants."""
+        return self._score(self._predicted(calibration), np.ones(len(self.ok), dtype=np.bool_))
+
+    def observed(self, chosen: Positions) -> list[tuple[Estimates, Measured]]:
+        """What is known of these rows, for `calibrate`."""
         observed = []
         for group in self.groups:
             here = np.flatnonzero(np.isin(group.index, chosen))

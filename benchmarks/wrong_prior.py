@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import log
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +37,8 @@ class _Wrong:
     known: dict[bytes, Rows] = field(default_factory=dict)
     middle: float | None = None
 
-    def __call__(self, training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
-        right = rows_of(training, columns, campaign, sloped=sloped)
+    def __call__(self, training: Training, columns: Columns, campaign: int = 0, **how: Any) -> Rows:
+        right = rows_of(training, columns, campaign, **how)
         keys = np.stack([columns[name] for name in PLAN_FIELDS], axis=1)
         if self.middle is None:
             self.middle = float(np.mean(right.log_step))

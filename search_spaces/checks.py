@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
@@ -116,3 +116,8 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
     """A hint for an unknown name: the closest known one, else the whole list."""
     close = get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def listed(values: Iterable[object]) -> str:
+    """Values as a message names them."""
+    return ", ".join(map(str, values))

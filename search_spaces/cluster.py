@@ -24,7 +24,8 @@ class DeviceKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
-    sustained_flops: what large matrix products reach of it, where somebody measured them.
+    sustained_flops: what large matrix products reach of it, attention_flops: what fused attention kernels reach, where
+    somebody measured them.
 
     memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
     """
@@ -36,14 +37,15 @@ class DeviceSpec:
     memory_bytes: int
     peak_flops: dict[str, float] = field(default_factory=dict)
     sustained_flops: dict[str, float] = field(default_factory=dict)
+    attention_flops: dict[str, float] = field(default_factory=dict)
     memory_bandwidth_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
         object.__setattr__(self, "kind", checks.member(DeviceKind, "kind", self.kind))
         checks.at_least(1, memory_bytes=self.memory_bytes)
-        for name, rates in (("peak_flops", self.peak_flops), ("sustained_flops", self.sustained_flops)):
-            checks.positive(**{f"{name}.{dtype}": rate for dtype, rate in rates.items()})
+        for name in ("peak_flops", "sustained_flops", "attention_flops"):
+            checks.positive(**{f"{name}.{dtype}": rate for dtype, rate in getattr(self, name).items()})
         checks.positive(memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s)
         checks.done()
 
@@ -53,13 +55,16 @@ class LinkSpec:
     """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model.
 
     latency_s: of one hop of a collective. bandwidth_bytes_per_s: what one device can send over the tier, in one
-    direction, to all its peers there together.
+    direction, to all its peers there together. measured: both are what collectives reached, as `meshtune cluster probe`
+    finds them; else they are line rates. switch_adds: the switches add up what devices send (NVLink SHARP).
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     latency_s: float
     bandwidth_bytes_per_s: float
+    measured: bool = False
+    switch_adds: bool = False
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -76,8 +81,9 @@ class ClusterSpec:
     node_link: between the devices of a node. network_link: between nodes, one device's share: the node's network
     cards divided by its devices, so a group with k members in a node may use k shares.
     nodes_per_rack: nodes of one rack or dragonfly group, rack_link one device's share of what leads out of it; 0: one
-    flat network. device_hour_price: what an hour of one device costs, in the user's currency; None where nobody says.
-    Raises InvalidValue.
+    flat network. rails: devices of the same place in their nodes share a switch (rail-optimised), so that rings do not
+    meet there; else a fat tree. device_hour_price: what an hour of one device costs, in the user's currency; None where
+    nobody says. Raises InvalidValue.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -92,6 +98,7 @@ class ClusterSpec:
     network_link: LinkSpec | None = None
     nodes_per_rack: int = 0
     rack_link: LinkSpec | None = None
+    rails: bool = False
     device_hour_price: float | None = None
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
@@ -51,11 +52,18 @@ def rows(columns: Columns, index: npt.NDArray[Any] | slice) -> Columns:
     return {name: column[index] for name, column in columns.items()}
 
 
+# Of a training code that gives every pipeline stage as many layers: see `search_spaces.stages`.
+EVEN_ALONE = frozenset({(0, 0)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """The abilities of a workload's training code; by default plain data, tensor and pipeline parallelism.
 
     contexts: the kinds of context parallelism, none when empty. choice_of_sequence_parallel: it can be turned off.
+    stage_splits: by how many layers the first and the last chunk of its pipeline may hold fewer; None: any.
+    uneven_vocab: a vocabulary that tp does not divide is padded or cut unevenly. shapes: what models may have beyond
+    plain layers and mixtures of experts.
     rules: what it demands of a plan beyond all these; they stand beside `search_spaces.constraints`.
     """
 
@@ -69,6 +77,9 @@ class Capabilities:
     expert_parallel: bool = False
     kv_replication: bool = False
     experts: bool = False
+    stage_splits: frozenset[tuple[int, int]] | None = EVEN_ALONE
+    uneven_vocab: bool = False
+    shapes: frozenset[Shape] = frozenset()
     rules: tuple[Constraint, ...] = ()
 
 

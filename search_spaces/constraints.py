@@ -18,11 +18,13 @@ from meshtune.search_spaces.columns import (
     BoolColumn,
     Columns,
     Constraint,
+    IntColumn,
     SpaceContext,
     codes,
 )
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.stages import layers_between
 
 
 def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec], int], label: str) -> Constraint:
@@ -56,6 +58,40 @@ def _zero_numbers(p: Plan, s: SpaceContext) -> str:
     able = s.capabilities.zero_stages_with_pp if p.pp > 1 else s.capabilities.zero_stages
     listed = ", ".join(map(str, sorted(able))) or "none"
     return f"zero_stage({p.zero_stage}) with pp({p.pp}): the trainer runs stages {listed} there"
+
+
+def _split_of(p: Plan) -> str:
+    return f"first_stage_less_layers({p.first_stage_less_layers}), last_stage_less_layers({p.last_stage_less_layers})"
+
+
+def _layers_come_out(c: Columns, s: SpaceContext) -> BoolColumn:
+    first, last, layers = c["first_stage_less_layers"], c["last_stage_less_layers"], s.model.layers
+    whole: BoolColumn = (layers + first + last) % (c["pp"] * c["vpp"]) == 0
+    return whole & (layers_between(c, layers) > np.maximum(first, last))
+
+
+def _layers_numbers(p: Plan, s: SpaceContext) -> str:
+    chunks, ends = p.pp * p.vpp, p.first_stage_less_layers + p.last_stage_less_layers
+    total, told = s.model.layers + ends, f"layers({s.model.layers})"
+    if ends:
+        told = f"{told} + {_split_of(p).replace(', ', ' + ')} = {total}"
+    if total % chunks:
+        return f"pp({p.pp}) * vpp({p.vpp}) = {chunks} does not divide {told}"
+    return f"{told} in {chunks} chunks are {total // chunks} for each, which leaves the first or the last one none"
+
+
+def _fewest_layers(c: Columns, s: SpaceContext) -> IntColumn:
+    """Of any chunk."""
+    fewer: IntColumn = np.maximum(c["first_stage_less_layers"], c["last_stage_less_layers"])
+    return layers_between(c, s.model.layers) - fewer
+
+
+def _split_runs(c: Columns, s: SpaceContext) -> BoolColumn:
+    able, first, last = s.capabilities.stage_splits, c["first_stage_less_layers"], c["last_stage_less_layers"]
+    runs: BoolColumn = np.full(len(first), able is None, dtype=np.bool_)
+    for one, other in able or ():
+        runs |= (first == one) & (last == other)
+    return runs
 
 
 def _rounds(c: Columns, s: SpaceContext) -> BoolColumn:
@@ -117,7 +153,20 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         _kv_heads_numbers,
     ),
     _divides("tp-ffn", "tp", "the feed-forward width is cut evenly over the tensor ranks", lambda m: m.ffn, "ffn"),
-    _divides("tp-vocab", "tp", "embedding and head are cut evenly over the vocabulary", lambda m: m.vocab, "vocab"),
+    _divides(
+        "tp-shared-ffn",
+        "tp",
+        "shared experts are cut evenly over the tensor ranks",
+        lambda m: m.shared_ffn,
+        "shared_ffn",
+    ),
+    _divides("tp-dense-ffn", "tp", "the dense layers' width is cut evenly too", lambda m: m.dense_ffn, "dense_ffn"),
+    Constraint(
+        "tp-vocab",
+        "embedding and head are cut evenly over the vocabulary, unless the trainer pads it or cuts it unevenly",
+        lambda c, s: (s.model.vocab % c["tp"] == 0) | s.capabilities.uneven_vocab,
+        lambda p, s: f"tp({p.tp}) does not divide vocab({s.model.vocab})",
+    ),
     Constraint(
         "sequence",
         "context and sequence parallelism cut the sequence evenly",
@@ -129,9 +178,19 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         "pp-layers",
-        "every pipeline chunk holds the same number of layers",
-        lambda c, s: s.model.layers % (c["pp"] * c["vpp"]) == 0,
-        lambda p, s: f"pp({p.pp}) * vpp({p.vpp}) = {p.pp * p.vpp} does not divide layers({s.model.layers})",
+        "every pipeline chunk holds the same number of layers, but for what the first and the last one hold fewer, and "
+        "at least one",
+        _layers_come_out,
+        _layers_numbers,
+    ),
+    Constraint(
+        "trainer-stages",
+        "the trainer must be able to give the first and the last pipeline stage fewer layers than the others",
+        _split_runs,
+        lambda p, s: (
+            f"{_split_of(p)}: the trainer runs "
+            + (", ".join(f"{e} and {h}" for e, h in sorted(s.capabilities.stage_splits or ())) or "none")
+        ),
     ),
     Constraint(
         "pp-micro-batches",
@@ -181,6 +240,15 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "the trainer must support mixtures of experts to run such a model at all",
         lambda c, s: np.full_like(c["tp"], s.model.experts == 0 or s.capabilities.experts, dtype=np.bool_),
         lambda p, s: f"experts({s.model.experts}): the trainer runs dense models only",
+    ),
+    Constraint(
+        "trainer-shapes",
+        "the trainer must have every part of the model's layers; another model would be run else",
+        lambda c, s: np.full_like(c["tp"], s.model.shapes <= s.capabilities.shapes, dtype=np.bool_),
+        lambda p, s: (
+            f"the model has {', '.join(sorted(s.model.shapes - s.capabilities.shapes))}; of these the trainer runs "
+            f"{', '.join(sorted(s.capabilities.shapes)) or 'none'}"
+        ),
     ),
     Constraint(
         "trainer-recompute",
@@ -250,10 +318,11 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "recompute-interval",
         "every chunk of the pipeline holds a layer that is recomputed, else the ranks would differ",
-        lambda c, s: c["recompute_interval"] <= np.maximum(1, s.model.layers // (c["pp"] * c["vpp"])),
+        lambda c, s: c["recompute_interval"] <= np.maximum(1, _fewest_layers(c, s)),
         lambda p, s: (
             f"recompute_interval({p.recompute_interval}) is above the layers of a chunk, "
             f"layers({s.model.layers}) / (pp({p.pp}) * vpp({p.vpp}))"
+            + (f", with {_split_of(p)}" if p.first_stage_less_layers + p.last_stage_less_layers else "")
         ),
     ),
     Constraint(
@@ -261,6 +330,20 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "without a pipeline all schedules run the same; only 1f1b is kept",
         lambda c, s: (c["pp"] > 1) | (c["schedule"] == _PLAIN_SCHEDULE),
         lambda p, s: f"schedule({p.schedule}) with pp(1) is the same setting as 1f1b",
+    ),
+    Constraint(
+        "split-needs-pp",
+        "without a pipeline its first and its last chunk are the whole model; only 0 and 0 are kept",
+        lambda c, s: (c["pp"] > 1) | (c["first_stage_less_layers"] + c["last_stage_less_layers"] == 0),
+        lambda p, s: f"{_split_of(p)} with pp(1) is the same setting as 0 and 0",
+    ),
+    Constraint(
+        "two-chunks",
+        "of two chunks only the difference counts, so one of both numbers is 0",
+        lambda c, s: (
+            (c["pp"] * c["vpp"] != 2) | (np.minimum(c["first_stage_less_layers"], c["last_stage_less_layers"]) == 0)
+        ),
+        lambda p, s: f"{_split_of(p)} with pp(2) is the same setting as both less the smaller one",
     ),
     Constraint(
         "zero-needs-dp",

@@ -1,14 +1,18 @@
 """ModelSpec: the shapes of a decoder-only transformer, and what follows from them: parameters and FLOPs.
 
-Dense and mixture-of-experts models; multi-head and grouped-query attention. Shapes only: no weights, no tokenizer.
+Dense layers and mixtures of experts; multi-head, grouped-query and latent attention, in windows or not. Shapes only: no
+weights, no tokenizer. Not counted: biases, normalisation of queries and keys, sinks of attention, norms after a block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
+from meshtune.search_spaces.layer_shapes import CutSide, LatentAttention, Product, Shape
 
 
 class Norm(StrEnum):
@@ -33,12 +37,18 @@ class Position(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """Shapes of one model at one sequence length.
+    """Shapes of one model at one sequence length; 0 is the plain case everywhere but for the sizes without a default.
 
     hidden: model width. ffn: width of the feed-forward block (of one expert in a mixture). kv_heads: key/value heads
-    (= heads: multi-head; fewer: grouped-query). kv_heads 0 stands for `heads`. seq_len: tokens per sequence.
-    experts 0: dense; else every layer holds `experts` of them and routes each token to top_k. Linear layers carry
-    no bias; attention's inner width is hidden.
+    (= heads: multi-head; fewer: grouped-query); 0 stands for `heads`. head_dim: width of a head; 0 stands for hidden /
+    heads. latent_attention: in place of both. seq_len: tokens per sequence. Linear layers carry no bias.
+
+    experts 0: dense; else a layer holds `experts` of them and routes each token to top_k. shared_ffn: width of the
+    experts that every token meets besides, all together. dense_layers: so many first layers have one block of width
+    dense_ffn (0: ffn) instead; of the others every moe_every-th has experts.
+    window: tokens that a token attends to, itself included, in all layers but every full_attention_every-th (0: in
+    all). mtp_layers: further layers after the last, each of which predicts one token more (DeepSeek-V3, section 2.2).
+    vocab_multiple: training pads the vocabulary to a multiple of it times tp; 0: as its code does unasked.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -57,50 +67,135 @@ class ModelSpec:
     tied_head: bool = False
     experts: int = 0
     top_k: int = 0
+    head_dim: int = 0
+    latent_attention: LatentAttention | None = None
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    dense_ffn: int = 0
+    moe_every: int = 1
+    window: int = 0
+    full_attention_every: int = 0
+    mtp_layers: int = 0
+    vocab_multiple: int = 0
 
     def __post_init__(self) -> None:
         checks = Checks()
         for name, kind in (("norm", Norm), ("activation", Activation), ("position", Position)):
             object.__setattr__(self, name, checks.member(kind, name, getattr(self, name)))
-        sizes = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
+        sizes = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "moe_every")
+        optional = (
+            *("kv_heads", "experts", "top_k", "head_dim", "shared_ffn", "dense_layers", "dense_ffn", "window"),
+            *("full_attention_every", "mtp_layers", "vocab_multiple"),
+        )
         positive = checks.whole(1, **{name: getattr(self, name) for name in sizes})
-        positive &= checks.whole(0, kv_heads=self.kv_heads, experts=self.experts, top_k=self.top_k)
-        if positive:
-            object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
-            checks.require(
-                self.hidden % self.heads == 0, "heads", f"heads({self.heads}) does not divide hidden({self.hidden})"
-            )
-            checks.require(
-                self.heads % self.kv_heads == 0,
-                "kv_heads",
-                f"kv_heads({self.kv_heads}) does not divide heads({self.heads})",
-            )
-            checks.require(
-                self.position is not Position.ROPE
-                or self.hidden % (2 * self.heads) == 0
-                or self.hidden % self.heads != 0,
-                "position",
-                f"rope needs an even head size, but it is {self.hidden // self.heads}",
-            )
-            checks.require(
-                (self.experts == 0) == (self.top_k == 0) and self.top_k <= self.experts,
-                "top_k",
-                f"top_k({self.top_k}) must lie between 1 and experts({self.experts}), or both be 0",
-            )
+        if positive & checks.whole(0, **{name: getattr(self, name) for name in optional}):
+            self._check_attention(checks)
+            self._check_blocks(checks)
         checks.done()
 
+    def _check_attention(self, checks: Checks) -> None:
+        """With what head_dim and kv_heads stand for filled in."""
+        heads, latent = self.heads, self.latent_attention
+        object.__setattr__(self, "kv_heads", self.kv_heads or heads)
+        own = self.head_dim or (latent.qk_head_dim if latent else self.hidden // heads)
+        divides = self.head_dim > 0 or latent is not None or self.hidden % heads == 0
+        checks.require(divides, "heads", f"heads({heads}) does not divide hidden({self.hidden})")
+        told = f"kv_heads({self.kv_heads}) does not divide heads({heads})"
+        checks.require(heads % self.kv_heads == 0, "kv_heads", told)
+        rotated = latent.qk_rope_head_dim if latent else own
+        told = f"rope needs an even head size, but it is {rotated}"
+        checks.require(self.position is not Position.ROPE or rotated % 2 == 0 or not divides, "position", told)
+        if latent is not None:
+            told = f"kv_heads({self.kv_heads}) must be heads({heads}): each head makes its own key and value"
+            checks.require(self.kv_heads == heads, "kv_heads", told)
+            told = f"head_dim({own}) must be qk_nope_head_dim + qk_rope_head_dim = {latent.qk_head_dim}, or left out"
+            checks.require(own == latent.qk_head_dim, "head_dim", told)
+        checks.require(
+            self.full_attention_every == 0 or self.window > 0,
+            "full_attention_every",
+            f"full_attention_every({self.full_attention_every}) needs a window",
+        )
+        object.__setattr__(self, "head_dim", own)
+
+    def _check_blocks(self, checks: Checks) -> None:
+        checks.require(
+            (self.experts == 0) == (self.top_k == 0) and self.top_k <= self.experts,
+            "top_k",
+            f"top_k({self.top_k}) must lie between 1 and experts({self.experts}), or both be 0",
+        )
+        for name, plain in (("shared_ffn", 0), ("dense_layers", 0), ("moe_every", 1)):
+            value = getattr(self, name)
+            checks.require(self.experts > 0 or value == plain, name, f"{name}({value}) needs experts")
+        told = f"dense_ffn({self.dense_ffn}) needs dense_layers or a moe_every above 1"
+        checks.require(self.dense_ffn == 0 or self.dense_layers > 0 or self.moe_every > 1, "dense_ffn", told)
+        told = f"dense_layers({self.dense_layers}) and moe_every({self.moe_every}) leave none of layers({self.layers})"
+        some = self.layers - self.dense_layers >= self.moe_every
+        checks.require(some or self.experts == 0, "dense_layers", f"{told} with experts")
+
     @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
+    def shapes(self) -> frozenset[Shape]:
+        """What a training code must have to run this model, beyond plain layers and mixtures of experts."""
+        has = {
+            Shape.HEAD_DIM: self.latent_attention is None and self.heads * self.head_dim != self.hidden,
+            Shape.LATENT_ATTENTION: self.latent_attention is not None,
+            Shape.WINDOW: 0 < self.window < self.seq_len,
+            Shape.SHARED_EXPERTS: self.shared_ffn > 0,
+            Shape.DENSE_LAYERS: self.expert_layers not in (0, self.layers),
+            Shape.MTP: self.mtp_layers > 0,
+        }
+        return frozenset(shape for shape, there in has.items() if there)
+
+    @property
+    def query_width(self) -> int:
+        """Of the queries of all heads; keys and values of all heads, and what attention answers, have theirs."""
+        return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
+        """Of the keys of all heads."""
         return self.kv_heads * self.head_dim
+
+    def vocab_rows(self, tp: Any, multiple: int = 1) -> Any:
+        """Rows of the embedding and of the head on each of tp ranks, padding included: as Megatron-LM pads the whole to
+        a multiple of `multiple` * tp (megatron/core/tokenizers/utils/build_tokenizer.py, vocab_size_with_padding, at
+        d98e8a64). tp: a number, or a column of them. multiple: the training code's."""
+        each = self.vocab_multiple or multiple
+        return -(-self.vocab // (each * tp)) * each
+
+    @property
+    def value_width(self) -> int:
+        latent = self.latent_attention
+        return self.heads * latent.v_head_dim if latent else self.kv_width
+
+    @property
+    def answer_width(self) -> int:
+        latent = self.latent_attention
+        return self.heads * latent.v_head_dim if latent else self.query_width
+
+    @property
+    def attention_products(self) -> tuple[Product, ...]:
+        """Of one layer: queries, keys and values in one product, as training codes fuse them, and the output."""
+        if self.latent_attention is not None:
+            return self.latent_attention.products(self.hidden, self.heads)
+        read = self.query_width + self.kv_width + self.value_width
+        return Product(self.hidden, read, CutSide.OUTPUTS), Product(self.answer_width, self.hidden, CutSide.INPUTS)
+
+    def block_products(self, width: int) -> tuple[Product, ...]:
+        """Of one feed-forward block of that width: up (and a gate), and down; none for 0."""
+        if width == 0:
+            return ()
+        up = Product(self.hidden, width, CutSide.OUTPUTS)
+        return (*[up] * (self.activation.matrices - 1), Product(width, self.hidden, CutSide.INPUTS))
 
     @property
     def attention_parameters(self) -> int:
-        """Weights of one layer's attention: query, key, value, output."""
-        return 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_width
+        """Weights of the products of one layer's attention."""
+        return sum(product.parameters for product in self.attention_products)
+
+    @property
+    def whole_attention_parameters(self) -> int:
+        """Those of them that tensor parallelism leaves whole."""
+        return sum(product.parameters for product in self.attention_products if product.cut is CutSide.WHOLE)
 
     @property
     def feed_forward_parameters(self) -> int:
@@ -108,15 +203,31 @@ class ModelSpec:
         return self.activation.matrices * self.hidden * self.ffn
 
     @property
+    def shared_parameters(self) -> int:
+        """Weights of the shared experts of one layer."""
+        return self.activation.matrices * self.hidden * self.shared_ffn
+
+    @property
     def norm_parameters(self) -> int:
-        """Weights of one normalisation: a gain, and a bias for LayerNorm."""
+        """Weights of one normalisation of hidden states: a gain, and a bias for LayerNorm."""
         return self.hidden * (2 if self.norm is Norm.LAYERNORM else 1)
 
     @property
-    def layer_parameters(self) -> int:
-        """Weights of one layer, all its experts and their router included."""
-        blocks = max(1, self.experts) * self.feed_forward_parameters + self.hidden * self.experts
-        return self.attention_parameters + blocks + 2 * self.norm_parameters
+    def layer_norm_parameters(self) -> int:
+        """Of one layer: before each block, and of latent attention's narrow vectors."""
+        latent = self.latent_attention
+        narrow = latent.q_lora_rank + latent.kv_lora_rank if latent else 0
+        return 2 * self.norm_parameters + narrow * self.norm_parameters // self.hidden
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with experts."""
+        return (self.layers - self.dense_layers) // self.moe_every if self.experts else 0
+
+    @property
+    def layer_parameters(self) -> float:
+        """Weights of one layer, all its experts and their router included; the mean where layers differ."""
+        return sum(count * _layer_parameters(kind) for count, kind in layer_kinds(self)) / self.layers
 
     @property
     def embedding_parameters(self) -> int:
@@ -124,10 +235,26 @@ class ModelSpec:
         return self.vocab * self.hidden + (self.seq_len * self.hidden if self.position is Position.LEARNED else 0)
 
     @property
+    def mtp_parameters(self) -> int:
+        """Weights of the layers that predict further tokens: each a layer as the last one, with the projection of two
+        hidden states to one and three norms. Embedding and head are the model's own."""
+        extra = _layer_parameters(last_kind(self)) + 2 * self.hidden * self.hidden + 3 * self.norm_parameters
+        return self.mtp_layers * extra
+
+    @property
     def parameters(self) -> int:
         """All weights; a tied head is counted once."""
         head = 0 if self.tied_head else self.vocab * self.hidden
-        return self.embedding_parameters + self.layers * self.layer_parameters + self.norm_parameters + head
+        layers = sum(count * _layer_parameters(kind) for count, kind in layer_kinds(self))
+        return self.embedding_parameters + layers + self.norm_parameters + head + self.mtp_parameters
+
+    @property
+    def activated_parameters(self) -> int:
+        """Weights that one token meets: all but the look-up's, the experts that it is not sent to, and the layers that
+        predict further tokens. A tied head is met."""
+        idle = self.expert_layers * (self.experts - self.top_k) * self.feed_forward_parameters
+        looked_up = self.embedding_parameters - (self.vocab * self.hidden if self.tied_head else 0)
+        return self.parameters - self.mtp_parameters - idle - looked_up
 
     @property
     def flops_per_token(self) -> float:
@@ -135,7 +262,79 @@ class ModelSpec:
 
         6 FLOPs per weight that a token meets in a matrix product (2 forward, 4 backward) plus attention's
         12 * layers * hidden * seq_len (PaLM, Chowdhery et al. 2022, appendix B, causal masking not subtracted, as
-        there). The head is such a product, the embedding look-up is not; of experts, top_k are met.
+        there; hidden is the mean width of queries and answers, and a window stands for seq_len). The head is such a
+        product, the embedding look-up is not; of experts, top_k are met.
         """
-        met = self.attention_parameters + max(1, self.top_k) * self.feed_forward_parameters + self.hidden * self.experts
-        return 6.0 * (self.layers * met + self.vocab * self.hidden) + 12.0 * self.layers * self.hidden * self.seq_len
+        head = 6.0 * self.vocab * self.hidden
+        each = [(count, _layer_flops(kind)) for count, kind in layer_kinds(self)]
+        extra = _layer_flops(last_kind(self)) + 12.0 * self.hidden * self.hidden + head
+        return sum(count * flops for count, flops in each) + head + self.mtp_layers * extra
+
+
+@lru_cache(maxsize=256)
+def layer_kinds(model: ModelSpec) -> tuple[tuple[int, ModelSpec], ...]:
+    """The kinds of layers of a model: how many layers are of each, and a model of that kind alone. One where all layers
+    are alike; else up to four: with experts or without, in a window or not."""
+    layers, every = model.layers, model.full_attention_every
+    whole = layers // every if every else 0
+    if not 0 < model.window < model.seq_len:
+        whole = layers
+    both = model.expert_layers if whole == layers else _whole_with_experts(model)
+    counts = {
+        (True, False): both,
+        (True, True): model.expert_layers - both,
+        (False, False): whole - both,
+        (False, True): layers - whole - (model.expert_layers - both),
+    }
+    return tuple((count, _of_kind(model, *kind)) for kind, count in counts.items() if count)
+
+
+def _whole_with_experts(model: ModelSpec) -> int:
+    """Layers with experts that attend to the whole sequence: numbers dense_layers + k * moe_every that
+    full_attention_every divides, by the linear congruence for k."""
+    step, every, count = model.moe_every, model.full_attention_every, model.expert_layers
+    if every == 0 or model.dense_layers % (shared := gcd(step, every)) != 0:
+        return 0
+    period = every // shared
+    first = -(model.dense_layers // shared) * pow(step // shared, -1, period) % period or period
+    return (count - first) // period + 1 if count >= first else 0
+
+
+def last_kind(model: ModelSpec) -> ModelSpec:
+    """The kind of the last layer (which those for further tokens repeat: Megatron-LM d98e8a64, training/
+    theoretical_memory_usage.py)."""
+    return _of_kind(model, *_kind_of(model, model.layers - 1))
+
+
+def _kind_of(model: ModelSpec, index: int) -> tuple[bool, bool]:
+    """Whether a layer has experts, and whether it attends in a window. The last of each period is the other one
+    (Llama 4: interleave_moe_layer_step; gpt-oss: layer_types)."""
+    every = model.full_attention_every
+    place = index - model.dense_layers + 1
+    windowed = 0 < model.window < model.seq_len and (every == 0 or (index + 1) % every != 0)
+    return model.experts > 0 and place > 0 and place % model.moe_every == 0, windowed
+
+
+def _of_kind(model: ModelSpec, experts: bool, windowed: bool) -> ModelSpec:
+    plain: dict[str, Any] = {
+        "dense_layers": 0,
+        "dense_ffn": 0,
+        "moe_every": 1,
+        "full_attention_every": 0,
+        "mtp_layers": 0,
+    }
+    if not experts:
+        plain |= {"experts": 0, "top_k": 0, "shared_ffn": 0}
+        plain |= {"ffn": (model.dense_ffn or model.ffn) if model.experts else model.ffn}
+    return replace(model, window=model.window if windowed else 0, **plain)
+
+
+def _layer_parameters(kind: ModelSpec) -> int:
+    blocks = max(1, kind.experts) * kind.feed_forward_parameters + kind.hidden * kind.experts + kind.shared_parameters
+    return kind.attention_parameters + blocks + kind.layer_norm_parameters
+
+
+def _layer_flops(kind: ModelSpec) -> float:
+    block = max(1, kind.top_k) * kind.feed_forward_parameters + kind.hidden * kind.experts + kind.shared_parameters
+    scores = (kind.query_width + kind.answer_width) * (kind.window or kind.seq_len)
+    return 6.0 * (kind.attention_parameters + block) + 6.0 * scores

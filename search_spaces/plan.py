@@ -84,6 +84,26 @@ class Plan:
     cp: int = field(default=1, metadata=_axis("cp{}", "cp", "context parallel degree"))
     ep: int = field(default=1, metadata=_axis("ep{}", "ep", "expert parallel degree, taken out of dp"))
     vpp: int = field(default=1, metadata=_axis("vpp{}", "vpp", "model chunks per pipeline rank"))
+    first_stage_less_layers: int = field(
+        default=0,
+        metadata=_axis(
+            "first-{}",
+            "first-",
+            "layers that the first chunk of the pipeline holds fewer than those between, for the embedding",
+            low=0,
+            tried=None,
+        ),
+    )
+    last_stage_less_layers: int = field(
+        default=0,
+        metadata=_axis(
+            "last-{}",
+            "last-",
+            "layers that the last chunk of the pipeline holds fewer than those between, for the head",
+            low=0,
+            tried=None,
+        ),
+    )
     micro_batch_size: int = field(
         default=1,
         metadata=_axis(

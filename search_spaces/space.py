@@ -8,14 +8,17 @@ there are is known by arithmetic before anything is enumerated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from math import isqrt, prod
-from typing import Any, ClassVar
+from itertools import product
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
+from meshtune.search_spaces.bounds import PIPELINE, dimensions, splits_bounded, splits_of, union
+from meshtune.search_spaces.bounds import Bounds as Bounds
+from meshtune.search_spaces.checks import InvalidValue, Problem, listed
 from meshtune.search_spaces.columns import (
     BoolColumn,
     Columns,
@@ -29,65 +32,16 @@ from meshtune.search_spaces.columns import (
     value_of,
 )
 from meshtune.search_spaces.constraints import CONSTRAINTS
-from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Axis, Plan
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 
 # Some seconds of one core; more is a mistake in the bounds.
 MAX_COMBINATIONS = 10_000_000
 # Combinations that are looked at together: their columns stay in a core's cache, and take 10 MB.
 CHUNK = 2**15
-# Of one value of a dimension; products of three (tp * pp * cp) fit numpy's int64.
-MAX_VALUE = 1_000_000
-DEFAULT_MICRO_BATCHES = (1, 2, 4, 8, 16)
-DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
 
 
 class SpaceTooLarge(ValueError):
     """The bounds span more combinations than are enumerated; the message names the axes with most values."""
-
-
-def _values_of(axis: Axis) -> tuple[str, Any, Any]:
-    """The field of Bounds for an axis: name, type and default."""
-    kind: Any = axis.kind
-    values: Any = tuple[kind, ...]
-    return axis.name, values | None if axis.tried is None else values, field(default=axis.tried)
-
-
-_ValuesOfAxes: Any = make_dataclass(
-    "_ValuesOfAxes", [_values_of(axis) for axis in AXES if axis.bounded], frozen=True, slots=True, kw_only=True
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds(_ValuesOfAxes):  # type: ignore[misc]  # one field for each bounded axis of a Plan
-    """The values that each dimension may take. None: chosen from the model and the cluster (see `dimensions`).
-
-    dp has no bounds, it follows from the devices; grad_accum_steps follows from a fixed global batch and may only be
-    given where that is freed. tp_across_nodes: let tensor parallel groups leave the node.
-    """
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    tp_across_nodes: bool = False
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        for axis in AXES:
-            if axis.members:
-                named = (checks.member(axis.kind, axis.name, value) for value in getattr(self, axis.name))
-                object.__setattr__(self, axis.name, tuple(named))
-        checks.done()
-        for axis in AXES:
-            values: tuple[Any, ...] | None = getattr(self, axis.name, None)
-            if values is None:
-                continue
-            checks.require(bool(values), axis.name, "must name at least one value")
-            checks.require(len(set(values)) == len(values), axis.name, f"names a value twice: {_listed(values)}")
-            if axis.kind is int:
-                high = MAX_VALUE if axis.high is None else axis.high
-                for value in values:
-                    limits = f"must be between {axis.low} and {high}, not {value}"
-                    checks.require(axis.low <= value <= high, axis.name, limits)
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +74,17 @@ class Space(Sequence[Plan]):
         self.bounds = bounds
         self.context = context
         self.dimensions = dimensions(bounds, context)
-        self.combinations = prod(len(values) for values in self.dimensions.values())
-        if self.combinations > max_combinations:
-            largest = sorted(self.dimensions.items(), key=lambda entry: -len(entry[1]))
-            sizes = " * ".join(f"{name}({len(values)})" for name, values in largest if len(values) > 1)
-            told = f"{sizes} = {self.combinations} combinations"
-            raise SpaceTooLarge(f"{told}, more than the {max_combinations} that are enumerated here")
+        sizes = {name: len(values) for name, values in self.dimensions.items()}
+        _require_few(sizes, max_combinations)
+        # What each pipeline is split into; None: every value of one dimension with every value of the other.
+        self._splits = None if splits_bounded(bounds) else splits_of(self.dimensions, context)
+        if self._splits is not None:
+            chosen = sum(map(len, self._splits.values()))
+            self.dimensions |= union(self._splits)
+            if chosen > sizes["pp"] * sizes["vpp"]:
+                sizes = {name: size for name, size in sizes.items() if name not in PIPELINE} | {"pipelines": chosen}
+        self.combinations = prod(sizes.values())
+        _require_few(sizes, max_combinations)
 
     @property
     def columns(self) -> Mapping[str, IntColumn]:
@@ -141,20 +100,31 @@ class Space(Sequence[Plan]):
         broken = dict.fromkeys((rule.name for rule in rules), 0)
         found: list[Columns] = []
         places: list[IntColumn] = []
+        pipelines = self._pipelines()
         for start in range(0, self.combinations, CHUNK):
             place = np.arange(start, min(start + CHUNK, self.combinations))
-            grid = _grid(self.dimensions, self.context, place)
+            positions = _positions(self.dimensions, pipelines, place)
+            grid = _grid(self.dimensions, self.context, positions)
             legal = np.ones(len(place), dtype=np.bool_)
             for rule in rules:
                 kept = np.broadcast_to(rule.holds(grid, self.context), legal.shape)
                 broken[rule.name] += len(place) - int(np.count_nonzero(kept))
                 legal &= kept
             found.append(rows(grid, legal))
-            places.append(place[legal])
-        columns = {name: np.concatenate([part[name] for part in found]) for name in PLAN_FIELDS}
-        count = len(columns["tp"])
-        counts = Counts(self.combinations, count, {name: many for name, many in broken.items() if many})
-        return _Legal(columns, counts, np.concatenate(places))
+            places.append(_places(self.dimensions, rows(positions, legal)))
+        order = np.argsort(np.concatenate(places))
+        columns = {name: np.concatenate([part[name] for part in found])[order] for name in PLAN_FIELDS}
+        counts = Counts(self.combinations, len(order), {name: many for name, many in broken.items() if many})
+        return _Legal(columns, counts, np.concatenate(places)[order])
+
+    def _pipelines(self) -> IntColumn:
+        """One row per pipeline that is tried: the positions of its values in the dimensions of `PIPELINE`."""
+        values = [self.dimensions[name] for name in PIPELINE]
+        if self._splits is None:
+            tried: Sequence[tuple[Any, ...]] = list(product(*values))
+        else:
+            tried = [(*pipeline, *split) for pipeline, splits in self._splits.items() for split in splits]
+        return np.array([[own.index(one) for own, one in zip(values, row, strict=True)] for row in tried])
 
     @classmethod
     def listed(cls, plans: Sequence[Plan], context: SpaceContext) -> Space:
@@ -177,6 +147,7 @@ class Space(Sequence[Plan]):
         space.context = context
         space.dimensions = {name: tuple(value_of(name, int(v)) for v in values) for name, (values, _) in chosen.items()}
         space.bounds = Bounds(**space.dimensions, tp_across_nodes=context.tp_across_nodes)
+        space._splits = None
         space.combinations = len(plans)
         space._legal = _Legal(rows(columns, order), Counts(len(plans), len(plans), {}), place[order])
         return space
@@ -197,16 +168,17 @@ class Space(Sequence[Plan]):
             yield _plan(dict(zip(names, values, strict=True)))
 
     def __contains__(self, plan: object) -> bool:
-        return isinstance(plan, Plan) and self._find(plan) is not None
+        return isinstance(plan, Plan) and self.find(plan) is not None
 
     def index_of(self, plan: Plan) -> int:
-        """The plan's position. Raises KeyError for a plan that is not in the space."""
-        index = self._find(plan)
+        """As `find`. Raises KeyError for a plan that is not in the space."""
+        index = self.find(plan)
         if index is None:
             raise KeyError(plan)
         return index
 
-    def _find(self, plan: Plan) -> int | None:
+    def find(self, plan: Plan) -> int | None:
+        """The plan's position, None for a plan that is not in the space."""
         place = 0
         for name, values in self.dimensions.items():
             value = getattr(plan, name)
@@ -214,8 +186,12 @@ class Space(Sequence[Plan]):
                 return None
             place = place * len(values) + values.index(value)
         index = int(np.searchsorted(self._legal.places, place))
+        if index == len(self) or self._legal.places[index] != place:
+            return None
         # What is derived (dp, grad_accum_steps) is no part of the place: it is compared.
-        return index if index < len(self) and self[index] == plan else None
+        derived = [name for name in PLAN_FIELDS if name not in self.dimensions]
+        same = all(self.columns[name][index] == code(name, getattr(plan, name)) for name in derived)
+        return index if same else None
 
     def explain(self, plan: Plan, *, ignore_bounds: bool = False) -> list[Violation]:
         """Every rule that the plan breaks, with the numbers; empty for a legal plan.
@@ -223,10 +199,11 @@ class Space(Sequence[Plan]):
         ignore_bounds: only the rules count, for a setting that people already use outside of what they let us try.
         """
         found = [
-            Violation("bounds", f"{name}({getattr(plan, name)}) is not among {_listed(values)}", "the spec bounds it")
+            Violation("bounds", f"{name}({getattr(plan, name)}) is not among {listed(values)}", "the spec bounds it")
             for name, values in self.dimensions.items()
             if not ignore_bounds and getattr(plan, name) not in values
         ]
+        found += [] if found or ignore_bounds else self._explain_split(plan)
         # Python's integers: a plan that people come up with may multiply up to more than int64 holds.
         row = {name: np.array([code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
         for constraint in _rules(self.context):
@@ -235,6 +212,16 @@ class Space(Sequence[Plan]):
                 numbers = constraint.numbers(plan, self.context)
                 found.append(Violation(constraint.name, numbers, constraint.reason))
         return found
+
+    def _explain_split(self, plan: Plan) -> list[Violation]:
+        """Why a plan of these dimensions is none of the space's, where that is for its pipeline's split."""
+        splits = (self._splits or {}).get((plan.pp, plan.vpp), [])
+        own = plan.first_stage_less_layers, plan.last_stage_less_layers
+        if self._splits is None or own in splits:
+            return []
+        offered = " or ".join(f"{first} and {last}" for first, last in splits)
+        told = f"first_stage_less_layers and last_stage_less_layers are {own[0]} and {own[1]}, not {offered}"
+        return [Violation("bounds", told, "the balanced ones, as long as the spec's space names no values of them")]
 
     def complete(self, **given: Any) -> Plan:
         """The Plan with these fields and, where they are left out, dp from the devices and grad_accum_steps from a
@@ -249,31 +236,36 @@ class Space(Sequence[Plan]):
         return Plan(**{**given, "dp": dp, "grad_accum_steps": given.get("grad_accum_steps", derived)})
 
 
-def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ...]]:
-    """The values tried per dimension, with the defaults filled in: tp the divisors of a node's devices (of all where
-    it may cross nodes), pp the divisors of the devices, micro_batch_size the powers of two up to 16 (and up to the
-    global batch), grad_accum_steps, where it is free, the powers of two up to 32."""
-    devices, batch = context.cluster.devices, context.global_batch_size
-    tp_devices = devices if context.tp_across_nodes else context.cluster.devices_per_node
-    chosen: dict[str, tuple[Any, ...]] = {
-        name: getattr(bounds, name) for name in PLAN_FIELDS if name not in ("dp", "grad_accum_steps")
-    }
-    chosen["tp"] = bounds.tp or _divisors(tp_devices)
-    chosen["pp"] = bounds.pp or tuple(pp for pp in _divisors(devices) if pp <= context.model.layers)
-    sizes = tuple(size for size in DEFAULT_MICRO_BATCHES if batch is None or size <= batch)
-    chosen["micro_batch_size"] = bounds.micro_batch_size or sizes
-    if batch is None:
-        chosen["grad_accum_steps"] = bounds.grad_accum_steps or DEFAULT_ACCUMULATIONS
-    return chosen
+def _require_few(sizes: Mapping[str, int], most: int) -> None:
+    """Raise SpaceTooLarge where there are more combinations."""
+    if (combinations := prod(sizes.values())) > most:
+        largest = sorted(sizes.items(), key=lambda entry: -entry[1])
+        told = " * ".join(f"{name}({size})" for name, size in largest if size > 1)
+        raise SpaceTooLarge(f"{told} = {combinations} combinations, more than the {most} that are enumerated here")
 
 
-def _grid(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext, place: IntColumn) -> dict[str, IntColumn]:
-    """The combinations at these places as columns, the derived ones included. Where a derived value is no whole number
-    it is rounded down (to at least 1), and the rule that multiplies the degrees up again rejects the row."""
+def _positions(dims: Mapping[str, tuple[Any, ...]], pipelines: IntColumn, place: IntColumn) -> Columns:
+    """The combinations at these places, as positions in the dimensions."""
+    found: dict[str, IntColumn] = {}
+    for name in reversed([name for name in dims if name not in PIPELINE]):
+        place, found[name] = np.divmod(place, len(dims[name]))
+    return found | dict(zip(PIPELINE, pipelines[place].T, strict=True))
+
+
+def _places(dims: Mapping[str, tuple[Any, ...]], positions: Columns) -> IntColumn:
+    """What orders plans, the last dimension changing fastest: see `Space.find`."""
+    place = np.zeros(len(positions["pp"]), dtype=np.int64)
+    for name, values in dims.items():
+        place = place * len(values) + positions[name]
+    return place
+
+
+def _grid(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext, positions: Columns) -> dict[str, IntColumn]:
+    """The combinations at these positions as columns, the derived ones included. Where a derived value is no whole
+    number it is rounded down (to at least 1), and the rule that multiplies the degrees up again rejects the row."""
     columns: dict[str, IntColumn] = {}
-    for name, values in reversed(list(dims.items())):  # the last one changes fastest
-        place, index = np.divmod(place, len(values))
-        columns[name] = np.array([code(name, value) for value in values], dtype=np.int64)[index]
+    for name, values in dims.items():
+        columns[name] = np.array([code(name, value) for value in values], dtype=np.int64)[positions[name]]
     parallel = columns["tp"] * columns["pp"] * columns["cp"]
     columns["dp"] = np.maximum(1, context.cluster.devices // parallel)
     if context.global_batch_size is not None:
@@ -288,12 +280,3 @@ def _plan(row: dict[str, int]) -> Plan:
 
 def _rules(context: SpaceContext) -> tuple[Constraint, ...]:
     return CONSTRAINTS + context.capabilities.rules
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(str(value) for value in values)

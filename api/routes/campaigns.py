@@ -53,6 +53,7 @@ from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.prediction.quote import Quote
+from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import changed_document
@@ -172,7 +173,8 @@ async def create_campaign(
     """
     if dry_run:
         spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
-        quote = await pool.run(caller.identity, space.combinations, quote_of, spec)
+        basis = await run_in_threadpool(known_basis, service.store, spec, caller)
+        quote = await pool.run(caller.identity, space.combinations, quote_of, spec, basis)
         return JSONResponse(plain(quote))
     campaign = await _create(document, caller, service, pool)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"

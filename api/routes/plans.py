@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -13,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
     MAX_NODES,
+    Caller,
     CallerHandle,
     CampaignId,
     PermittedSpec,
@@ -35,6 +37,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_quote
 from meshtune.tuner.prediction.scaling import Projection, count_combinations, make_projection, node_counts
+from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import legal_space, parse_spec
@@ -79,10 +82,13 @@ async def count_space(document: PermittedSpec, caller: CallerHandle, pool: PoolH
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415))
-async def estimate_campaign(document: PermittedSpec, caller: CallerHandle, pool: PoolHandle) -> Quote:
-    """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
+async def estimate_campaign(
+    document: PermittedSpec, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
+) -> Quote:
+    """What a campaign of this spec will meet and cost, predicted before any trial of it; nothing is started."""
     spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
-    return await pool.run(caller.identity, space.combinations, quote_of, spec)
+    basis = await run_in_threadpool(known_basis, service.store, spec, caller)
+    return await pool.run(caller.identity, space.combinations, quote_of, spec, basis)
 
 
 @router.get(
@@ -100,11 +106,15 @@ async def explain_plan(
     plan = space.complete(**given)
     trial = next((trial.number for trial in trials if trial.plan == plan), None)
     cost = space.combinations + PER_TRIAL * len(trials)
-    return await pool.run(caller.identity, cost, _explained, campaign.spec, plan, campaign.label, trials, trial)
+    start = await _start(service, caller, campaign)
+    own = (campaign.label, trials, trial)
+    return await pool.run(caller.identity, cost, _explained, campaign.spec, plan, start, *own)
 
 
 @router.post("/spaces/why", openapi_extra=WHY_BODY, responses=problems(413, 415))
-async def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle, pool: PoolHandle) -> Explanation:
+async def explain_plan_of_spec(
+    document: SpecDocument, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
+) -> Explanation:
     """Why a plan is not legal for a spec, or not its best, without starting anything. The body has both."""
     if not isinstance(document, Mapping) or set(document) != {"spec", "plan"}:
         raise InvalidSpec([Problem("", "must be an object with the keys spec and plan")])
@@ -112,7 +122,8 @@ async def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle, poo
     try:
         spec, space = await run_in_threadpool(parse_spec, document["spec"], None, MAX_COMBINATIONS)
         plan = space.complete(**_fields(document["plan"]))
-        return await pool.run(caller.identity, space.combinations, _explained, spec, plan)
+        start = await run_in_threadpool(known_basis, service.store, spec, caller)
+        return await pool.run(caller.identity, space.combinations, _explained, spec, plan, start)
     except InvalidSpec as error:
         raise InvalidSpec([problem.under("spec") for problem in error.problems]) from None
     except InvalidValue as error:
@@ -136,7 +147,8 @@ async def project_campaign(
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
     try:
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
-        return await pool.run(caller.identity, cost, _projected, campaign, trials, counts)
+        start = await _start(service, caller, campaign)
+        return await pool.run(caller.identity, cost, _projected, campaign, trials, counts, start)
     except InvalidValue as error:  # facts of the cluster are missing, or it cannot have so many nodes
         raise Unanswerable(str(error)) from None
 
@@ -155,24 +167,33 @@ def predictable_space(spec: CampaignSpec) -> Space:
     return space
 
 
-def quote_of(spec: CampaignSpec) -> Quote:
-    """Without any measurement. Raises as `predictable_space`."""
-    return make_quote(spec, predictable_space(spec), Basis())
+async def _start(service: Service, caller: Caller, campaign: Campaign) -> Basis:
+    """The stored calibration that a campaign's predictions start from."""
+    return await run_in_threadpool(partial(known_basis, service.store, campaign.spec, caller, but=campaign.id))
+
+
+def quote_of(spec: CampaignSpec, basis: Basis) -> Quote:
+    """Raises as `predictable_space`."""
+    return make_quote(spec, predictable_space(spec), basis)
 
 
 def _explained(
-    spec: CampaignSpec, plan: Plan, label: str = "", trials: Sequence[Trial] = (), trial: int | None = None
+    spec: CampaignSpec,
+    plan: Plan,
+    basis: Basis,
+    label: str = "",
+    trials: Sequence[Trial] = (),
+    trial: int | None = None,
 ) -> Explanation:
     """label: of the spec's campaign, where there is one; its trials teach, where no fact is missing."""
-    basis = Basis()
     if label:
         with suppress(InvalidValue):
-            basis = learn(label, spec, trials)
+            basis = learn(label, spec, trials, basis)
     return explain(spec, predictable_space(spec), plan, basis, trial)
 
 
-def _projected(campaign: Campaign, trials: Sequence[Trial], nodes: Sequence[int]) -> Projection:
-    basis = learn(campaign.label, campaign.spec, trials)
+def _projected(campaign: Campaign, trials: Sequence[Trial], nodes: Sequence[int], start: Basis) -> Projection:
+    basis = learn(campaign.label, campaign.spec, trials, start)
     return make_projection(campaign.spec, basis, nodes, trials=trials)
 
 

@@ -16,6 +16,7 @@ from meshtune.runners.dialects.deepspeed import render as render_deepspeed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 
@@ -62,6 +63,8 @@ _CAPABILITIES = Capabilities(
     contexts=frozenset({ContextParallel.ALL_GATHER, ContextParallel.RING}),
     choice_of_sequence_parallel=True,
     experts=True,
+    # transformers builds the model; it leaves out the layers for further tokens (models/deepseek_v3).
+    shapes=frozenset(Shape) - {Shape.MTP},
     rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED, _DDP_ON_CPU, _CONTEXT_ON_CUDA),
 )
 _COMMENT = (

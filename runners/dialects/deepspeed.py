@@ -27,7 +27,8 @@ from meshtune.runners.untrusted_text import UnreadableText, read_json, read_word
 from meshtune.runners.workloads.config_file import Template, parse_template
 from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import Capabilities, Constraint
+from meshtune.search_spaces.columns import EVEN_ALONE, Capabilities, Constraint
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute
 
@@ -130,6 +131,11 @@ def capabilities(options: DeepSpeedOptions) -> Capabilities:
         choice_of_sequence_parallel=True,
         expert_parallel=options.tells("ep"),
         experts=True,
+        stage_splits=None
+        if options.tells("first_stage_less_layers") and options.tells("last_stage_less_layers")
+        else EVEN_ALONE,
+        # The script builds the model.
+        shapes=frozenset(Shape),
         rules=(_ALONE, _NO_SEQUENCE, _PIPELINE_ALONE if options.pipeline_module else _NO_PIPELINE),
     )
 
@@ -152,6 +158,14 @@ def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepS
     if problems:
         raise CannotExpress("DeepSpeed", problems)
     return overlaid(read_base(options.config, read_config), words(plan, options))
+
+
+def offloads_optimizer(options: DeepSpeedOptions) -> bool:
+    """Whether the config keeps the optimizer's state on the host. One that is the path of a file is not looked into."""
+    config: Any = options.config
+    for key in ("zero_optimization", "offload_optimizer", "device"):
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config not in (None, "none")
 
 
 def words(plan: Plan, options: DeepSpeedOptions) -> dict[str, Any]:

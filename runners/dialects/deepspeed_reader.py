@@ -257,7 +257,8 @@ class _Reading:
             section = zero.get(part) if isinstance(zero, dict) else None
             device = section.get("device", "none") if isinstance(section, dict) else "none"
             if device != "none":
-                told = f"zero_optimization.{part}: to {device}; it stays so, and predictions do not know it"
+                known = "predictions count on that" if part == "offload_optimizer" else "predictions do not know it"
+                told = f"zero_optimization.{part}: to {device}; it stays so, and {known}"
                 self._notes.append(told)
 
     def _dtype(self) -> str | None:

@@ -24,13 +24,14 @@ from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
 from meshtune.runners.trainer.job import Job, JobMalformed, Router, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
-from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
+from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import local
 from meshtune.runners.trainer.train import Trainer
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.search_spaces.routing import rank_loads
+from meshtune.search_spaces.stages import layers_of_chunk
 
 # Passes of one layer and micro-batch; about 40 ms each and way, so that a direct run takes about 10 s.
 MAX_PASSES = 100
@@ -48,14 +49,14 @@ class Sample:
 def extend(
     job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None
 ) -> tuple[Sample, bool, int]:
-    """The sample of `job` on one rank, from as few and small runs as it takes. layers: the rank's, per model chunk, on
-    average. extrapolate: see exact_peak. Also returned: whether it was, and how many micro-batches were run."""
+    """The sample of `job` on one rank, from as few and small runs as it takes. layers: see `_layers`. extrapolate: see
+    exact_peak. Also returned: whether it was, and how many micro-batches were run."""
     plan = job.plan
     enough, stride = enough_micro_batches(plan)
     few = plan.grad_accum_steps if plan.grad_accum_steps <= enough + stride else enough
     # One layer alone says too little: its peak may lie in the optimizer's step or at the embedding (175 billion
     # parameters: 25 % too low), and with ZeRO 3 the next layer's weights are gathered while one computes.
-    low, high = 2 * plan.recompute_interval, 4 * plan.recompute_interval
+    low, high = (_fewer(plan) + many * plan.recompute_interval for many in (2, 4))
     if extrapolate is None:
         extrapolate = layers * plan.vpp * few > MAX_PASSES and layers > low + high
 
@@ -93,9 +94,10 @@ def enough_micro_batches(plan: Plan) -> tuple[int, int]:
 
 
 def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
-    """layers: per model chunk; None: the job's own. Uncompiled: the compiler's kernels need real devices."""
+    """layers: as `_layers`; None: the job's own. Uncompiled: the compiler's kernels need real devices."""
     plan = replace(job.plan, grad_accum_steps=micro_batches)
-    model = job.model if layers is None else replace(job.model, layers=layers * plan.pp * plan.vpp)
+    ends = plan.first_stage_less_layers + plan.last_stage_less_layers
+    model = job.model if layers is None else replace(job.model, layers=layers * plan.pp * plan.vpp - ends)
     return replace(job, plan=plan, model=model, compile=False, async_tp=False)
 
 
@@ -132,7 +134,7 @@ def _passes(job: Job) -> float:
 
 def _pass_s(job: Job, rank: int) -> float:
     """The seconds of a pass, as one layer and as few micro-batches as may be take them here and now."""
-    sized = _sized(job, job.plan.recompute_interval, min(job.plan.grad_accum_steps, job.plan.pp))
+    sized = _sized(job, _fewer(job.plan) + job.plan.recompute_interval, min(job.plan.grad_accum_steps, job.plan.pp))
     torch.set_num_threads(1)
     taken: list[float] = []
     with alone(sized, rank) as live:
@@ -145,9 +147,18 @@ def _pass_s(job: Job, rank: int) -> float:
 
 
 def _layers(job: Job, stage: int) -> float:
-    """Of a rank of the stage, per model chunk, on average."""
-    chunks = [cut_layers(job.model.layers, job.plan.pp * job.plan.vpp, at) for at in stages_of(job.plan, stage)]
+    """Per model chunk: of one between the first and the last, where these hold fewer; else of a rank of the stage, on
+    average."""
+    plan, layers = job.plan, job.model.layers
+    if _fewer(plan):
+        return (layers + plan.first_stage_less_layers + plan.last_stage_less_layers) / (plan.pp * plan.vpp)
+    chunks = [layers_of_chunk(plan, layers, chunk) for chunk in stages_of(plan, stage)]
     return sum(map(len, chunks)) / len(chunks)
+
+
+def _fewer(plan: Plan) -> int:
+    """By how many layers the smallest chunk of the pipeline is smaller than the others."""
+    return max(plan.first_stage_less_layers, plan.last_stage_less_layers)
 
 
 def exact_peak(

@@ -36,18 +36,25 @@ def chunk_tokens(tokens: int) -> int:
 class Head(nn.Linear):
     """The output projection, of a hidden state to logits; with targets to the cross entropy summed over all tokens.
 
+    vocab: the rows. words: those of them that stand for one; the rest pads, and no token is ever predicted to be one.
     loss_scale: factor on the sum. group, first_row: of the ranks that split the vocabulary, and where this one's part
     begins."""
 
-    def __init__(self, hidden: int, vocab: int) -> None:
+    def __init__(self, hidden: int, vocab: int, words: int | None = None) -> None:
         super().__init__(hidden, vocab, bias=False)
+        self.words = vocab if words is None else words
         self.loss_scale = 1.0
         self.group: dist.ProcessGroup | None = None
         self.first_row = 0
 
+    @property
+    def own_words(self) -> int:
+        """Of this rank's rows, those before the padding."""
+        return max(0, self.words - self.first_row)
+
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
-            return super().forward(x)
+            return super().forward(x)[..., : self.own_words]
         hidden = x.flatten(0, 1)
         # The weight is used inside of forward, where FSDP2 has gathered it.
         loss, by_hidden, by_weight = _loss_and_gradients(hidden, targets.flatten(), self)
@@ -96,6 +103,8 @@ def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Te
 
 def _to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
     """The loss of some tokens; their logits are overwritten by their gradients."""
+    if head.own_words < logits.shape[1]:
+        logits[:, head.own_words :] = -torch.inf
     peak = logits.amax(-1).float()
     if head.group is not None:
         peak = sum_over(head.group, peak, "max")

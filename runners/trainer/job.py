@@ -11,6 +11,7 @@ from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
 from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 
@@ -151,6 +152,10 @@ def parse_job(text: str) -> Job:
         raise JobMalformed(str(error)) from error
 
 
+# What models may have beyond plain layers and mixtures of experts.
+SHAPES = frozenset({Shape.HEAD_DIM})
+
+
 def require_supported(job: Job) -> None:
     """Raise InvalidValue naming everything that the trainer cannot run as asked; memory is not judged."""
     checks = Checks()
@@ -163,6 +168,8 @@ def require_supported(job: Job) -> None:
 
 def _check_features(job: Job, checks: Checks) -> None:
     plan, schedule = job.plan, job.plan.schedule
+    for shape in sorted(job.model.shapes - SHAPES):
+        checks.require(False, f"model.{shape}", "the trainer has no such layers, and would run another model")
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
     told = f"{plan.context} has fused kernels for cpu and cuda; on xpu use ulysses"
     checks.require(not blocks or job.device is not DeviceKind.XPU, "plan.context", told)
@@ -206,6 +213,12 @@ def _check_pipeline(job: Job, checks: Checks) -> None:
     pp, vpp, layers, schedule = job.plan.pp, job.plan.vpp, job.model.layers, job.plan.schedule
     batches = job.plan.grad_accum_steps
     checks.require(pp * vpp <= layers, "plan.pp", f"pp({pp}) * vpp({vpp}) is above layers({layers})")
+    first, last = job.plan.first_stage_less_layers, job.plan.last_stage_less_layers
+    if first or last:
+        ends = f"first_stage_less_layers({first}), last_stage_less_layers({last})"
+        between, rest = divmod(layers + first + last, pp * vpp)
+        told = f"{ends}: layers({layers}) and both do not come out in pp({pp}) * vpp({vpp}) chunks of at least one"
+        checks.require(pp > 1 and rest == 0 and between > max(first, last), "plan.pp", told)
     # torch's Schedule1F1B refuses fewer micro-batches than stages; GPipe does not.
     told = f"{schedule} needs grad_accum_steps({batches}) of at least pp({pp})"
     checks.require(schedule is Schedule.GPIPE or pp == 1 or batches >= pp, "plan.grad_accum_steps", told)

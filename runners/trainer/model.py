@@ -89,10 +89,10 @@ class Attention(nn.Module):
         self.rotary = spec.position is Position.ROPE
         self.places = places
         self.attend: Attend = attend_causally
-        self.query = nn.Linear(spec.hidden, spec.hidden, bias=False)
+        self.query = nn.Linear(spec.hidden, spec.query_width, bias=False)
         self.key = nn.Linear(spec.hidden, spec.kv_width, bias=False)
         self.value = nn.Linear(spec.hidden, spec.kv_width, bias=False)
-        self.output = nn.Linear(spec.hidden, spec.hidden, bias=False)
+        self.output = nn.Linear(spec.query_width, spec.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
 
     Takes token ids when first, else hidden states; returns hidden states, when last the loss of the targets (see Head),
     or without targets logits. places: where in the sequence its tokens stand; experts: which ones it holds; both
-    default to all."""
+    default to all. rows: of embedding and head, the vocabulary's and what pads it."""
 
     def __init__(
         self,
@@ -199,23 +199,25 @@ class Transformer(nn.Module):
         experts: range | None = None,
         router: Router = Router.LEARNED,
         imbalance: float | None = None,
+        rows: int | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
+        rows = spec.vocab_rows(1) if rows is None else rows
         self.places = places or (range(spec.seq_len),)
         # By the parameter's name; those that are whole on every rank have none.
         self.cuts: dict[str, Cut] = {}
         # Names of those that are, but of whose gradient tensor parallelism leaves a part on each.
         self.partial_gradients: set[str] = set()
         learned = first and spec.position is Position.LEARNED
-        self.embedding: nn.Module | None = nn.Embedding(spec.vocab, spec.hidden) if first else None
+        self.embedding: nn.Module | None = nn.Embedding(rows, spec.hidden) if first else None
         self.position: nn.Module | None = nn.Embedding(spec.seq_len, spec.hidden) if learned else None
         self.layers: nn.ModuleDict = nn.ModuleDict()
         for index in range(spec.layers) if layers is None else layers:
             held = range(spec.experts) if experts is None else experts
             self.layers[str(index)] = Layer(spec, self.places, held, router, imbalance)
         self.norm = build_norm(spec) if last else None
-        self.head = Head(spec.hidden, spec.vocab) if last else None
+        self.head = Head(spec.hidden, rows, spec.vocab) if last else None
         # Called with each part before it computes: its weights may still be on their way.
         self.await_weights: Callable[[nn.Module], None] = lambda _: None
         self.tie()
@@ -268,14 +270,15 @@ def is_of_norm(name: str) -> bool:
 def initial_values(
     spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device, experts: range = range(0)
 ) -> Tensor:
-    """The whole parameter at the start of training, in float32, the same on every rank of one device kind. experts: of
-    which the parameter is the stack."""
+    """The whole parameter at the start of training, in float32, the same on every rank of one device kind. Rows that
+    pad the vocabulary are 0. experts: of which the parameter is the stack."""
     if is_of_norm(name):
         return torch.full(shape, float(name.endswith("weight")), device=device)
     if name == "head.weight" and spec.tied_head:
         name = "embedding.weight"
-    values = torch.empty(shape, device=device)
-    parts = values.chunk(len(experts)) if experts else [values]
+    values = torch.zeros(shape, device=device)
+    words = values[: spec.vocab] if name in ("embedding.weight", "head.weight") else values
+    parts = values.chunk(len(experts)) if experts else [words]
     names = [f"{name}.{number}" for number in experts] or [name]
     for part, own_name in zip(parts, names, strict=True):
         part.normal_(0.0, INITIAL_STD, generator=torch.Generator(device).manual_seed(stream(seed, own_name)))

@@ -24,7 +24,6 @@ from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
     Pipeline,
-    cut_layers,
     note_passes,
     stages_of,
 )
@@ -41,6 +40,7 @@ from meshtune.runners.trainer.parallel.sharding import (
 from meshtune.runners.trainer.parallel.tensor import shard_tensors
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.plan import Recompute, Schedule
+from meshtune.search_spaces.stages import layers_of_chunk
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
 # Matrix products, the fused attention kernels, and collectives. All-gathers are not among them: their results are as
@@ -97,6 +97,11 @@ def synthetic_batch(job: Job, step: int) -> Tensor:
     return torch.randint(0, job.model.vocab, shape, generator=generator)
 
 
+def _own_experts(experts: int, ranks: int, rank: int) -> range:
+    """Even shares, as expert parallelism asks for."""
+    return range(rank * experts // ranks, (rank + 1) * experts // ranks)
+
+
 def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
@@ -106,13 +111,14 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     with torch.device("meta"), default_dtype(dtype):
         model = Transformer(
             spec,
-            cut_layers(spec.layers, stages, stage),
+            layers_of_chunk(plan, spec.layers, stage),
             first=stage == 0,
             last=stage == stages - 1,
             places=places_of(plan, mesh.cp.get_local_rank(), spec.seq_len),
-            experts=cut_layers(spec.experts, plan.ep, mesh.ep.get_local_rank()),
+            experts=_own_experts(spec.experts, plan.ep, mesh.ep.get_local_rank()),
             router=job.router,
             imbalance=job.imbalance,
+            rows=spec.vocab_rows(plan.tp) * plan.tp,
         )
     if plan.tp > 1:
         shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)

@@ -88,6 +88,12 @@ class Workload(ABC):
     def framework(self) -> FrameworkProfile:
         """What the physics needs to know of it."""
 
+    @property
+    def program(self) -> str:
+        """The name of the user's program that its jobs run, by which measurements of one are told from another's; ""
+        where the kind of the workload and its framework say all."""
+        return ""
+
     def problems_with(self, model: ModelSpec) -> list[Problem]:
         """Why its options do not go with the model, by option."""
         return []

@@ -34,8 +34,10 @@ from meshtune.runners.workloads.base import (
     outcome_without_result,
 )
 from meshtune.runners.workloads.config_file import Choice, ConfigFile, Template, code_of, parse_template, word
+from meshtune.runners.workloads.program import program_of
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.columns import BoolColumn, Capabilities, Columns, Constraint, code
+from meshtune.search_spaces.columns import EVEN_ALONE, BoolColumn, Capabilities, Columns, Constraint, code
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.physics import framework_profiles
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
@@ -78,6 +80,7 @@ def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabili
     those it takes is for the spec's `space` to say."""
     # Stage 0 is what every stage is where there is nothing to shard over.
     stages = {0, 1, 2, 3} if "zero_stage" not in fixed else {0, fixed["zero_stage"]}
+    ends = fixed.get("first_stage_less_layers"), fixed.get("last_stage_less_layers")
     return Capabilities(
         schedules=frozenset({fixed["schedule"]} if "schedule" in fixed else Schedule),
         recompute=frozenset({fixed["recompute"]} if "recompute" in fixed else Recompute),
@@ -90,6 +93,8 @@ def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabili
         choice_of_sequence_parallel="sequence_parallel" not in fixed or not fixed["sequence_parallel"],
         expert_parallel="ep" in told,
         experts=True,
+        stage_splits=None if ends[0] is None or ends[1] is None else EVEN_ALONE | {(ends[0], ends[1])},
+        shapes=frozenset(Shape),
         rules=tuple(_rule(name, value) for name, value in fixed.items()),
     )
 
@@ -100,6 +105,8 @@ _IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
     "sequence_parallel": lambda c: c["tp"] == 1,
     "schedule": lambda c: c["pp"] == 1,
     "vpp": lambda c: c["pp"] == 1,
+    "first_stage_less_layers": lambda c: c["pp"] == 1,
+    "last_stage_less_layers": lambda c: c["pp"] == 1,
     "context": lambda c: c["cp"] == 1,
     "recompute_interval": lambda c: c["recompute"] == code("recompute", Recompute.NONE),
 }
@@ -203,12 +210,17 @@ class CommandWorkload(Workload):
     @property
     def capabilities(self) -> Capabilities:
         able = capabilities_of(self._fixed, self._told)
-        return replace(able, rules=(*able.rules, *_worded_rules(self._choices)))
+        pads = self.framework.vocab_multiple > 1
+        return replace(able, uneven_vocab=pads, rules=(*able.rules, *_worded_rules(self._choices)))
 
     @property
     def framework(self) -> FrameworkProfile:
         framework = FRAMEWORKS[self._options.framework]
         return framework if self._options.dtype is None else replace(framework, dtype=self._options.dtype)
+
+    @property
+    def program(self) -> str:
+        return program_of(self._options.command)
 
     def job(self, request: JobRequest) -> JobSpec:
         """The job that runs the script. incumbent_step_time_s changes nothing: a script decides nothing by itself.

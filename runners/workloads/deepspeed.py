@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
@@ -21,6 +21,7 @@ from meshtune.runners.dialects.deepspeed import (
     Dtype,
     capabilities,
     config_of,
+    offloads_optimizer,
 )
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
@@ -86,10 +87,11 @@ class DeepSpeedWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
+        known = replace(DEEPSPEED, host_optimizer=offloads_optimizer(self._options))
         if self._options.dtype is Dtype.FLOAT32:
             # Four bytes of everything, and no second copy of the weights.
             return replace(
-                DEEPSPEED,
+                known,
                 name="DeepSpeed, float32",
                 dtype=str(Dtype.FLOAT32),
                 weight_bytes=4,
@@ -100,7 +102,11 @@ class DeepSpeedWorkload(Workload):
                 reduce_bytes=4,
                 gather_bytes=4,
             )
-        return replace(DEEPSPEED, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))
+        return replace(known, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))
+
+    @property
+    def program(self) -> str:
+        return self._options.module or PurePath(self._options.script).name
 
     def job(self, request: JobRequest) -> JobSpec:
         """A script decides nothing by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress, and

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
@@ -17,6 +17,7 @@ from meshtune.runners.dialects.megatron.arguments import (
     MegatronOptions,
     arguments_of,
     left_out_of_trials,
+    vocab_multiple,
 )
 from meshtune.runners.dialects.megatron.dialect import LAUNCH_FILE, capabilities_of, render_files
 from meshtune.runners.documents import read_value
@@ -42,6 +43,8 @@ PATTERNS = Patterns(
         ),
     }
 )
+# 8-bit products by Transformer Engine: today's argument, and those of releases before core 0.7.
+EIGHT_BIT_FLAGS = ("--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
 # Megatron's default is 0.1.
 _NO_DROPOUT = (("0",), ("0.0",))
 # DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
@@ -56,21 +59,31 @@ class MegatronWorkload(Workload):
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities_of(self._options.flavour)
+        return capabilities_of(self._options)
 
     @property
     def framework(self) -> FrameworkProfile:
         """The physics of this Megatron with these arguments; what overlaps is asked for by them."""
         given, dtype = self._options.given, str(self._options.dtype)
+        multiple = vocab_multiple(self._options) or MEGATRON_DEEPSPEED.vocab_multiple
         if self._options.through_deepspeed:
-            return replace(MEGATRON_DEEPSPEED, name=f"Megatron-DeepSpeed, {dtype}", dtype=dtype)
+            name = f"Megatron-DeepSpeed, {dtype}"
+            return replace(MEGATRON_DEEPSPEED, name=name, dtype=dtype, vocab_multiple=multiple)
         known = MEGATRON_CORE[dtype]
         return replace(
             known,
             overlapped_gradients="--overlap-grad-reduce" in given,
             overlapped_gathers="--overlap-param-gather" in given,
+            overlaps_experts="--overlap-moe-expert-parallel-comm" in given,
+            host_optimizer="--optimizer-cpu-offload" in given,
+            eight_bit_products=any(name in given for name in EIGHT_BIT_FLAGS),
+            vocab_multiple=multiple,
             kept=replace(known.kept, dropout=given.get("--hidden-dropout") not in _NO_DROPOUT),
         )
+
+    @property
+    def program(self) -> str:
+        return PurePath(self._options.script).name
 
     def job(self, request: JobRequest) -> JobSpec:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""

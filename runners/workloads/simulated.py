@@ -21,6 +21,7 @@ from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
     FSDP,
@@ -67,6 +68,9 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
             choice_of_sequence_parallel=True,
             expert_parallel=True,
             experts=True,
+            stage_splits=None,
+            uneven_vocab=True,
+            shapes=frozenset({Shape.HEAD_DIM}),
         ),
     ),
     Code.NANOTRON: (
@@ -77,6 +81,7 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
             zero_stages=frozenset({0, 1}),
             zero_stages_with_pp=frozenset({0, 1}),
             choice_of_sequence_parallel=True,
+            uneven_vocab=True,
         ),
     ),
     # No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
@@ -86,6 +91,7 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
             recompute=frozenset({Recompute.NONE, Recompute.FULL}),
             zero_stages=frozenset({0, 2, 3}),
             zero_stages_with_pp=frozenset(),
+            shapes=frozenset(Shape),
         ),
     ),
     Code.TRAINER: (TRAINER_FLOAT32, TorchWorkload({}).capabilities),

@@ -19,6 +19,7 @@ from meshtune.runners.processes.gang import log_path
 from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, first_cause, read_failures, silent_ranks
 from meshtune.runners.trainer.job import (
     JOB_FILE,
+    SHAPES,
     Dtype,
     Job,
     JobMalformed,
@@ -120,6 +121,10 @@ class TorchWorkload(Workload):
             expert_parallel=True,
             experts=True,
             kv_replication=True,
+            stage_splits=None,
+            # runners/trainer/parallel/tensor.py gives the last ranks fewer rows.
+            uneven_vocab=True,
+            shapes=SHAPES,
             rules=(_SLICES, _KERNELS),
         )
 

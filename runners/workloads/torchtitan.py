@@ -71,6 +71,11 @@ class TorchtitanWorkload(Workload):
             )
         return TORCHTITAN
 
+    @property
+    def program(self) -> str:
+        """The release, and the module of the user's own models where one is named."""
+        return " ".join((str(self._options.release), *self._options.given.get("--module", ())))
+
     def job(self, request: JobRequest) -> JobSpec:
         """torchtitan cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress, and
         InvalidValue where the user's TOML cannot be read."""

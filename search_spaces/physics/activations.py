@@ -3,6 +3,10 @@
 Counted tensor by tensor as in Korthikanti et al. 2022, section 4.1. A value lies in one of three places: inside of the
 blocks (heads and feed-forward, cut by tp), between them (cut by tp under sequence parallelism, else whole on every
 rank), or gathered at the entrance of a block (always whole). cp cuts the sequence everywhere.
+
+Where layers are of several kinds (`model.layer_kinds`), what is kept is the mean of them, weighed by their share of the
+layers, on every stage; what one layer holds while it computes is that of the largest. A window keeps what full
+attention keeps, and no fewer scores where these are kept.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, Columns, FloatColumn, IntColumn
-from meshtune.search_spaces.model import Activation, ModelSpec, Norm
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, layer_kinds
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import ContextParallel, Recompute
 from meshtune.search_spaces.routing import rank_loads
@@ -45,6 +49,19 @@ def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
 
 
 def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:
+    """Of a layer of the model, see above where they differ."""
+    kinds = [(count / model.layers, _bytes_of_kind(kind, framework, columns)) for count, kind in layer_kinds(model)]
+    each = [layer for _, layer in kinds]
+    return LayerBytes(
+        kept=np.sum([share * layer.kept for share, layer in kinds], axis=0),
+        again=np.maximum.reduce([layer.again for layer in each]),
+        gradients=np.maximum.reduce([layer.gradients for layer in each]),
+        products=np.sum([share * layer.products for share, layer in kinds], axis=0),
+        between=each[0].between,
+    )
+
+
+def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:
     tokens = tokens_per_rank(model, columns)
     tp = columns["tp"].astype(np.float64)
     split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)
@@ -57,13 +74,15 @@ def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns)
         [whole, np.minimum(selective, whole), np.minimum(between, whole)],
     )
     kept = whole + (light - whole) / columns["recompute_interval"]
-    inner = (
-        max(1, model.top_k) * expert_load(model, framework, columns["ep"]) * model.ffn * (model.activation.matrices - 1)
-    )
+    asked = max(1, model.top_k) * expert_load(model, framework, columns["ep"]) * model.ffn
+    inner = (asked + model.shared_ffn) * (model.activation.matrices - 1)
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
     gathering = _gathering(model, framework, columns, tokens, tp, split)
     gradients = np.maximum(gradients, gathering)
-    products = tokens * framework.activation_bytes * ((inner + model.hidden + 2 * model.kv_width) / tp) + 2 * between
+    attention = (model.query_width + model.kv_width + model.value_width) / tp
+    products = (
+        tokens * framework.activation_bytes * (inner / tp + attention + _latent_width(model) / split) + 2 * between
+    )
     return LayerBytes(kept, whole - light, gradients, products, between)
 
 
@@ -80,7 +99,7 @@ def _gathering(
     0 otherwise."""
     width = framework.activation_bytes
     gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
-    every = 2 * columns["cp"] * model.kv_width / tp * width
+    every = columns["cp"] * (model.kv_width + model.value_width) / tp * width
     entrance = np.ones_like(tp) if framework.kept.gathered_inputs else split
     gone = _feed_forward(model, framework, columns, tp, entrance)
     return np.where(gathers, tokens * (3 * every + model.hidden * width - gone), 0.0)
@@ -96,20 +115,35 @@ def _whole(
 ) -> FloatColumn:
     """Without recomputation: 34 s b h of Korthikanti et al. for a GPT with dropout, and 5 a s^2 b unfused."""
     kept, width = framework.kept, framework.activation_bytes
-    hidden, narrow = model.hidden, model.kv_width
+    hidden = model.hidden
     entrance = np.ones_like(tp) if kept.gathered_inputs else split
     # The two norms' inputs; what they return, which is what the blocks' first products read.
     between = (2 * hidden * (width + _norm_bytes(model, framework)) + kept.dropout * 2 * hidden * MASK_BYTES) / split
     between = between + hidden * width / entrance
+    # Latent attention's narrow vectors, which each rank has of its tokens between the blocks: what their norms read and
+    # return.
+    between = between + 2 * _latent_width(model) * width / split
     # Query and what attention returns; key and value; a row of the softmax's logarithms per head.
+    read, answer = model.kv_width + _kept_value_width(model), model.answer_width
     attention = (
-        (2 + kept.attention_copies) * hidden * width
-        + (2 + 2 * kept.key_value_copies) * narrow * width
+        (model.query_width + (1 + kept.attention_copies) * answer) * width
+        + (1 + kept.key_value_copies) * read * width
         + (model.heads * FLOAT32_BYTES if framework.fused_attention else 0)
     ) / tp
     if not framework.fused_attention:
         attention = attention + _scores(model, framework) / tp
     return tokens * (between + attention + _feed_forward(model, framework, columns, tp, entrance))
+
+
+def _latent_width(model: ModelSpec) -> int:
+    return model.latent_attention.latent_width if model.latent_attention else 0
+
+
+def _kept_value_width(model: ModelSpec) -> int:
+    """Values. Of latent attention they are a view of what made them with the keys' part without a position, which
+    stays whole while keys are copied (Megatron-LM d98e8a64, core/transformer/multi_latent_attention.py)."""
+    latent = model.latent_attention
+    return model.value_width + (model.heads * latent.qk_nope_head_dim if latent else 0)
 
 
 def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:
@@ -129,13 +163,15 @@ def _feed_forward(
     inner = model.ffn * width * (2 * model.activation.matrices - 2 - fused)
     if model.experts == 0:
         return hidden * width / entrance + inner / tp
+    # Shared experts read the block's input, and are cut by tp as a dense block is.
+    shared = model.shared_ffn * width * (2 * model.activation.matrices - 2 - fused) / tp
     # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32. Those
     # that came from other ranks are of the fullest one.
     load = expert_load(model, framework, columns["ep"])
     asked = np.where(columns["ep"] > 1, 2 + 2 * load, 3.0)
     routing = 2 * model.experts * FLOAT32_BYTES + model.experts * width + model.top_k * 6 * INDEX_BYTES
     per_copy: FloatColumn = asked * hidden * width + load * inner / tp
-    return hidden * width / entrance + model.top_k * per_copy + routing
+    return hidden * width / entrance + shared + model.top_k * per_copy + routing
 
 
 def expert_load(model: ModelSpec, framework: FrameworkProfile, ep: IntColumn | FloatColumn) -> FloatColumn:
@@ -166,13 +202,14 @@ def _selective(
     # In a ring the answers over each other rank's keys are kept: the last rank's, the fullest, are whole.
     ring = columns["context"] == CONTEXTS.index(ContextParallel.RING)
     answers = np.where(ring, columns["cp"], 1)
-    attention = hidden / split + ((1 + answers) * hidden + 2 * model.kv_width) / tp + hidden + summed
+    inside = model.query_width + answers * model.answer_width + model.kv_width + model.value_width
+    attention = hidden / split + (inside / tp + _latent_width(model) / split) + hidden + summed
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
         load = expert_load(model, framework, columns["ep"])
         experts = model.top_k * hidden * (3 + 2 * (columns["ep"] > 1) * load)
-        inner = model.top_k * load * model.ffn * (model.activation.matrices - 1) / tp
+        inner = (model.top_k * load * model.ffn + model.shared_ffn) * (model.activation.matrices - 1) / tp
         return tokens * width * (attention + outside + experts + inner)
     inner = model.ffn * (model.activation.matrices - 1) / tp + hidden + summed
     return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)

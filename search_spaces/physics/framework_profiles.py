@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.columns import FloatColumn, IntColumn
+from meshtune.search_spaces.model import ModelSpec
 
 # Of the built-in trainer's loss: chunks of tokens, and the fewest tokens of one (runners/trainer/head.py).
 LOSS_CHUNKS = 8
@@ -52,7 +56,7 @@ class FrameworkProfile:
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     name: str
-    # Number format of the matrix products; selects the device's peak.
+    # Number format of the computing copy; selects the device's peak.
     dtype: str
     # Bytes per weight: of the computing copy; of accumulated gradients; of AdamW's state with a float32 master copy.
     weight_bytes: float
@@ -67,26 +71,39 @@ class FrameworkProfile:
     gather_bytes: float
     # Bytes per logit at the loss's peak, all copies together.
     logit_bytes: float
+    # The layers' products run in 8 bits where the device has a rate for them.
+    eight_bit_products: bool = False
     # The matrix of attention scores is never kept (Dao et al. 2022).
     fused_attention: bool = True
     # The reduction of gradients runs beside the backward pass.
     overlapped_gradients: bool = True
+    # ZeRO 1 sums whole gradients on every rank, after the backward pass.
+    late_whole_gradients: bool = False
     # ZeRO 2 and 3 without a pipeline reduce the gradients of every micro-batch.
     reduces_every_micro_batch: bool = True
     # Host time to launch a layer's forward pass.
     layer_launch_s: float = 1e-3
     # Delay of each hop of a collective while a pipeline's transfers between nodes are under way.
     pipeline_hop_s: float = 0.0
+    # Host time for each slice that ZeRO 1 cuts: a parameter's for one of the data-parallel ranks.
+    slice_s: float = 0.0
     # Reads or writes of the hidden width in a layer's forward pass outside of products; few with fused kernels.
     hidden_passes: float = 14
     # The backward pass's tensor-parallel all-reduces run beside products.
     overlaps_tensor: bool = False
+    # The experts' all-to-alls run beside another micro-batch's work.
+    overlaps_experts: bool = False
     # Weights that ZeRO 1 and 2 gather arrive beside the forward pass.
     overlapped_gathers: bool = False
+    # The optimizer's state lies in the host's memory, and its processors step (ZeRO-Offload, Ren et al. 2021).
+    host_optimizer: bool = False
     # Products add their gradients up themselves.
     fused_accumulation: bool = False
     # Pipeline stages share the layers out with the head's work counted.
     balances_head: bool = False
+    # The vocabulary is padded to a multiple of so many entries per tensor-parallel rank; 1: cut as it is, the fullest
+    # rank having the most rows. ModelSpec.vocab_multiple overrides it.
+    vocab_multiple: int = 1
     # The load of the busiest expert over the mean (search_spaces/routing.py); 1 where nobody knows it.
     imbalance: float = 1.0
     kept: Kept = Kept()
@@ -95,7 +112,14 @@ class FrameworkProfile:
         checks = Checks()
         numbers = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "float"}
         checks.at_least(0, **numbers)
+        checks.whole(1, vocab_multiple=self.vocab_multiple)
         checks.done()
+
+    def padded_vocab(self, model: ModelSpec, tp: IntColumn | FloatColumn) -> FloatColumn:
+        """Entries of embedding and head with the padding."""
+        degrees = np.asarray(tp, dtype=np.float64)
+        rows: FloatColumn = model.vocab_rows(degrees, self.vocab_multiple) * degrees
+        return rows
 
 
 # The built-in trainer, as its exact estimate counts it (docs/explanation/physics-memory.md): torch's modules save
@@ -143,7 +167,9 @@ TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype
 # which add up and are reduced in float32 (megatron/training/arguments.py, validate_args), masters and moments 12.
 # logit_bytes: 2 of the product and 4 of cross entropy's float32 copy, which softmax and gradient reuse
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
-# unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from.
+# unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple: the
+# default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
+# alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
 _MEGATRON_CORE_BFLOAT16 = replace(
     TRAINER_BFLOAT16,
     name="Megatron-Core, bf16",
@@ -152,6 +178,8 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     overlaps_tensor=True,
     fused_accumulation=True,
     hidden_passes=10,
+    # --make-vocab-size-divisible-by (megatron/training/arguments.py; Megatron-DeepSpeed alike).
+    vocab_multiple=128,
     kept=Kept(),
 )
 # fp16: gradients in 2 bytes, and a float32 copy of them beside the optimizer's 12 (Float16OptimizerWithFloat16Params in
@@ -191,18 +219,22 @@ MEGATRON_DEEPSPEED = replace(
 )
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
 # in optim/gradient_accumulator.py, and 2 of the backward pass's own, which go only after it (or into DDP's buckets,
-# with ZeRO 0). logit_bytes: models/llama.py casts to float32 (2 + 4), parallel/tensor_parallel/functional.py subtracts
-# the maximum into a copy (4). Keys and values: attention keeps them rotated, and the product they were cut from stays.
+# with ZeRO 0). late_whole_gradients: trainer.py calls sync_gradients_across_dp with reduce_scatter=False where ZeRO 1
+# has taken the place of DDP. slice_s: all_gather_coalesced in distributed.py cuts every parameter in Python into a
+# slice for each rank and copies each; these lines took 7.8 us a slice on a CPU (huggingface/nanotron at 2411b022).
+# logit_bytes: models/llama.py casts to float32 (2 + 4), parallel/tensor_parallel/functional.py subtracts the maximum
+# into a copy (4). Keys and values: attention keeps them rotated, and the product they were cut from stays.
 NANOTRON = replace(
     TRAINER_BFLOAT16,
     name="nanotron, bf16",
     overlapped_gathers=False,
     gradient_bytes=6,
     logit_bytes=10,
-    overlapped_gradients=False,
+    late_whole_gradients=True,
     layer_launch_s=1.7e-3,
     hidden_passes=20,
     pipeline_hop_s=2.1e-4,
+    slice_s=7.8e-6,
     balances_head=True,
     kept=Kept(key_value_copies=1, late_buffers=True),
 )

@@ -3,31 +3,33 @@
 A roofline with an efficiency that depends on the shapes a rank sees: matrix products at a share of the sustained rate
 that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and collectives over the
 links. Launching is counted beside it: a layer cannot be faster than the host that launches it. Of ranks that share the
-experts the fullest one counts, for all wait for it. Not modelled: congestion beyond a constant, other jobs.
-
-Collectives follow the alpha-beta model over the tiers of a cluster. Ranks are laid out with tp fastest, then cp, dp and
-pp (as Megatron-LM and the built-in trainer do), so a group of n ranks `stride` apart has some members in a node and the
-rest elsewhere. Over several nodes they are hierarchical: inside the node first, then every member with the share of the
-network that is its own, so groups of a node that work at once share its NICs.
+experts the fullest one counts, for all wait for it. Where layers are of several kinds (`model.layer_kinds`), a layer is
+their mean, weighed by their share of the model's layers, on every stage. Not modelled: congestion beyond a constant,
+other jobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.cluster import DeviceSpec
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
+from meshtune.search_spaces.layer_shapes import CutSide, Product
+from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load
 from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute
 
 # What a long, well-shaped matrix product reaches of the peak where the device's description does not say.
 SUSTAINED_SHARE = 0.8
+# The same of fused attention: kernels of FlashAttention-2 reach a third of an H100's peak and two thirds of an A100's.
+ATTENTION_SHARE = 0.5
+EIGHT_BITS = "float8"
 # Values of the feed-forward width are read and written once each by the activation.
 FFN_PASSES = 2
 # Over the scores where attention is not fused: product, mask, softmax, dropout, product (Dao et al. 2022, section 2.2).
@@ -40,85 +42,6 @@ BACKWARD_LAUNCHES = 1.5
 FUSED_BACKWARD = 2.5
 # The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
 CORNER = 8
-# Where a cluster names no link, a group costs nothing: `search_spaces.physics.training` says what is missing.
-FREE = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e30)
-Number = Any  # a float or a FloatColumn
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """The links of a cluster as far as a training code gets to use them."""
-
-    cluster: ClusterSpec
-    constants: Constants
-
-    def all_reduce_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
-        """Seconds to sum `size_bytes` over groups of `n` ranks `stride` apart, each rank then holding all."""
-        return 2.0 * self.gather_s(size_bytes, n, stride)
-
-    def gather_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
-        """Seconds of an all-gather, or of a reduce-scatter, of `size_bytes` in all.
-
-        A ring (Thakur et al. 2005): (n - 1) alpha + (n - 1) / n * S / B, all hops as slow as those between nodes where
-        there are such. Bytes go over both tiers: inside a node as in a ring of its members, between nodes as in one of
-        the nodes with S / members bytes each.
-        """
-        inner, outer, near_alpha, near_bandwidth, far_alpha, far_bandwidth = self._tiers(n, stride)
-        near = (inner - 1) / inner * size_bytes / near_bandwidth
-        hop = np.where(outer > 1, far_alpha * self.constants.network_latency_factor, near_alpha)
-        far = (outer - 1) / outer * size_bytes / (inner * far_bandwidth) + (n - 1) * hop
-        result: FloatColumn = near + far + self.constants.collective_overhead_s * (np.asarray(n) > 1)
-        return result
-
-    def all_to_all_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
-        """Seconds until every rank has sent its `size_bytes`, an equal part to each of the `n` ranks."""
-        inner, outer, near_alpha, near_bandwidth, far_alpha, far_bandwidth = self._tiers(n, stride)
-        near = (inner - 1) * near_alpha + (inner - 1) / n * size_bytes / near_bandwidth
-        far = (outer - 1) * far_alpha + (n - inner) / n * size_bytes / far_bandwidth
-        result: FloatColumn = near + far + self.constants.collective_overhead_s * (np.asarray(n) > 1)
-        return result
-
-    def send_s(self, size_bytes: Number, stages: Number, stride: Number) -> FloatColumn:
-        """Seconds to send `size_bytes` to the next of `stages` pipeline stages, whose ranks lie `stride` apart. The
-        slowest boundary counts: between nodes as soon as the stages do not fit one node."""
-        inside = stages * stride <= self.cluster.devices_per_node
-        near_alpha, near_bandwidth = self._near(stages, stride)
-        far_alpha, far_bandwidth = self._far(self._members(stages, stride)[1], stages * stride)
-        near = near_alpha + size_bytes / near_bandwidth
-        far = far_alpha * self.constants.network_latency_factor + size_bytes / far_bandwidth
-        result: FloatColumn = np.where(inside, near, far)
-        return result
-
-    def _tiers(self, n: Number, stride: Number) -> tuple[FloatColumn, ...]:
-        """The members, see `_members`, and latency and bandwidth inside a node and beyond."""
-        inner, outer = self._members(n, stride)
-        return (inner, outer, *self._near(inner, stride), *self._far(outer, n * stride))
-
-    def _members(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
-        """The ranks of a group that share a node, and the nodes that the group spreads over."""
-        inner = np.clip(self.cluster.devices_per_node // np.asarray(stride), 1, n).astype(np.float64)
-        return inner, n / inner
-
-    def _near(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
-        """Latency and bandwidth inside a node: of the module's link where the group fits a module."""
-        node = self.cluster.node_link or FREE
-        module = self.cluster.module_link or node
-        within = np.asarray(n * stride) <= self.cluster.devices_per_module
-        alpha = np.where(within, module.latency_s, node.latency_s)
-        bandwidth = np.where(within, module.bandwidth_bytes_per_s, node.bandwidth_bytes_per_s)
-        return alpha, bandwidth * self.constants.node_efficiency
-
-    def _far(self, nodes: Number, span: Number) -> tuple[FloatColumn, FloatColumn]:
-        """Latency and bandwidth per device between `nodes`: of the rack's link where the group, over `span` devices
-        from its first to its last, leaves a rack."""
-        network = self.cluster.network_link or FREE
-        rack = self.cluster.rack_link or network
-        in_rack = self.cluster.nodes_per_rack * self.cluster.devices_per_node
-        leaves = (np.asarray(span) > in_rack) & (in_rack > 0)
-        crowd = 1 + self.constants.congestion * np.log2(np.maximum(nodes, 1))
-        alpha = np.where(leaves, rack.latency_s, network.latency_s)
-        bandwidth = np.where(leaves, rack.bandwidth_bytes_per_s, network.bandwidth_bytes_per_s)
-        return alpha, bandwidth * self.constants.network_efficiency / crowd
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +92,25 @@ class Rank:
 
     @property
     def products_per_s(self) -> float:
+        """FLOP/s of the layers' matrix products."""
+        framework = self.training.framework
+        eight = framework.eight_bit_products and EIGHT_BITS in self.device.peak_flops
+        return self._sustained(EIGHT_BITS if eight else framework.dtype) * self.constants.matmul_efficiency
+
+    @property
+    def head_per_s(self) -> float:
+        """FLOP/s of the head's product, in 16 bits where the layers' are in 8 (Micikevicius et al. 2022)."""
+        return self._sustained(self.training.framework.dtype) * self.constants.matmul_efficiency
+
+    @property
+    def attention_per_s(self) -> float:
+        """FLOP/s of fused attention."""
         dtype = self.training.framework.dtype
-        sustained = self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
-        return sustained * self.constants.matmul_efficiency
+        reached = self.device.attention_flops.get(dtype, ATTENTION_SHARE * self.device.peak_flops[dtype])
+        return reached * self.constants.attention_efficiency
+
+    def _sustained(self, dtype: str) -> float:
+        return self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
 
     @property
     def bytes_per_s(self) -> float:
@@ -185,25 +124,48 @@ class Rank:
 
     @property
     def dense_weights(self) -> FloatColumn:
-        """Weights of one layer's attention and, without experts, feed-forward block."""
-        model = self.training.model
-        block = 0 if model.experts else model.feed_forward_parameters
-        return (model.attention_parameters + block) / self.columns["tp"] + model.hidden * model.experts
+        """Weights of one layer's attention and, without experts, feed-forward block; the mean over kinds of layers."""
+        tp, model = self.columns["tp"], self.training.model
+        weights = np.zeros_like(tp)
+        for count, kind in layer_kinds(model):
+            whole = kind.whole_attention_parameters
+            block = kind.shared_parameters if kind.experts else kind.feed_forward_parameters
+            own = (kind.attention_parameters - whole + block) / tp + whole + kind.hidden * kind.experts
+            weights = weights + count / model.layers * own
+        return weights
 
     @property
     def expert_weights(self) -> FloatColumn:
-        """Weights of one layer's experts on one rank."""
+        """Weights of one layer's experts on one rank; the mean over kinds of layers."""
         model, c = self.training.model, self.columns
-        return model.experts * model.feed_forward_parameters / (c["ep"] * c["tp"])
+        share = model.expert_layers / model.layers
+        return share * model.experts * model.feed_forward_parameters / (c["ep"] * c["tp"])
 
     def head_s(self) -> FloatColumn:
-        """Forward and backward through the output projection and the loss, on the last stage."""
-        model = self.training.model
-        logits = self.tokens * model.vocab / self.columns["tp"]
-        traffic = LOGIT_PASSES * logits * self.training.framework.logit_bytes
-        return 3 * 2 * logits * model.hidden / self.products_per_s + traffic / self.bytes_per_s
+        """Forward and backward through the output projection and the loss, on the last stage; and through what predicts
+        further tokens there: each a layer, a projection of two hidden states and the head again, all counted as
+        computing."""
+        model, framework = self.training.model, self.training.framework
+        logits = self.tokens * framework.padded_vocab(model, self.columns["tp"]) / self.columns["tp"]
+        traffic = LOGIT_PASSES * logits * framework.logit_bytes
+        head = 3 * 2 * logits * model.hidden / self.head_per_s + traffic / self.bytes_per_s
+        if model.mtp_layers == 0:
+            return head
+        projection = 3 * self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens)
+        return head + model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
 
     def layer(self) -> LayerTime:
+        """Of a layer of the model, see above where they differ."""
+        model = self.training.model
+        kinds = [(count / model.layers, self._of(kind)._layer()) for count, kind in layer_kinds(model)]
+        parts = (field.name for field in fields(LayerTime))
+        return LayerTime(**{part: sum(share * getattr(layer, part) for share, layer in kinds) for part in parts})
+
+    def _of(self, kind: ModelSpec) -> Rank:
+        """The same rank with layers of one kind."""
+        return replace(self, training=replace(self.training, model=kind))
+
+    def _layer(self) -> LayerTime:
         c, framework, constants = self.columns, self.training.framework, self.constants
         full = (c["recompute"] == RECOMPUTES.index(Recompute.FULL)) / c["recompute_interval"]
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
@@ -223,32 +185,49 @@ class Rank:
         return LayerTime(compute + waiting, products + gradients, recompute, tp, cp, ep)
 
     def _products_s(self) -> FloatColumn:
-        """Forward, the matrix products with weights."""
-        model, c, narrow = self.training.model, self.columns, self.constants.narrow_rows
-        attention = 2 * self.tokens * model.attention_parameters / c["tp"]
-        attention = attention * (1 + narrow * (1 / self.tokens + c["tp"] / model.hidden))
+        """Forward, the matrix products with weights. Those that tensor parallelism leaves whole run on the tokens that
+        a rank has between the blocks."""
+        model, c = self.training.model, self.columns
+        attention = sum(
+            self._product_s(product, self.tokens / (self.split if product.cut is CutSide.WHOLE else 1.0))
+            for product in model.attention_products
+        )
         routed = self.routed
         rows = routed * c["ep"] / model.experts if model.experts else routed  # that meet one weight at once
-        block = 2 * routed * model.feed_forward_parameters / c["tp"]
-        block = block * (1 + narrow * (1 / rows + c["tp"] / model.hidden))
-        router = 2 * self.tokens * model.hidden * model.experts
-        return (attention + block + router) / self.products_per_s
+        block = sum(self._product_s(product, rows) for product in model.block_products(model.ffn)) * routed / rows
+        shared = sum(self._product_s(product, self.tokens) for product in model.block_products(model.shared_ffn))
+        router = 2 * self.tokens * model.hidden * model.experts / self.products_per_s
+        result: FloatColumn = attention + block + shared + router
+        return result
+
+    def _product_s(self, product: Product, rows: FloatColumn) -> FloatColumn:
+        """Forward, one product with a weight. A product of m x k by k x n moves (m k + k n + m n) values for m k n
+        multiplications, 1/m + 1/n + 1/k of them: time beyond the multiplications' own goes with the sum over all three
+        sides, in the two products of the backward pass too, where the sides are the same in other places."""
+        tp = self.columns["tp"]
+        inputs = product.inputs / (tp if product.cut is CutSide.INPUTS else 1.0)
+        outputs = product.outputs / (tp if product.cut is CutSide.OUTPUTS else 1.0)
+        narrow = 1 + self.constants.narrow_rows * (1 / rows + 1 / inputs + 1 / outputs)
+        seconds: FloatColumn = 2 * rows * inputs * outputs * narrow / self.products_per_s
+        return seconds
 
     def _elementwise_s(self) -> FloatColumn:
         """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
         model, framework, c = self.training.model, self.training.framework, self.columns
-        block = FFN_PASSES * model.activation.matrices * self.routed * model.ffn / c["tp"]
+        inner = self.routed * model.ffn + self.tokens * model.shared_ffn
+        block = FFN_PASSES * model.activation.matrices * inner / c["tp"]
         values = self.tokens * framework.hidden_passes * model.hidden / self.split + block
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
         return traffic / self.bytes_per_s
 
     def _attention_s(self) -> FloatColumn:
-        """Forward, the products with the scores. Causal masking halves them only where they are fused."""
+        """Forward, the products with the scores. Causal masking halves them, and a window of w of s tokens leaves
+        w (2 s - w) / s^2 of that, only where they are fused."""
         model, c = self.training.model, self.columns
-        flops = 4 * self.tokens * model.seq_len * model.hidden / c["tp"]
+        flops = 2 * self.tokens * model.seq_len * (model.query_width + model.answer_width) / c["tp"]
         if self.training.framework.fused_attention:
-            peak = self.device.peak_flops[self.training.framework.dtype]
-            return flops / 2 / (peak * self.constants.attention_efficiency)
+            seen = min(model.window or model.seq_len, model.seq_len) / model.seq_len
+            return flops / 2 * seen * (2 - seen) / self.attention_per_s
         scores = self.tokens * model.seq_len * model.heads / c["tp"]
         traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes
         return flops / self.products_per_s + traffic / self.bytes_per_s
@@ -269,10 +248,11 @@ class Rank:
         what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A forward pass that is
         repeated repeats its own, and selective recomputation the gathers as well."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
-        kept = 2 * self.tokens * c["cp"] * model.kv_width / c["tp"] * width
+        keys = model.kv_width + model.value_width
+        kept = self.tokens * c["cp"] * keys / c["tp"] * width
         gather = (3 + full + selective) * self.network.gather_s(kept, c["cp"], c["tp"])
         ring = self.exposed_s(gather, (1 + FUSED_BACKWARD) * attention)
-        moved = self.tokens * 2 * (model.hidden + model.kv_width) / c["tp"] * width
+        moved = self.tokens * (model.query_width + model.answer_width + keys) / c["tp"] * width
         exchange = (2 + full) * self.network.all_to_all_s(moved, c["cp"], c["tp"])
         kinds = {ContextParallel.ALL_GATHER: gather, ContextParallel.ULYSSES: exchange, ContextParallel.RING: ring}
         chosen = np.select([c["context"] == CONTEXTS.index(kind) for kind in kinds], list(kinds.values()))
@@ -283,7 +263,8 @@ class Rank:
         model, c = self.training.model, self.columns
         size = self.routed * model.hidden * self.training.framework.transfer_bytes / self.split
         one = self.network.all_to_all_s(size, c["ep"], c["tp"] * c["cp"])
-        return np.where(c["ep"] > 1, (4 + 2 * full) * one, 0.0)
+        shown = np.minimum(self.constants.exposed_reduction, 1.0) if self.training.framework.overlaps_experts else 1.0
+        return np.where(c["ep"] > 1, (4 + 2 * full) * shown * one, 0.0)
 
     def _stalled_s(self, full: FloatColumn) -> FloatColumn:
         """Delay of a layer's collectives, hop by hop, while transfers of a pipeline between nodes are under way."""

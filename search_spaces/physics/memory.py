@@ -14,12 +14,13 @@ from enum import StrEnum
 import numpy as np
 
 from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, FloatColumn, IntColumn
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS, FrameworkProfile
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Schedule
+from meshtune.search_spaces.stages import fewer_layers
 
 
 class MemoryPart(StrEnum):
@@ -61,7 +62,7 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     held = _held(model, framework, columns, stage)
     states = _states(framework, columns, held)
     layer = layer_bytes(model, framework, columns)
-    flight = in_flight(columns, stage) * held.layers / columns["vpp"]
+    flight = layers_in_flight(columns, stage, held.layers)
     tokens = tokens_per_rank(model, columns)
     nothing = np.zeros(len(tokens))
 
@@ -131,6 +132,24 @@ def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
     return fewest
 
 
+def layers_in_flight(columns: Columns, stage: IntColumn, layers: FloatColumn) -> FloatColumn:
+    """The largest number of layers whose activations a pipeline rank holds, over all micro-batches.
+
+    layers: of the rank. Its chunks are alike but for the pipeline's first and last. Interleaved schedules go through
+    them pp micro-batches at a time (Narayanan et al. 2021, 2.2): when a rank holds the most, the first chunk counts pp
+    micro-batches of each full round and up to pp of the next, the last chunk none, where more than pp micro-batches
+    follow. In a V (zbv) that is the last chunk's first micro-batch, all others being the first chunk's."""
+    pp, vpp, count = columns["pp"], columns["vpp"], columns["grad_accum_steps"]
+    flight, (first, last) = in_flight(columns, stage), fewer_layers(columns, stage)
+    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
+    rounds, more = np.divmod(flight, pp * vpp)
+    of_first = np.where(folded, flight - 1, rounds * pp + np.minimum(more, pp))
+    of_last = np.where(folded | (count <= pp), 1, 0)
+    between = (layers + first + last) / vpp
+    result: FloatColumn = np.where(vpp > 1, flight * between - of_first * first - of_last * last, flight * layers)
+    return result
+
+
 def _losses_at_once(framework: FrameworkProfile, columns: Columns) -> IntColumn:
     """The micro-batches between their loss and their backward pass. torch's pipeline holds what the last stage returned
     until then: of all micro-batches under GPipe, of two under zero bubble."""
@@ -142,7 +161,8 @@ def _losses_at_once(framework: FrameworkProfile, columns: Columns) -> IntColumn:
 
 def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
     """Bytes at the loss of the last micro-batch in flight."""
-    tokens, vocab = tokens_per_rank(model, columns), model.vocab / columns["tp"]
+    tokens, vocab = tokens_per_rank(model, columns), framework.padded_vocab(model, columns["tp"]) / columns["tp"]
+    vocab = vocab * (1 + model.mtp_layers)  # each layer for a further token has logits of its own
     at_once = _losses_at_once(framework, columns)
     if framework.kept.chunked_loss:
         chunk = np.minimum(tokens, np.maximum(FEWEST_CHUNK_TOKENS, np.ceil(tokens / LOSS_CHUNKS)))
@@ -156,7 +176,7 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
 
 def _loss_gradients(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
     """Of the head and of the hidden states, which a chunked loss makes: bytes of one micro-batch."""
-    rows: FloatColumn = model.vocab / columns["tp"] + tokens_per_rank(model, columns)
+    rows: FloatColumn = framework.padded_vocab(model, columns["tp"]) / columns["tp"] + tokens_per_rank(model, columns)
     return rows * model.hidden * framework.activation_bytes
 
 
@@ -178,30 +198,53 @@ def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage
     replicas = columns["dp"] * columns["cp"]
     folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
     is_first, is_last = stage == 0, np.where(folded, stage == 0, stage == pp - 1)
-    layers = _layers(model, framework, columns, stage)
-    dense = model.attention_parameters / tp + 2 * model.norm_parameters + model.hidden * model.experts
-    experts = max(1, model.experts) * model.feed_forward_parameters / (tp * ep)
-    if model.experts == 0:
-        dense, experts = dense + experts, np.zeros(len(tp))
+    # Layers that predict further tokens count as layers of the last stage, their projections as its ends.
+    layers = _layers(model, framework, columns, stage) + np.where(is_last, model.mtp_layers, 0)
+    dense, experts, unit = _layer_weights(model, tp, ep)
     shared = model.tied_head & is_first & is_last
-    head = np.where(shared, 0, model.vocab * model.hidden / tp) + model.norm_parameters
-    ends = np.where(is_first, model.embedding_parameters / tp, 0.0) + np.where(is_last, head, 0.0)
+    vocab = framework.padded_vocab(model, tp) * model.hidden / tp
+    positions = (model.embedding_parameters - model.vocab * model.hidden) / tp
+    further = model.mtp_layers * (2 * model.hidden**2 / tp + 3 * model.norm_parameters)
+    # The first of several stages' embedding has a copy where such layers are (Megatron-LM d98e8a64, core/transformer/
+    # multi_token_prediction.py).
+    copied = np.where(is_first, 0.0, vocab) if model.mtp_layers and not model.tied_head else 0.0
+    head = np.where(shared, 0, vocab) + model.norm_parameters + further + copied
+    ends = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
     shards = (ends + layers * dense) / replicas + layers * experts / (replicas / ep)
-    return _Held(layers, ends + layers * (dense + experts), shards, dense + experts, ends, is_last)
+    return _Held(layers, ends + layers * (dense + experts), shards, unit, ends, is_last)
+
+
+def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+    """Weights of one layer on one rank: those that all data-parallel ranks share, those of its experts, both the mean
+    over the kinds of layers; and both together of the largest kind."""
+    dense, experts, units = np.zeros(len(tp)), np.zeros(len(tp)), []
+    for count, kind in layer_kinds(model):
+        whole = kind.whole_attention_parameters
+        own = (kind.attention_parameters - whole + kind.shared_parameters) / tp + whole
+        own = own + kind.layer_norm_parameters + kind.hidden * kind.experts
+        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (tp * (ep if kind.experts else 1))
+        share = count / model.layers
+        units.append(own + blocks)
+        dense = dense + share * (own if kind.experts else own + blocks)
+        experts = experts + share * (blocks if kind.experts else 0.0)
+    return dense, experts, np.maximum.reduce(units)
 
 
 def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> FloatColumn:
     """Layers of a rank. balances_head: the head counts as as many layers as it has weights of one (nanotron)."""
     pp, layers = columns["pp"], model.layers
     if framework.balances_head:
-        total = layers + model.vocab * model.hidden / (model.layer_parameters - 2 * model.norm_parameters)
+        words = framework.padded_vocab(model, columns["tp"])
+        total: FloatColumn = layers + words * model.hidden / (model.layer_parameters - 2 * model.norm_parameters)
         start, end = (np.minimum(np.ceil(total * edge / pp), layers) for edge in (stage, stage + 1))
         return end - start
-    chunks = pp * columns["vpp"]
-    fewest = stage * layers // chunks, (stage + 1) * layers // chunks
-    even = (fewest[1] - fewest[0]) * columns["vpp"]
-    # A chunk of a stage between may have one layer more than the first.
-    return np.where(layers % chunks == 0, even, np.where(stage == 0, layers / pp, np.ceil(layers / pp))).astype(float)
+    chunks, (first, last) = pp * columns["vpp"], fewer_layers(columns, stage)
+    split = layers + columns["first_stage_less_layers"] + columns["last_stage_less_layers"]
+    # Where that does not come out, a chunk of a stage between may have one layer more than the first.
+    rest = np.where(stage == 0, layers / pp, np.ceil(layers / pp))
+    rank: FloatColumn = np.where(split % chunks == 0, split / pp, rest)
+    held: FloatColumn = rank - first - last
+    return held
 
 
 def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:
@@ -215,7 +258,8 @@ def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts
     return {
         MemoryPart.WEIGHTS: weights * framework.weight_bytes,
         MemoryPart.GRADIENTS: gradients * framework.gradient_bytes,
-        MemoryPart.OPTIMIZER: np.where(zero >= 1, shards, whole) * framework.optimizer_bytes,
+        MemoryPart.OPTIMIZER: np.where(zero >= 1, shards, whole)
+        * (0.0 if framework.host_optimizer else framework.optimizer_bytes),
     }
 
 
@@ -242,7 +286,8 @@ def _reducing(training: Training, columns: Columns, held: _Held, *, at_loss: boo
     if framework.kept.fsdp2:
         ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0)
         if not at_loss:
-            ends = ends + training.model.vocab / columns["tp"] * training.model.hidden * framework.gather_bytes
+            rows = framework.padded_vocab(training.model, columns["tp"]) / columns["tp"]
+            ends = ends + rows * training.model.hidden * framework.gather_bytes
     return np.where(where, ends, 0.0)
 
 

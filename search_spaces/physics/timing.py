@@ -14,9 +14,17 @@ import numpy as np
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.layer_time import LayerTime, Network, Rank
+from meshtune.search_spaces.physics.layer_time import LayerTime, Rank
+from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
+from meshtune.search_spaces.stages import fewer_layers
+
+# Orders of magnitude of a host: PCIe 4.0 with 16 lanes has 31.5 GB/s, two sockets of eight DDR4-3200 channels 410 GB/s.
+HOST_LINK_BYTES_PER_S = 25e9
+HOST_MEMORY_BYTES_PER_S = 3e11
+# Parameters of a layer (two norms; query, key and value as one; output; the block's two) and of embedding, norm, head.
+PARAMETERS_PER_LAYER, PARAMETERS_OF_ENDS = 6, 3
 
 
 class TimePart(StrEnum):
@@ -75,24 +83,31 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
 
 
 def _stages(rank: Rank, layer: LayerTime) -> _Stages:
-    """Layers are shared out evenly and the head comes on top of the last stage's, or, where the framework balances it,
-    the head counts as so many layers as its weights are (nanotron's block costs)."""
-    model, pp = rank.training.model, rank.columns["pp"]
+    """The slowest of the first, a middle and the last rank. The head comes on top of the last chunk's layers, or, where
+    the framework balances it, counts as so many layers as its weights are (nanotron's block costs)."""
+    model, c, pp = rank.training.model, rank.columns, rank.columns["pp"]
     head_s, layer_s = rank.head_s(), layer.total
+    fewer = [fewer_layers(c, stage) for stage in (np.zeros_like(pp), np.ones_like(pp), pp - 1)]
+    at_ends = c["first_stage_less_layers"] + c["last_stage_less_layers"]
     if rank.training.framework.balances_head:
         met = model.attention_parameters + max(1, model.top_k) * model.feed_forward_parameters
-        weighs = model.vocab * model.hidden / met
+        weighs = rank.training.framework.padded_vocab(model, c["tp"]) * model.hidden / met
         last = np.clip(np.round((model.layers + weighs) / pp - weighs), 0, None)
+        others = np.ceil((model.layers - last) / np.maximum(pp - 1, 1))
+        held = [others, others, last]
     else:
-        last = np.ceil(model.layers / pp)
-    last = np.where(pp > 1, last, model.layers)
-    others = np.where(pp > 1, np.ceil((model.layers - last) / np.maximum(pp - 1, 1)), 0)
-    at_end = last * layer_s + head_s >= others * layer_s
+        # What does not come out is a layer more on some stages, the last one among them.
+        even, rest = np.ceil((model.layers + at_ends) / pp), (model.layers + at_ends) % pp
+        others = np.where(rest > 0, np.ceil((model.layers - even) / np.maximum(pp - 1, 1)), even)
+        held = [kind - first - last for kind, (first, last) in zip((others, others, even), fewer, strict=True)]
+    held[2] = np.where(pp > 1, held[2], model.layers)
+    folded = (c["schedule"] == SCHEDULES.index(Schedule.ZBV)) & (pp > 1)
+    heads = [np.where(folded, head_s, 0.0), np.zeros_like(head_s), np.where(folded, 0.0, head_s)]
+    works = [layers * layer_s + head for layers, head in zip(held, heads, strict=True)]
+    times = np.stack([np.where(pp > fewest, work, 0.0) for fewest, work in zip((1, 2, 0), works, strict=True)])
+    slowest = times.argmax(axis=0)
     return _Stages(
-        np.where(at_end, last, others),
-        np.where(at_end, head_s, 0.0),
-        np.maximum(last * layer_s + head_s, others * layer_s),
-        model.layers * layer_s + head_s,
+        np.choose(slowest, held), np.choose(slowest, heads), times.max(axis=0), model.layers * layer_s + head_s
     )
 
 
@@ -122,14 +137,17 @@ def _bubble_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
 
 def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     """The replicas' collectives: dense weights over dp x cp, experts' over dp / ep x cp, one after the other."""
-    c, model = rank.columns, rank.training.model
-    dense = stages.layers * rank.dense_weights + model.vocab * model.hidden / c["tp"]
+    c, model, framework = rank.columns, rank.training.model, rank.training.framework
+    dense = stages.layers * rank.dense_weights + framework.padded_vocab(model, c["tp"]) * model.hidden / c["tp"]
     transfers = _transfers(rank, dense, c["dp"] * c["cp"], c["tp"], stages.layers)
     if model.experts:
         experts = stages.layers * rank.expert_weights
         replicas = np.maximum(c["dp"] / c["ep"], 1.0) * c["cp"]
         transfers = transfers + _transfers(rank, experts, replicas, c["tp"] * c["cp"] * c["ep"], stages.layers)
-    return _shown_s(rank, transfers, stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep))
+    shown = _shown_s(rank, transfers, stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep))
+    slices = (PARAMETERS_PER_LAYER * stages.layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
+    cut = slices * rank.training.framework.slice_s * rank.constants.launch_factor
+    return shown + np.where((c["zero_stage"] == 1) & (c["dp"] * c["cp"] > 1), cut, 0.0)
 
 
 def _transfers(
@@ -166,7 +184,7 @@ def _shown_s(rank: Rank, transfers: FloatColumn, window: FloatColumn) -> FloatCo
     late = rank.exposed_s(gather, window / 3) if framework.overlapped_gathers else gather
     stages = [
         shown(reduce, backward),
-        shown(scatter, backward) + late,
+        (reduce if framework.late_whole_gradients else shown(scatter, backward)) + late,
         shown(scatter, backward) * rounds + late,
         # In a pipeline gradients are whole until the end, but weights are gathered for every micro-batch.
         shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * latencies, window) * c["grad_accum_steps"],
@@ -179,9 +197,14 @@ def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
     """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once. ZeRO cuts
     dense weights over dp x cp, experts' over dp / ep x cp."""
     c, model, framework = rank.columns, rank.training.model, rank.training.framework
-    dense = stages.layers * rank.dense_weights + model.vocab * model.hidden / c["tp"]
+    dense = stages.layers * rank.dense_weights + framework.padded_vocab(model, c["tp"]) * model.hidden / c["tp"]
     experts = stages.layers * rank.expert_weights
     replicas = c["dp"] * c["cp"]
     own = np.where(c["zero_stage"] >= 1, dense / replicas + experts * c["ep"] / replicas, dense + experts)
     traffic = own * (2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes)
+    if framework.host_optimizer:
+        # Gradients go down, weights come up, and the ranks of a node share its memory.
+        moved = own * (framework.gradient_bytes + framework.weight_bytes) / HOST_LINK_BYTES_PER_S
+        ranks = min(rank.training.cluster.devices_per_node, rank.training.cluster.devices)
+        return moved + traffic * ranks / HOST_MEMORY_BYTES_PER_S + rank.constants.step_overhead_s
     return traffic / rank.bytes_per_s + rank.constants.step_overhead_s

@@ -11,7 +11,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-MODEL_FILES = ("models.toml", "models_llama.toml", "models_mpt.toml", "models_moe.toml")
+MODEL_FILES = (
+    *("models.toml", "models_llama.toml", "models_mpt.toml", "models_qwen3.toml", "models_moe.toml"),
+    "models_latent.toml",
+)
 
 
 @cache

@@ -19,7 +19,7 @@ def test_a_campaign_says_what_its_search_said_last(client, create, service):
     assert client.get(f"/v1/campaigns/{id}").json()["chance_left"] == 0.3
     service.store.keep_lessons(id, [Lesson(campaign_id="before-1", trials=12, weight=0.2)], now=1.0)
     learns = client.get(f"/v1/campaigns/{id}").json()["lessons"]
-    assert learns == [{"campaign_id": "before-1", "trials": 12, "weight": 0.2}]
+    assert learns == [{"campaign_id": "before-1", "trials": 12, "weight": 0.2, "calibration": False}]
     service.store.end_search(id, "enough", chance_left=0.01, now=2.0)
     ended = client.get(f"/v1/campaigns/{id}").json()
     assert (ended["state"], ended["search_ended"], ended["chance_left"]) == ("running", "enough", 0.01)

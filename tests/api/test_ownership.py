@@ -77,7 +77,7 @@ VERBS = {
     Verb.CHANGE: "pause_campaign resume_campaign cancel_campaign",
     Verb.CLONE: "clone_campaign",
     Verb.DELETE: "delete_campaign",
-    Verb.LIST: "list_campaigns list_runners",
+    Verb.LIST: "list_campaigns list_runners list_calibrations",
     Verb.CREATE: "create_campaign",
     Verb.AUDIT: "list_audit",
     Verb.COMPUTE: """

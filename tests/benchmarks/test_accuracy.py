@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,14 +33,16 @@ def run(path: Path, *arguments: str) -> dict[str, dict[str, object]]:
     return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def measured_by_physics(make_table: MakeTable, scale: float = 1.0) -> list[dict[str, object]]:
+def measured_by_physics(
+    make_table: MakeTable, scale: float = 1.0, plans: Sequence[dict[str, object]] = PLANS
+) -> list[dict[str, object]]:
     """The settings with what the physics says of them when matrix products reach `scale` of the default."""
-    kept, _ = reported(read_table(make_table(*PLANS, name="plain")))
+    kept, _ = reported(read_table(make_table(*plans, name="plain")))
     constants = replace(DEFAULTS, matmul_efficiency=DEFAULTS.matmul_efficiency * scale)
     truth = estimate(
         kept[0].training, columns_of([one.plan for one in kept]), replace(UNCALIBRATED, constants=constants)
     )
-    values = zip(PLANS, truth.time.step_s, truth.memory.peak_bytes, strict=True)
+    values = zip(plans, truth.time.step_s, truth.memory.peak_bytes, strict=True)
     return [plan | {"step_time_s": float(time), "mem_gb": float(peak) / GB} for plan, time, peak in values]
 
 
@@ -100,3 +102,17 @@ def test_an_unknown_cluster_ends_with_the_presets_and_status_2(
 ) -> None:
     assert main([str(make_table({"hardware": "Abacus 9000"})), *arguments]) == 2
     assert "dgx-h100" in capsys.readouterr().err
+
+
+def test_one_node_s_rows_predict_more_nodes(make_table: MakeTable) -> None:
+    """The same plans on two nodes with twice the replicas, where products reach 60 % of the default."""
+    twice = [plan | {"nodes": 2, "gpus": 16, "dp": plan["dp"] * 2, "global_batch": 32} for plan in PLANS]
+    rows = measured_by_physics(make_table, 0.6) + measured_by_physics(make_table, 0.6, twice)
+    found = run(make_table(*rows), "--anchor", "one-node")
+
+    assert [(cell["nodes"], cell["rows"], cell["anchors"]) for cell in found["cells"]] == [
+        (2, len(PLANS), learnt) for learnt in (0, 8, len(PLANS))
+    ]
+    none, chosen, every = (found["summary"][kind]["time_median_ape"] for kind in ("none", "chosen", "all"))
+    assert none > 0.2
+    assert every < chosen < none / 4

@@ -43,7 +43,7 @@ def test_a_warm_start_gives_each_cell_the_past_of_smaller_clusters(
 ) -> None:
     half: dict[str, object] = {"gpus": 4, "gpus_per_node": 4, "tp": 1, "pp": 2, "dp": 2}
     table = make_table(*settings, half, half | {"micro_batch": 1, "grad_accum": 8})
-    given = Namespace(tables=[table], warm_start=table, cluster=None)
+    given = Namespace(tables=[table], warm_start=table, cluster=None, family=None)
 
     (cell,) = read_all(given, Console(width=140))
 

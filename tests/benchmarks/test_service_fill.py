@@ -22,7 +22,7 @@ from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store, tables
 
 # What a service writes for itself; it would do so for a copy, too.
-ITS_OWN = {"holders", "leases", "tokens", "audit", "idempotency", "probes"}
+ITS_OWN = {"calibrations", "holders", "leases", "tokens", "audit", "idempotency", "probes"}
 UNPACED = Settings(requests_per_s=1e6, requests_burst=10**6)
 TRIALS = 30
 SOURCE, COPY = "filled-000000", "copied-000000"

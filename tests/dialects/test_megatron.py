@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -21,6 +22,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Bounds, Space
 
 DENSE = ModelSpec(name="d", layers=24, hidden=1024, heads=16, kv_heads=4, ffn=2816, vocab=51200, seq_len=2048)
@@ -58,7 +60,8 @@ LM, DEEPSPEED = Flavour.MEGATRON_LM, Flavour.MEGATRON_DEEPSPEED
 @cache
 def space(model: ModelSpec, flavour: Flavour) -> Space:
     """The plans that this Megatron runs on 16 devices with a batch of 48."""
-    setting = SpaceContext(model=model, cluster=CLUSTER, global_batch_size=48, capabilities=capabilities_of(flavour))
+    able = capabilities_of(MegatronOptions(flavour=flavour))
+    setting = SpaceContext(model=model, cluster=CLUSTER, global_batch_size=48, capabilities=able)
     return Space(BOUNDS, setting)
 
 
@@ -123,6 +126,49 @@ def test_zero_stages_2_and_3_are_megatron_fsdp_which_refuses_a_single_queue_of_k
     assert "export A='b c'\n" in files["launch.sh"]
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" in render(DENSE, Plan(tp=2, dp=8), CLUSTER, {})["launch.sh"]
     assert "--data-parallel-sharding-strategy optim_grads" in arguments(DENSE, Plan(dp=16, zero_stage=2))
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+def test_gpt_2_s_vocabulary_is_padded_for_any_tensor_ranks(flavour):
+    plans = space(replace(DENSE, vocab=50257), flavour)
+    assert {plan.tp for plan in plans} >= {1, 2, 4, 8 if flavour is LM else 4}
+
+
+def test_gpt_3_175b_with_gpt_2_s_vocabulary_has_legal_plans():
+    shapes = {name: value for name, value in model_presets()["gpt3-175b"].items() if name != "source"}
+    model = ModelSpec(**{**shapes, "name": "gpt3-175b", "vocab": 50257})
+    cluster = replace(CLUSTER, nodes=48)
+    able = capabilities_of(MegatronOptions())
+    setting = SpaceContext(model=model, cluster=cluster, global_batch_size=1536, capabilities=able)
+    assert any(plan.tp == 8 for plan in Space(Bounds(), setting))
+
+
+def test_the_padding_is_the_user_s():
+    plan = Plan(tp=2, dp=8)
+    assert not any("divisible" in told for told in arguments(DENSE, plan))
+    own = replace(DENSE, vocab=50257, vocab_multiple=64)
+    assert {"--vocab-size 50257", "--make-vocab-size-divisible-by 64"} <= set(arguments(own, plan))
+    read = parse(render(own, plan, CLUSTER, {})["launch.sh"])
+    assert ModelSpec(name="d", **read.model) == own
+    assert not any("divisible" in word for word in read.workload["arguments"])
+    data = ["--tokenizer-type GPT2BPETokenizer", "--vocab-file v"]
+    told = arguments(own, plan, arguments=data)
+    assert "--make-vocab-size-divisible-by 64" in told
+    assert not any(word.startswith("--vocab-size") for word in told)
+    whole = arguments(replace(own, vocab=51200, vocab_multiple=1), plan, arguments=["--padded-vocab-size 51200"])
+    assert "--padded-vocab-size 51200" in whole
+    assert not any("divisible" in word for word in whole)
+
+
+@pytest.mark.parametrize("name", ["--padded-vocab-size", "--pad-vocab-size-to"])
+def test_a_vocabulary_that_nothing_pads_is_divided_by_the_tensor_ranks(name):
+    able = capabilities_of(MegatronOptions(arguments=(f"{name} 50258",)))
+    model = replace(DENSE, vocab=50258, vocab_multiple=1)
+    setting = SpaceContext(model=model, cluster=CLUSTER, global_batch_size=48, capabilities=able)
+    plans = Space(Bounds(), setting)
+    assert {plan.tp for plan in plans} == {1, 2}
+    (broken,) = plans.explain(plans.complete(tp=4, pp=1))
+    assert str(broken).startswith("tp(4) does not divide vocab(50258) (megatron-vocabulary: with --padded-vocab-size")
 
 
 def test_without_data_of_the_user_s_some_are_made_up():

@@ -44,6 +44,15 @@ train:
 """
 
 
+@pytest.mark.parametrize(("padded", "multiple"), [("true", 1280), ("false", 0)])
+def test_the_vocabulary_is_padded_where_the_configuration_asks_for_it(padded, multiple):
+    text = CONFIG.replace(
+        "  vocab_size: 51200",
+        f"  vocab_size: 51200\n  should_pad_vocab: {padded}\n  make_vocab_size_divisible_by: 1280",
+    )
+    assert read_file_text("run_config.yaml", text).model.get("vocab_multiple", 0) == multiple
+
+
 def test_a_saved_configuration_is_read_and_the_start_is_asked():
     assert is_file("run_config.yaml", CONFIG)
     imported = read_file_text("run_config.yaml", CONFIG)
@@ -95,7 +104,7 @@ def test_a_saved_configuration_is_read_and_the_start_is_asked():
         ),
         ("cp_comm_type: null", "cp_comm_type: a2a+p2p", "baseline.context"),
         ("tensor_model_parallel_size: 2", "tensor_model_parallel_size: null", "baseline.tp"),
-        ("hidden_size: 1024", "hidden_size: 1024\n  account_for_loss_in_pipeline_split: true", ""),
+        ("hidden_size: 1024", "hidden_size: 1024\n  num_layers_in_last_pipeline_stage: 3", ""),
     ],
 )
 def test_what_it_leaves_open_is_asked(old, new, path):

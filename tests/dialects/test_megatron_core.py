@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from megatron_spaces import BATCH, CLUSTER, LLAMA, Case, cases
 
 from meshtune.runners.dialects.base import Arguments
-from meshtune.runners.dialects.megatron.arguments import CONTEXTS, SHARDINGS, Flavour, arguments_of
+from meshtune.runners.dialects.megatron.arguments import CONTEXTS, SHARDINGS, Flavour, MegatronOptions, arguments_of
 from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.stages import layers_of_chunk
 
 FIELDS = {
     "--num-layers": "num_layers",
@@ -34,11 +36,16 @@ FIELDS = {
     "--recompute-granularity": "recompute_granularity",
     "--recompute-method": "recompute_method",
     "--recompute-num-layers": "recompute_num_layers",
+    "--decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
+    "--decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
+    "--pipeline-model-parallel-layout": "pipeline_model_parallel_layout",
 }
 SWITCHES = {
     "--sequence-parallel": "sequence_parallel",
     "--init-model-with-meta-device": "init_model_with_meta_device",
     "--bf16": "bf16",
+    "--account-for-embedding-in-pipeline-split": "account_for_embedding_in_pipeline_split",
+    "--account-for-loss-in-pipeline-split": "account_for_loss_in_pipeline_split",
 }
 # Of the model, the data, the batch and the optimizer, which TransformerConfig does not hold.
 ELSEWHERE = {
@@ -78,7 +85,8 @@ def config_of(core: Any, arguments: Arguments) -> Any:
     if "--swiglu" in arguments:
         known |= {"gated_linear_unit": True, "activation_func": silu}
     if "--num-layers-per-virtual-pipeline-stage" in arguments:
-        stage = known["num_layers"] // known["pipeline_model_parallel_size"]
+        counted = known["num_layers"] + sum(name.startswith("account_for") for name in known)
+        stage = counted // known["pipeline_model_parallel_size"]
         chunk = word(arguments["--num-layers-per-virtual-pipeline-stage"])
         known["virtual_pipeline_model_parallel_size"] = stage // chunk
     return core.transformer.TransformerConfig(
@@ -88,6 +96,17 @@ def config_of(core: Any, arguments: Arguments) -> Any:
         # Transformer Engine's.
         gradient_accumulation_fusion=False,
     )
+
+
+def layers_built(core: Any, config: Any, plan: Plan) -> list[int]:
+    """Layers of every chunk, in their order."""
+    ranks_of_chunks = [(rank, turn) for turn in range(plan.vpp) for rank in range(plan.pp)]
+    layout = config.pipeline_model_parallel_layout
+    if layout is not None:
+        decoder = core.transformer.enums.LayerType.decoder
+        return [layout.layout[rank][turn].count(decoder) for rank, turn in ranks_of_chunks]
+    layers_of = core.transformer.transformer_block.get_num_layers_to_build
+    return [layers_of(config, turn if plan.vpp > 1 else None, rank) for rank, turn in ranks_of_chunks]
 
 
 def word(values: tuple[str, ...]) -> int | str:
@@ -136,7 +155,6 @@ def sharding_of(core: Any, arguments: Arguments) -> int:
 @pytest.mark.parametrize("case", cases(Flavour.MEGATRON_LM)[:3], ids=lambda case: case.name)
 def test_every_plan_is_a_configuration_of_megatron_core(core, case: Case):
     calculator = core.num_microbatches_calculator.ConstantNumMicroBatchesCalculator
-    layers_of = core.transformer.transformer_block.get_num_layers_to_build
     plans = list(case.space)
     assert len(plans) > 3000
     for plan in plans:
@@ -144,15 +162,27 @@ def test_every_plan_is_a_configuration_of_megatron_core(core, case: Case):
         config = config_of(core, arguments)
         meant = {**shapes(case.model), **degrees(plan)}
         assert {name: getattr(config, name) for name in meant} == meant
-        chunk = case.model.layers // (plan.pp * plan.vpp)
-        chunks = range(plan.vpp) if plan.vpp > 1 else [None]
-        built = {layers_of(config, part, rank) for rank in range(plan.pp) for part in chunks}
-        assert built == {chunk}
+        meant_layers = [len(layers_of_chunk(plan, case.model.layers, chunk)) for chunk in range(plan.pp * plan.vpp)]
+        assert layers_built(core, config, plan) == meant_layers
         if config.recompute_method == "block":
-            assert config.recompute_num_layers * plan.recompute_interval == chunk
+            assert {config.recompute_num_layers * plan.recompute_interval} == set(meant_layers)
         counted = calculator(BATCH, plan.micro_batch_size, plan.dp, False, 0)
         assert counted.get() == plan.grad_accum_steps
         assert sharding_of(core, arguments) == plan.zero_stage
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:megatron")
+@pytest.mark.parametrize(
+    ("pp", "vpp", "first", "last"), [(4, 1, 1, 1), (8, 1, 0, 2), (2, 2, 1, 1), (4, 2, 0, 2), (4, 2, 1, 5)]
+)
+def test_uneven_stages_are_megatron_core_s(core, pp, vpp, first, last):
+    """The plan's layers in its chunks, whichever of Megatron's arguments says so."""
+    model = replace(LLAMA, layers=6 * pp * vpp - first - last)
+    own = {"vpp": vpp, "schedule": "interleaved" if vpp > 1 else "1f1b"}
+    plan = Plan(pp=pp, first_stage_less_layers=first, last_stage_less_layers=last, grad_accum_steps=8, **own)
+    config = config_of(core, arguments_of(model, plan, MegatronOptions()))
+    assert layers_built(core, config, plan) == [6 - first, *[6] * (pp * vpp - 2), 6 - last]
+    assert config.virtual_pipeline_model_parallel_size == (vpp if vpp > 1 else None)
 
 
 def test_every_layout_is_one_of_megatron_core_s_groups(core):

@@ -201,3 +201,31 @@ def test_a_helper_before_the_start_is_none_itself():
 def test_what_is_no_launch_script_is_refused(script, error):
     with pytest.raises(CannotRead, match=error):
         parse(script)
+
+
+@pytest.mark.parametrize(
+    ("argument", "vocab", "multiple", "kept"),
+    [
+        ("", 51200, 0, ["--vocab-size 51200"]),
+        ("--make-vocab-size-divisible-by 128", 51200, 0, ["--vocab-size 51200"]),
+        ("--make-vocab-size-divisible-by 64", 51200, 64, ["--vocab-size 51200"]),
+        ("--padded-vocab-size 51300", 51300, 1, ["--vocab-size 51200", "--padded-vocab-size 51300"]),
+        ("--pad-vocab-size-to 51328", 51328, 1, ["--vocab-size 51200", "--pad-vocab-size-to 51328"]),
+        (
+            "--pad-vocab-size-to 51264 --make-vocab-size-divisible-by 64",
+            51264,
+            1,
+            ["--vocab-size 51200", "--pad-vocab-size-to 51264", "--make-vocab-size-divisible-by 64"],
+        ),
+    ],
+)
+def test_the_vocabulary_is_read_with_its_padding(argument, vocab, multiple, kept):
+    imported = parse(f"{START} {argument}")
+    assert (imported.model["vocab"], imported.model.get("vocab_multiple", 0)) == (vocab, multiple)
+    assert imported.workload["arguments"] == kept
+
+
+def test_a_vocabulary_is_not_padded_for_the_baseline_s_tensor_ranks_alone():
+    imported = parse(START.replace("51200", "50257") + " --tensor-model-parallel-size 8")
+    assert (imported.model["vocab"], "vocab_multiple" in imported.model) == (50257, False)
+    assert imported.notes == (f"line 1: {TIME}",)

@@ -130,7 +130,7 @@ def test_deepspeed_s_settings_and_the_vocabulary_are_in_the_log_too():
     imported = read_log(text)
     assert imported.workload["flavour"] == "megatron-deepspeed"
     assert imported.workload["ds_config"] == {"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}
-    assert (imported.plan["zero_stage"], imported.plan["dp"], imported.model["vocab"]) == (1, 4, 50432)
+    assert (imported.plan["zero_stage"], imported.plan["dp"], imported.model["vocab"]) == (1, 4, 50257)
     without = read_log(log(DEEPSPEED))
     assert {question.path for question in without.questions} >= {"workload.ds_config", "model.vocab"}
     assert without.plan["zero_stage"] == 1

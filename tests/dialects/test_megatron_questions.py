@@ -59,8 +59,11 @@ def with_settings(script: str, text: str) -> Imported:
         ("--vocab-file '<VOCAB_FILE>'", "workload.arguments", "--vocab-file <VOCAB_FILE>: fill in"),
         ("--data-path /path/to/data", "workload.arguments", "fill in"),
         ("--num-experts 8", "", "experts with biases"),
-        ("--num-experts 8 --moe-layer-freq 2 --moe-ffn-hidden-size 64 --ffn-hidden-size 128", "model.ffn", "one width"),
-        ("--decoder-first-pipeline-num-layers 3", "", "uneven stages fit this pp alone"),
+        (
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 9",
+            "",
+            "stages that no plan has a word for",
+        ),
         ("--squared-relu", "model.activation", "meshtune knows swiglu and gelu alone"),
         ("--fp16", "workload.dtype", "bfloat16, float16 at once"),
         # What no parser takes.
@@ -198,10 +201,8 @@ def test_deepspeed_s_file_beside_the_script_is_read_and_its_absence_asked():
 @pytest.mark.parametrize(
     ("argument", "note"),
     [
-        ("--kv-channels 128", "do not know heads of this size"),
-        ("--moe-layer-freq 2", "do not know layers without experts"),
-        ("--fp8-format hybrid", "do not know 8-bit products"),
-        ("--optimizer-cpu-offload", "do not know an optimizer on the host"),
+        ("--fp8-param-gather", "do not know parameters gathered in 8 bits"),
+        ("--cpu-offloading-num-layers 2", "do not know activations on the host"),
         ("--use-flash-attn-v2 --zero-stage 0", "--use-flash-attn-v2 stays as it is, but predictions do not know which"),
         ("--save ${CKPT}", "what --save hold is not known here; trials leave them out"),
         ("--num-experts 8 --zero-stage 0", "--expert-interval is not 1: trials keep it"),

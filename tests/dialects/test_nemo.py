@@ -168,7 +168,8 @@ def test_a_recipe_says_model_plan_and_batch():
         "ffn": 28672,
         "kv_heads": 8,
         "seq_len": 8192,
-        "vocab": 128512,
+        "vocab": 128256,
+        "vocab_multiple": 1,
         "norm": "rmsnorm",
         "position": "rope",
         "activation": "swiglu",
@@ -222,7 +223,7 @@ def test_a_configuration_of_nemo_1_is_read_with_its_references():
         "heads": 16,
         "ffn": 5440,
         "seq_len": 2048,
-        "vocab": 50432,
+        "vocab": 50257,
         "norm": "rmsnorm",
         "position": "rope",
         "activation": "swiglu",
@@ -298,6 +299,25 @@ def test_a_configuration_of_megatron_bridge_is_read():
     assert {(plan.pp, plan.vpp, plan.schedule) for plan in trials.space} == {(2, 4, "interleaved")}
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "vocab", "multiple"),
+    [
+        ("RECIPE", (), 128256, 1),
+        ("CONF", (), 50257, 0),
+        ("CONF", ("model.make_vocab_size_divisible_by=64",), 50257, 64),
+        ("CONF", ("model.override_vocab_size=50304",), 50304, 1),
+        ("DUMP", (), 128256, 0),
+        ("DUMP", ("model.make_vocab_size_divisible_by=1280",), 128256, 1280),
+        ("DUMP", ("model.should_pad_vocab=false",), 128256, 1),
+    ],
+)
+def test_what_pads_the_vocabulary_is_read(text, words, vocab, multiple):
+    imported = with_words(TEXTS[text], *words)
+    assert (imported.model["vocab"], imported.model.get("vocab_multiple", 0)) == (vocab, multiple)
+    told = any("nothing pads the vocabulary" in note for note in imported.notes)
+    assert told == (multiple == 1)
+
+
 def test_the_configuration_is_read_from_the_log_of_megatron_bridge():
     printed = yaml.safe_dump(yaml.safe_load(DUMP))
     text = f"rank 0 starts\nFinal configuration:\n{printed}> initializing torch distributed ...\n"
@@ -341,8 +361,8 @@ def test_the_configuration_is_read_from_the_log_of_megatron_bridge():
         ),
         (
             "RECIPE",
-            ("trainer.strategy.account_for_loss_in_pipeline_split=true",),
-            "a.yaml: trainer.strategy.account_for_loss",
+            ("trainer.strategy.num_layers_in_last_pipeline_stage=3",),
+            "a.yaml: trainer.strategy.num_layers_in_last",
         ),
         ("RECIPE", ("peft.dim=8",), "a.yaml: peft: few weights are trained"),
         (
@@ -385,13 +405,24 @@ def test_what_is_not_understood_is_asked(text, words, part):
     assert key not in parts.get(section, {})
 
 
+def test_embedding_and_loss_count_as_layers_of_the_pipeline():
+    counted = [f"trainer.strategy.account_for_{part}_in_pipeline_split=true" for part in ("embedding", "loss")]
+    ends = {"first_stage_less_layers": 1, "last_stage_less_layers": 1}
+    four = with_words(RECIPE, *counted, "trainer.strategy.pipeline_model_parallel_size=4")
+    assert ends.items() <= four.plan.items()
+    assert ends.items() <= four.workload["fixed"].items()
+    two = with_words(RECIPE, *counted)
+    assert not ends.keys() & two.plan.keys()
+    assert two.workload["fixed"]["pp"] == 2
+
+
 def test_a_class_that_is_not_known_leaves_its_shapes_open():
     imported = with_words(RECIPE, "model.config._target_=nemo.collections.llm.gpt.model.nemotron.Nemotron4Config340B")
     assert set(paths(imported)) == {
         *("model.layers", "model.kv_heads", "model.norm", "model.position", "model.activation", "model.tied_head"),
         "workload.command",
     }
-    assert imported.model == {"seq_len": 8192, "vocab": 128512}
+    assert imported.model == {"seq_len": 8192, "vocab": 128256, "vocab_multiple": 1}
 
 
 def test_a_model_that_is_restored_has_no_shapes_in_the_configuration():

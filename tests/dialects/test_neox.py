@@ -78,6 +78,12 @@ def with_key(**changes) -> str:
     return yaml.safe_dump(document)
 
 
+@pytest.mark.parametrize(("said", "multiple"), [(None, 0), (128, 0), (64, 64)])
+def test_the_padding_follows_from_the_plan_and_is_said_where_it_is_not_the_default(said, multiple):
+    imported = start(model=with_key(make_vocab_size_divisible_by=said))
+    assert (imported.model["vocab"], imported.model.get("vocab_multiple", 0)) == (50277, multiple)
+
+
 def test_a_start_says_model_plan_and_batch():
     imported = start()
     assert imported.model == {
@@ -86,7 +92,7 @@ def test_a_start_says_model_plan_and_batch():
         "heads": 16,
         "seq_len": 2048,
         "ffn": 8192,
-        "vocab": 50432,
+        "vocab": 50277,
         "norm": "layernorm",
         "position": "rope",
         "activation": "gelu",

@@ -198,3 +198,12 @@ def test_a_result_that_the_script_wrote_itself_is_taken_as_it_is(tmp_path):
 def test_a_workload_without_a_program_is_no_workload():
     with pytest.raises(InvalidValue, match=r"^script: is missing, and so is module$"):
         create_workload("deepspeed", {})
+
+
+def test_the_physics_knows_an_optimizer_on_the_host():
+    offloaded = workload(config={"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}).framework
+    assert offloaded.host_optimizer
+    assert not workload(
+        config={"zero_optimization": {"offload_optimizer": {"device": "none"}}}
+    ).framework.host_optimizer
+    assert not workload().framework.host_optimizer

@@ -76,6 +76,8 @@ def test_the_server_ends_by_itself_when_idle_and_comes_back(local):
     servers = []
     for name in ("one", "two"):
         local.submit(name, "touch started; while [ ! -e go ]; do sleep 0.02; done")
+        # Polled: what a server forked may hold its lock for a moment longer, and then a poll starts the next server.
+        local.wait_for(lambda name=name: local.status(name).state is JobState.RUNNING)
         local.wait_file(name, "started")
         servers.append(local.wait_server())  # while it has something to do
         (local.folder / "work" / name / "go").touch()

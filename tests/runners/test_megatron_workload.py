@@ -218,3 +218,20 @@ def test_the_physics_knows_what_the_user_s_arguments_overlap():
     assert (overlapped.overlapped_gradients, overlapped.kept.dropout) == (True, False)
     # megatron/training/theoretical_memory_usage.py: 18 bytes per weight, 12 of them sharded.
     assert plain.weight_bytes + plain.gradient_bytes + plain.optimizer_bytes == 18
+    assert workload(arguments=["--optimizer-cpu-offload"]).framework.host_optimizer
+    exchanged = workload(arguments=["--overlap-moe-expert-parallel-comm", "--fp8-format hybrid"]).framework
+    assert (exchanged.overlaps_experts, exchanged.eight_bit_products) == (True, True)
+    assert (plain.overlaps_experts, plain.eight_bit_products) == (False, False)
+
+
+@pytest.mark.parametrize("flavour", ["megatron-lm", "megatron-deepspeed"])
+@pytest.mark.parametrize(
+    ("argument", "multiple"),
+    [
+        ("--log-throughput", 128),
+        ("--make-vocab-size-divisible-by 64", 64),
+        ("--padded-vocab-size 50264", 1),
+    ],
+)
+def test_predictions_pad_the_vocabulary_as_the_user_s_arguments_say(flavour, argument, multiple):
+    assert workload(flavour=flavour, arguments=[argument]).framework.vocab_multiple == multiple

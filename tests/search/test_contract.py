@@ -21,7 +21,7 @@ from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.registry import SEARCHES, create_search
 
 KINDS = sorted(SEARCHES)
-SEEDED = [kind for kind in KINDS if kind not in ("grid", "physics")]
+SEEDED = [kind for kind in KINDS if kind not in ("grid", "physics", "calibration")]
 MODELS = ["deephyper", "optuna"]
 MakeSpace = Callable[[int, int | None, Bounds], Space]
 

@@ -17,7 +17,7 @@ from meshtune.tuner.search.physics.acquisition import dominated_area, front_of
 from meshtune.tuner.search.physics.history import read_trials
 from meshtune.tuner.search.physics.prior import Catalogue, Rows, rows_of
 from meshtune.tuner.search.physics.search import PhysicsSearch
-from meshtune.tuner.search.physics.weighing import PhysicsOptions, Weighing, believe
+from meshtune.tuner.search.physics.weighing import Hypotheses, PhysicsOptions, Weighing, believe
 
 SPREAD = 0.08
 
@@ -55,7 +55,7 @@ def by_speed(measured: list[Observation]) -> list[Observation]:
 
 def weighing_of(task: Task, rows: Rows, seen: list[Observation], *, seed: int = 0, **changed: Any) -> Weighing:
     trials = replace(read_trials(task, seen, Catalogue(task, rows_of)), **changed)
-    belief = believe(trials, PhysicsOptions())
+    belief = believe(trials, PhysicsOptions(), Hypotheses())
     best = float(np.min(trials.own_times)) if len(trials.own_times) else None
     components, memory = belief.speeds.at(rows), belief.memory(rows)
     return Weighing(trials, rows, belief.speeds, components, memory, best, task.pareto, seed)

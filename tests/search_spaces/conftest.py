@@ -22,6 +22,7 @@ EVERYTHING = Capabilities(
     expert_parallel=True,
     kv_replication=True,
     experts=True,
+    stage_splits=None,
 )
 MakeModel = Callable[..., ModelSpec]
 MakeSetting = Callable[..., SpaceContext]

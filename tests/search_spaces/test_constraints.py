@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.constraints import CONSTRAINTS
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
 
 PLAIN = Capabilities()
+MIXED = replace(Capabilities(experts=True), shapes=frozenset(Shape))
 # constraint, what the setting changes, the plan (dp and accumulation completed), the message's numbers, and what else
 # breaks with it, where anything does.
 BROKEN = [
@@ -32,7 +36,55 @@ BROKEN = [
     ),
     ("tp-ffn", {"ffn": 2052}, {"tp": 8}, "tp(8) does not divide ffn(2052)"),
     ("tp-vocab", {"vocab": 1001}, {"tp": 2}, "tp(2) does not divide vocab(1001)"),
+    (
+        "tp-shared-ffn",
+        {"experts": 2, "top_k": 1, "shared_ffn": 130, "able": MIXED},
+        {"tp": 4},
+        "tp(4) does not divide shared_ffn(130)",
+    ),
+    (
+        "tp-dense-ffn",
+        {"experts": 2, "top_k": 1, "dense_layers": 1, "dense_ffn": 130, "able": MIXED},
+        {"tp": 4},
+        "tp(4) does not divide dense_ffn(130)",
+    ),
+    (
+        "trainer-shapes",
+        {"head_dim": 96, "window": 64},
+        {},
+        "the model has head_dim, window; of these the trainer runs none",
+    ),
     ("sequence", {"seq_len": 258}, {"cp": 2, "tp": 2}, "cp(2) * tp(2) = 4 does not divide seq_len(258)"),
+    (
+        "pp-layers",
+        {},
+        {"pp": 4, "last_stage_less_layers": 2},
+        "does not divide layers(8) + first_stage_less_layers(0) + last_stage_less_layers(2) = 10",
+    ),
+    (
+        "pp-layers",
+        {},
+        {"pp": 4, "first_stage_less_layers": 4},
+        "layers(8) + first_stage_less_layers(4) + last_stage_less_layers(0) = 12 in 4 chunks are 3 for each",
+    ),
+    (
+        "trainer-stages",
+        {"able": PLAIN},
+        {"pp": 2, "last_stage_less_layers": 2},
+        "first_stage_less_layers(0), last_stage_less_layers(2): the trainer runs 0 and 0",
+    ),
+    (
+        "split-needs-pp",
+        {},
+        {"last_stage_less_layers": 1},
+        "first_stage_less_layers(0), last_stage_less_layers(1) with pp(1) is the same setting as 0 and 0",
+    ),
+    (
+        "two-chunks",
+        {},
+        {"pp": 2, "first_stage_less_layers": 1, "last_stage_less_layers": 1},
+        "first_stage_less_layers(1), last_stage_less_layers(1) with pp(2) is the same setting as both less the smaller",
+    ),
     ("pp-layers", {}, {"pp": 4, "vpp": 4, "schedule": "interleaved"}, "pp(4) * vpp(4) = 16 does not divide layers(8)"),
     (
         "pp-micro-batches",

@@ -24,6 +24,9 @@ MODEL = ModelSpec(name="mid", layers=4, hidden=1024, heads=16, kv_heads=8, ffn=4
 MIXTURE = replace(MODEL, name="mixture", experts=8, top_k=2, ffn=2048)
 # The loss is the fullest moment.
 WORDY = replace(MODEL, name="wordy", vocab=131072)
+PADDED = replace(MODEL, name="padded", vocab=120001, vocab_multiple=4096)
+UNEVEN = replace(MODEL, name="uneven", layers=7)
+FIRST, LAST = "first_stage_less_layers", "last_stage_less_layers"
 BARE = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
 DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
 
@@ -44,7 +47,17 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "interleaved"}, 0, marks=LONG),
         pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zbv"}, 0, marks=SLOW),
         pytest.param(MODEL, {"pp": 2, "dp": 4, "zero_stage": 3, "grad_accum_steps": 4}, 1, marks=LONG),
+        pytest.param(UNEVEN, {"pp": 3, FIRST: 1, LAST: 1, "grad_accum_steps": 4}, 0, marks=LONG),
+        pytest.param(UNEVEN, {"pp": 3, FIRST: 1, LAST: 1, "grad_accum_steps": 4}, 1, marks=LONG),
+        pytest.param(
+            UNEVEN, {"pp": 2, "vpp": 2, LAST: 1, "grad_accum_steps": 4, "schedule": "interleaved"}, 1, marks=LONG
+        ),
+        pytest.param(
+            UNEVEN, {"pp": 2, "vpp": 2, LAST: 1, "grad_accum_steps": 4, "schedule": "zero_bubble"}, 1, marks=LONG
+        ),
+        pytest.param(UNEVEN, {"pp": 2, "vpp": 2, FIRST: 1, "grad_accum_steps": 4, "schedule": "zbv"}, 0, marks=LONG),
         pytest.param(WORDY, {"tp": 4, "sequence_parallel": False, "recompute": "full"}, 0, marks=LONG),
+        pytest.param(PADDED, {"tp": 8, "recompute": "full"}, 0, marks=LONG),
         pytest.param(WORDY, {"dp": 8, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 0, marks=LONG),
         pytest.param(WORDY, {"pp": 2, "grad_accum_steps": 4}, 1, marks=SLOW),
         pytest.param(WORDY, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1, marks=LONG),

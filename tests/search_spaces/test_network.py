@@ -1,4 +1,4 @@
-"""Collectives by hand: alpha-beta costs over modules, nodes, the network and racks."""
+"""Collectives by hand: alpha-beta costs over modules, nodes, the network and racks, and NCCL's choices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.layer_time import Network
+from meshtune.search_spaces.physics.network import Network
 
 MODULE = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=400e9)
 NODE = LinkSpec(latency_s=2e-6, bandwidth_bytes_per_s=100e9)
@@ -18,7 +18,7 @@ FLAT = ClusterSpec(
     name="flat",
     nodes=8,
     devices_per_node=8,
-    device=DeviceSpec(name="any", kind="cuda", memory_bytes=2**30),
+    device=DeviceSpec(name="any", kind="xpu", memory_bytes=2**30),
     devices_per_module=2,
     module_link=MODULE,
     node_link=NODE,
@@ -47,16 +47,20 @@ def network(cluster: ClusterSpec = FLAT, **constants: float) -> Network:
         (8, 1, 7 * 2e-6 + 7 / 8 * S / 100e9),  # a node
         (4, 2, 3 * 2e-6 + 3 / 4 * S / 100e9),  # half of one
         (2, 1, 1e-6 + S / 2 / 400e9),  # a module
-        # Every hop of the ring is as slow as the network; a node sends its share over all its members' cards.
-        (16, 1, 15 * 10e-6 + 7 / 8 * S / 100e9 + S / 2 / (8 * 10e9)),
-        (4, 4, 3 * 10e-6 + S / 2 / 100e9 + S / 2 / (2 * 10e9)),  # two in a node
+        # One hop of the ring leaves each node; the slower one of all members' network cards and a link counts.
+        (16, 1, 14 * 2e-6 + 10e-6 + 15 / 16 * S / (8 * 10e9)),
+        (4, 4, 2 * 2e-6 + 10e-6 + 3 / 4 * S / (2 * 10e9)),  # two in a node
         (4, 8, 3 * 10e-6 + 3 / 4 * S / 10e9),  # one in a node
         (4, 16, 3 * 10e-6 + 3 / 4 * S / 10e9),  # one in every second node
     ],
 )
-def test_an_all_reduce_is_two_rings_over_the_tiers(n, stride, expected):
+def test_a_gather_is_a_pipelined_ring_over_the_tiers(n, stride, expected):
     assert float(network().gather_s(S, n, stride)) == pytest.approx(expected)
     assert float(network().all_reduce_s(S, n, stride)) == pytest.approx(2 * expected)
+
+
+def test_small_messages_are_summed_in_a_tree_of_the_nodes():
+    assert float(network().all_reduce_s(8.0, 64, 1)) == pytest.approx(2 * (7 * 2e-6 + 3 * 10e-6), rel=1e-3)
 
 
 def test_a_module_link_serves_only_groups_inside_one_module():
@@ -89,7 +93,7 @@ def test_congestion_divides_the_network_by_the_doublings_of_its_nodes():
     [
         (8, 1, 7 * 2e-6 + 7 / 8 * S / 100e9),
         (2, 1, 1e-6 + S / 2 / 400e9),
-        (16, 1, 7 * 2e-6 + 7 / 16 * S / 100e9 + 10e-6 + 8 / 16 * S / 10e9),
+        (16, 1, 8 * 10e-6 + 8 / 16 * S / 10e9),
         (4, 8, 3 * 10e-6 + 3 / 4 * S / 10e9),
     ],
     ids=["node", "module", "two nodes", "one in a node"],
@@ -117,3 +121,60 @@ def test_a_send_crosses_the_slowest_boundary_of_its_pipeline(stages, stride, exp
 def test_a_group_of_one_costs_nothing(stride):
     real = Network(RACKS, DEFAULTS)
     assert real.gather_s(S, 1, stride) == real.all_reduce_s(S, 1, stride) == real.all_to_all_s(S, 1, stride) == 0
+
+
+def probed(link: LinkSpec) -> LinkSpec:
+    return replace(link, measured=True)
+
+
+def test_links_that_were_probed_are_not_discounted_again():
+    fast = LinkSpec(latency_s=1e-4, bandwidth_bytes_per_s=46e9, measured=True)
+    cluster = replace(FLAT, node_link=fast, network_link=probed(NETWORK))
+    reached = Network(cluster, replace(DEFAULTS, collective_overhead_s=1e-30))
+    assert 7 / 8 * S / (float(reached.gather_s(S, 8, 1)) - 7 * 1e-4) == pytest.approx(46e9)
+    assert 3 / 4 * S / (float(reached.gather_s(S, 4, 8)) - 3 * 10e-6) == pytest.approx(10e9)
+    # What is learnt of the cluster still moves them.
+    slower = Network(cluster, replace(DEFAULTS, node_efficiency=DEFAULTS.node_efficiency / 2))
+    assert float(slower.gather_s(S, 8, 1)) > 1.9 * float(reached.gather_s(S, 8, 1))
+
+
+H100 = DeviceSpec(name="H100", kind="cuda", memory_bytes=80 * 2**30)
+POD = replace(
+    FLAT,
+    nodes=64,
+    device=H100,
+    devices_per_module=1,
+    module_link=None,
+    node_link=LinkSpec(latency_s=3.4e-6, bandwidth_bytes_per_s=450e9),
+    network_link=LinkSpec(latency_s=14e-6, bandwidth_bytes_per_s=50e9),
+)
+
+
+def test_a_large_ring_has_the_latency_of_nccls_own_formula():
+    # tuning.cc, Simple: 8.4 us + 448 hops in nodes of 3.4 us + 63 between them of 14 us; LL: 6.6, 0.6 and 2.7 us.
+    in_simple = 8.4e-6 + 448 * 3.4e-6 + 63 * 14e-6
+    assert in_simple == pytest.approx(2.4e-3, rel=0.01)
+    assert float(network(POD).gather_s(8.0, 512, 1)) == pytest.approx(6.6e-6 + 448 * 0.6e-6 + 63 * 2.7e-6)
+    large = 100e9
+    assert float(network(POD).gather_s(large, 512, 1)) == pytest.approx(in_simple + 511 / 512 * large / 400e9)
+
+
+def test_eight_nodes_of_h100_reach_their_share_of_the_line_rate():
+    cluster = replace(POD, nodes=8, rails=True)
+    seconds = float(Network(cluster, DEFAULTS).all_reduce_s(S, 64, 1))
+    # 8 cards of 50 GB/s: 400 GB/s at line rate, of which training reaches `network_efficiency`.
+    assert 220e9 < 2 * 63 / 64 * S / seconds < 400e9
+
+
+def test_switches_that_add_up_halve_the_bytes_of_an_all_reduce_in_a_node():
+    adding = replace(POD, node_link=replace(POD.node_link, switch_adds=True))
+    expected = 25e-6 + S / (0.85 * 450e9)
+    assert float(network(adding).all_reduce_s(S, 8, 1)) == pytest.approx(expected)
+    assert expected < float(network(POD).all_reduce_s(S, 8, 1))
+    assert network(adding).gather_s(S, 8, 1) == network(POD).gather_s(S, 8, 1)
+
+
+def test_rails_keep_rings_apart_and_not_what_goes_to_all_others():
+    crowded, rails = (network(replace(FLAT, rails=rails), congestion=0.5) for rails in (False, True))
+    assert rails.gather_s(S, 8, 8) == network().gather_s(S, 8, 8) < crowded.gather_s(S, 8, 8)
+    assert rails.all_to_all_s(S, 16, 1) == crowded.all_to_all_s(S, 16, 1) > network().all_to_all_s(S, 16, 1)

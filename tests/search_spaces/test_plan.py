@@ -12,6 +12,8 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 VALUES = {
+    "first_stage_less_layers": st.integers(0, 64),
+    "last_stage_less_layers": st.integers(0, 64),
     "zero_stage": st.integers(0, 3),
     "recompute": st.sampled_from(Recompute),
     "schedule": st.sampled_from(Schedule),

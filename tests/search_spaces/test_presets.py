@@ -19,6 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "presets.md"
 
 # (weights published, where): within 2 % unless PUBLISHED_WIDELY says more.
 PUBLISHED = {
+    "bloom-176b": 176.2e9,  # Le Scao et al. 2022, table 3: 176,247M
     "gpt3-175b": 175e9,  # Brown et al. 2020
     "gpt-1.4b": 1.4e9,  # by its name, as the two others of the study
     "gpt-22b": 22e9,

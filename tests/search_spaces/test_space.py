@@ -180,7 +180,7 @@ def test_a_plan_that_cannot_be_is_not_completed(make_setting):
 
 
 def test_a_space_may_be_empty(make_setting):
-    space = Space(Bounds(), make_setting(devices_per_node=3, layers=7, batch=32))
+    space = Space(Bounds(), make_setting(devices_per_node=3, layers=2, batch=32))
     assert (len(space), list(space), space[:]) == (0, [], [])
     assert space.counts.combinations > 0
     with pytest.raises(KeyError):

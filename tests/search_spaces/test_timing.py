@@ -19,7 +19,9 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
     FrameworkProfile,
 )
-from meshtune.search_spaces.physics.layer_time import Network
+from meshtune.search_spaces.physics.layer_time import ATTENTION_SHARE
+from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
@@ -110,14 +112,19 @@ def test_unfused_attention_on_one_device_takes_the_models_flops_over_the_rate(mo
 def test_fused_attention_does_half_of_it_at_its_own_rate_and_two_and_a_half_times_backward():
     constants = replace(PRODUCTS, attention_efficiency=0.5)
     products = 6 * (16 * LAYER + LLAMA.vocab * LLAMA.hidden) / RATE
-    attention = 16 * 3.5 * 2 * LLAMA.seq_len * LLAMA.hidden / (0.5 * 2e14)
+    attention = 16 * 3.5 * 2 * LLAMA.seq_len * LLAMA.hidden / (0.5 * ATTENTION_SHARE * 2e14)
     assert step_of(LLAMA, constants) == pytest.approx(LLAMA.seq_len * (products + attention))
 
 
 def test_narrow_products_take_longer_by_their_sides():
     constants = replace(PRODUCTS, narrow_rows=100.0)
     wide, narrow = (part_of("compute", HEADLESS, c, tp=8) for c in (PRODUCTS, constants))
-    assert narrow / wide == pytest.approx(1 + 100 * (1 / 2048 + 8 / 2048), rel=1e-4)
+    # Rows, hidden, and the side that tp cuts: of queries, keys and values, of the answer, of ffn.
+    read, answer = HEADLESS.query_width + 2 * HEADLESS.kv_width, HEADLESS.answer_width
+    block = HEADLESS.feed_forward_parameters * 8 / HEADLESS.ffn
+    cut = HEADLESS.hidden * (read * 8 / read + answer * 8 / answer) + block
+    sides = 2 / 2048 + cut / LAYER
+    assert narrow / wide == pytest.approx(1 + 100 * sides, rel=1e-4)
 
 
 def test_an_expert_meets_the_tokens_of_all_ranks_that_share_it():
@@ -145,7 +152,7 @@ def test_full_recomputation_adds_a_forward_pass():
 
 def test_selective_recomputation_adds_attention_alone():
     constants = replace(PRODUCTS, attention_efficiency=0.5)
-    attention = 16 * 2 * LLAMA.seq_len**2 * LLAMA.hidden / (0.5 * 2e14)
+    attention = 16 * 2 * LLAMA.seq_len**2 * LLAMA.hidden / (0.5 * ATTENTION_SHARE * 2e14)
     assert part_of("recompute", LLAMA, constants, recompute="selective") == pytest.approx(attention)
 
 
@@ -265,7 +272,7 @@ def test_zero_2_scatters_every_micro_batchs_gradients_where_there_is_no_pipeline
 
 def test_zero_3_gathers_weights_in_every_pass_of_every_micro_batch():
     scatter, gather = (float(NETWORK.gather_s(DENSE * width, 8, 1)) for width in (4, 2))
-    latencies = 3 * 15 * 7 * 2e-6
+    latencies = 3 * 15 * float(NETWORK.gather_s(0.0, 8, 1))
     one = part_of("dp", LLAMA, LINKS, dp=8, zero_stage=3)
     assert one == pytest.approx(scatter + 2 * gather + latencies)
     assert part_of("dp", LLAMA, LINKS, dp=8, zero_stage=3, grad_accum_steps=5) == pytest.approx(5 * one)
@@ -281,6 +288,50 @@ def test_an_overlapped_reduction_shows_a_share_and_what_the_backward_pass_cannot
     long = float(Network(CLUSTER, slow).all_reduce_s(DENSE * 4, 8, 1))
     assert part_of("dp", LLAMA, slow, OVERLAPPED, dp=8) == pytest.approx(long - backward)
     assert part_of("dp", LLAMA, slow, dp=8) == pytest.approx(long)
+
+
+def test_overlapped_exchanges_of_experts_show_a_share():
+    constants = replace(LINKS, exposed_reduction=0.25)
+    whole = part_of("ep", MIXTURE, constants, dp=8, ep=8)
+    beside = replace(PLAIN, overlaps_experts=True)
+    assert part_of("ep", MIXTURE, constants, beside, dp=8, ep=8) == pytest.approx(whole / 4)
+
+
+def test_products_in_8_bits_leave_attention_and_the_head_in_16():
+    rates = {"peak_flops": {**DEVICE.peak_flops, "float8": 4e14}}
+    rates["sustained_flops"] = {**DEVICE.sustained_flops, "float8": 3e14}
+    fast = replace(CLUSTER, device=replace(DEVICE, **rates))
+    constants = replace(PRODUCTS, attention_efficiency=0.5)
+    eight = replace(PLAIN, eight_bit_products=True)
+    wide, narrow = (step_of(LLAMA, constants, profile, fast) for profile in (PLAIN, eight))
+    assert wide == step_of(LLAMA, constants, eight)  # a device without such a rate
+    layers = 16 * 6 * LAYER * LLAMA.seq_len
+    assert wide - narrow == pytest.approx(layers / RATE - layers / 3e14)
+
+
+def test_slices_cost_the_host_time_for_each_parameter_and_replica_under_zero_1():
+    cut = replace(PLAIN, slice_s=1e-5)
+    launched = replace(LINKS, launch_factor=1.0)
+    assert len({part_of("dp", LLAMA, launched, code, dp=8) for code in (PLAIN, cut)}) == 1
+    plain, sliced = (part_of("dp", LLAMA, launched, code, dp=8, zero_stage=1) for code in (PLAIN, cut))
+    assert sliced - plain == pytest.approx((6 * 16 + 3) * 8 * 1e-5)
+
+
+def test_whole_gradients_of_zero_1_are_summed_after_the_backward_pass():
+    late = replace(OVERLAPPED, late_whole_gradients=True)
+    reduced, gathered = float(NETWORK.all_reduce_s(DENSE * 4, 8, 1)), float(NETWORK.gather_s(DENSE * 2, 8, 1))
+    assert part_of("dp", LLAMA, LINKS, late, dp=8, zero_stage=1) == pytest.approx(reduced + gathered)
+    assert part_of("dp", LLAMA, LINKS, late, dp=8) == part_of("dp", LLAMA, LINKS, OVERLAPPED, dp=8) < reduced
+
+
+def test_an_optimizer_on_the_host_takes_no_device_memory_and_moves_what_it_steps():
+    offloaded = replace(PLAIN, host_optimizer=True)
+    training = Training(LLAMA, CLUSTER, offloaded)
+    columns = columns_of([Plan(dp=8, zero_stage=1)])
+    assert float(memory_parts(training, columns, DEFAULTS)[MemoryPart.OPTIMIZER][0]) == 0
+    own = (16 * LAYER + LLAMA.vocab * LLAMA.hidden) / 8
+    moved = own * (4 + 2) / 25e9 + own * (2 * 12 + 2 * 2 + 4) * 8 / 3e11
+    assert part_of("optimizer", LLAMA, PRODUCTS, offloaded, dp=8, zero_stage=1) == pytest.approx(moved)
 
 
 def test_experts_are_reduced_over_their_own_replicas():

@@ -150,8 +150,8 @@ def test_lessons_are_kept_and_told_once(store: Store, make):
     store.keep_lessons("c1", LESSONS[:1], now=4.0)
     told = [(event.at, event.data) for event in store.events("c1") if event.kind == "campaign.learns"]
     documents = [
-        {"campaign_id": "old", "trials": 20, "weight": 0.35},
-        {"campaign_id": "older", "trials": 1, "weight": 1.0},
+        {"campaign_id": "old", "trials": 20, "weight": 0.35, "calibration": False},
+        {"campaign_id": "older", "trials": 1, "weight": 1.0, "calibration": False},
     ]
     assert told == [(2.0, {"lessons": documents}), (4.0, {"lessons": documents[:1]})]
     assert store.campaign("c1").updated_at == 4.0

@@ -20,14 +20,22 @@ SLOW, LONG = pytest.mark.slow, pytest.mark.long
 SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 1024, "seq_len": 64}
 
 
+ENDS = {"first_stage_less_layers": 1, "last_stage_less_layers": 1}
+
+
 @pytest.mark.parametrize(
     "plan",
     [
         pytest.param({"dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"tp": 2, "micro_batch_size": 4}, marks=LONG),
+        pytest.param({"vocab": 1025, "vocab_multiple": 512, "tp": 2, "micro_batch_size": 4}, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
+        pytest.param({"layers": 7, "pp": 3, **ENDS, "grad_accum_steps": 3}, marks=SLOW),
+        pytest.param(
+            {"layers": 6, "pp": 2, "vpp": 2, **ENDS, "schedule": "interleaved", "grad_accum_steps": 4}, marks=LONG
+        ),
         pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=LONG),
         pytest.param({"cp": 2, "micro_batch_size": 4}, marks=LONG),
         pytest.param({"cp": 4, "context": "ring", "recompute": "selective", "micro_batch_size": 4}, marks=LONG),
@@ -38,10 +46,11 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
 )
 def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
     experts = {"experts": 4, "top_k": 2} if "ep" in plan else {}
-    axes = {name: value for name, value in plan.items() if name != "imbalance"}
+    shapes = {name: value for name, value in plan.items() if name in ("layers", "vocab", "vocab_multiple")}
+    axes = {name: value for name, value in plan.items() if name != "imbalance" and name not in shapes}
     imbalance = plan.get("imbalance")
     routing = {"router": "skewed" if imbalance else "balanced", "imbalance": imbalance}
-    job = make_job(plan=axes, model=SHAPES | experts, **routing)
+    job = make_job(plan=axes, model=SHAPES | experts | shapes, **routing)
     finished = run_job(job)
     assert finished.status == 0, finished.output
     real = finished.measurement.peak_memory_bytes
@@ -53,6 +62,7 @@ def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
     [
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6, marks=LONG),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, 10, marks=LONG),
+        pytest.param({"pp": 3, **ENDS, "grad_accum_steps": 3}, 25, marks=LONG),
     ],
     ids=str,
 )

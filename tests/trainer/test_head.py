@@ -29,6 +29,21 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(tokens, monkeypatch)
     torch.testing.assert_close((x.grad, layer.weight.grad), expected)
 
 
+def test_padding_is_never_predicted_and_learns_nothing(monkeypatch):
+    monkeypatch.setattr(head, "FEWEST_CHUNK_TOKENS", 7)
+    torch.manual_seed(0)
+    padded, x, targets = Head(16, 48, 37), torch.randn(1, 15, 16), torch.randint(0, 37, (1, 15))
+    whole = Head(16, 37)
+    whole.weight.data.copy_(padded.weight[:37])
+    torch.testing.assert_close(padded(x), whole(x))
+    losses = [layer(x, targets) for layer in (padded, whole)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(padded.weight.grad[:37], whole.weight.grad)
+    assert not padded.weight.grad[37:].any()
+
+
 def test_sums_over_chunks_in_bfloat16_stay_near_to_float32(monkeypatch):
     monkeypatch.setattr(head, "FEWEST_CHUNK_TOKENS", 32)
     torch.manual_seed(0)
@@ -92,3 +107,23 @@ def test_chunks_do_not_change_the_losses(plan, run_job, make_job):
     whole = run_job(make_job(model=model, plan={"micro_batch_size": 8})).losses
     chunked = run_job(make_job(model=model, plan=plan), sabotage=SMALL_CHUNKS).losses
     assert chunked == pytest.approx(whole, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "model"),
+    [
+        pytest.param({"tp": 2, "micro_batch_size": 8}, {"vocab": 50257, "hidden": 16}, marks=pytest.mark.slow),
+        # Four ranks, of which the last holds padding alone.
+        pytest.param({"tp": 4, "micro_batch_size": 8}, {"vocab": 9}, marks=pytest.mark.slow),
+        pytest.param(
+            {"tp": 2, "pp": 2, "zero_stage": 0},
+            {"vocab": 51, "vocab_multiple": 16, "tied_head": True},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"tp": 2, "dp": 2, "zero_stage": 3}, {"vocab": 51, "vocab_multiple": 16}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_padding_of_the_vocabulary_does_not_change_the_losses(plan, model, run_job, make_job):
+    whole = run_job(make_job(model=model | {"vocab_multiple": 0}, plan={"micro_batch_size": 8})).losses
+    assert run_job(make_job(model=model, plan=plan)).losses == pytest.approx(whole, abs=1e-4)

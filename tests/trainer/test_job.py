@@ -33,7 +33,7 @@ def broken(job, *path_and_value):
         (("colour", "red"), "colour: "),
         (("plan", "tp", 0), "plan.tp: must be at least 1, not 0"),
         (("plan", "colour", 1), "plan.colour: "),
-        (("model", "heads", 5), "model.heads: .*"),
+        (("model", "heads", 5), "model.kv_heads: .*"),
         (("dtype", "float8"), "dtype: "),
         (("incumbent_step_time_s", 0), "incumbent_step_time_s: must be positive, not 0"),
         (("measuring", "start_limit_s", 0), "measuring.start_limit_s: must be positive, not 0"),

@@ -30,6 +30,9 @@ MODELS: dict[str, dict[str, object]] = {
     "gpt": GPT,
     "llama4": LLAMA | DEEP,
     "gpt4": GPT | DEEP,
+    "llama6": {"layers": 6},
+    "gpt6": GPT | {"layers": 6},
+    "llama7": {"layers": 7},
     "llama8": {"layers": 8},
     "llama-one-kv": {"kv_heads": 1},
     "llama-odd-vocab": {"vocab": 127},
@@ -41,7 +44,14 @@ MODELS: dict[str, dict[str, object]] = {
     "llama-moe-top1": {"experts": 4, "top_k": 1},
     "llama-moe8": {"experts": 8, "top_k": 2},
 }
-FIELDS = {"zero": "zero_stage", "mbs": "micro_batch_size", "ga": "grad_accum_steps", "every": "recompute_interval"}
+FIELDS = {
+    "zero": "zero_stage",
+    "mbs": "micro_batch_size",
+    "ga": "grad_accum_steps",
+    "every": "recompute_interval",
+    "first": "first_stage_less_layers",
+    "last": "last_stage_less_layers",
+}
 WORDS = {
     "gpipe": ("schedule", "gpipe"),
     "1f1b": ("schedule", "1f1b"),
@@ -100,6 +110,12 @@ CASES = """
   gpt4 pp2 vpp2 zbv
   gpt4 pp2 vpp2 zero-bubble
 * llama-tied4 pp4 gpipe
+* llama7 pp3 first1 last1 1f1b
+  llama7 pp3 last2 gpipe
+* gpt6 pp2 vpp2 first1 last1 interleaved
+  llama6 pp2 vpp2 first1 last1 zero-bubble
+  gpt6 pp2 vpp2 first1 last1 zbv
+  llama6 pp2 dp2 vpp2 first1 last1 interleaved zero3
 * llama pp2 dp2 zero0
   llama pp2 dp2 zero3
   llama pp2 dp2 zero3 gpipe

@@ -7,11 +7,12 @@ import torch
 
 from meshtune.runners.trainer.model import Transformer, rotate
 from meshtune.runners.trainer.parallel.context import places_of
-from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
+from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
+from meshtune.search_spaces.stages import layers_of_chunk
 
 SHAPES = {"name": "m", "layers": 3, "hidden": 48, "heads": 6, "ffn": 80, "vocab": 101, "seq_len": 8}
 GPT2 = {
@@ -50,7 +51,7 @@ def test_the_stages_together_equal_the_whole_model(change):
     whole = build(spec).state_dict()
     seen = set()
     for stage in range(3):
-        part = build(spec, cut_layers(spec.layers, 3, stage), first=stage == 0, last=stage == 2)
+        part = build(spec, layers_of_chunk(Plan(pp=3), spec.layers, stage), first=stage == 0, last=stage == 2)
         for name, values in part.state_dict().items():
             torch.testing.assert_close(values, whole[name], rtol=0, atol=0)
             seen.add(name)
@@ -87,7 +88,7 @@ def test_later_tokens_do_not_change_earlier_logits():
 
 @pytest.mark.parametrize(("layers", "stages"), [(4, 2), (7, 3), (5, 5), (1, 1)])
 def test_the_cut_is_balanced_and_leaves_no_layer_out(layers, stages):
-    cut = [cut_layers(layers, stages, stage) for stage in range(stages)]
+    cut = [layers_of_chunk(Plan(pp=stages), layers, stage) for stage in range(stages)]
     assert [index for part in cut for index in part] == list(range(layers))
     assert max(map(len, cut)) - min(map(len, cut)) <= 1
 

@@ -186,6 +186,7 @@ class FakeWorkload:
     capabilities = Capabilities(kv_replication=True)
     framework = TRAINER_FLOAT32
     dtype = framework.dtype
+    program = ""
     completed = staticmethod(Workload.completed)
     problems_with = Workload.problems_with
 
@@ -357,6 +358,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.WORKLOADS, "fake", f"{__name__}:FakeWorkload")
     known = {**searches.SEARCHES, "fake": f"{__name__}:create_search"}
     monkeypatch.setattr("meshtune.tuner.search.registry.SEARCHES", known)
+    monkeypatch.setitem(searches.LEARNS, "fake", "learns")
     monkeypatch.setattr("meshtune.tuner.specs.read.SEARCHES", known)
 
 

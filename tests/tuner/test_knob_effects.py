@@ -141,6 +141,28 @@ def test_only_legal_changes_are_predicted_and_a_schedule_brings_its_chunks(spec,
     assert not any(effect.knob in ("schedule", "vpp") for effect in flat)
 
 
+def test_the_split_of_a_pipeline_follows_its_stages_and_both_ends_go_together():
+    """10 layers: 5 and 5 on two stages, and 2, 3, 3, 2 or 3, 3, 3, 1 on four."""
+    ends = {"first_stage_less_layers": [0, 1], "last_stage_less_layers": [0, 1, 2]}
+    _, space = read_spec(
+        SPEC | {"model": {"preset": "gpt-micro", "layers": 10}, "space": {"pp": [1, 2, 4], **ends}}, None
+    )
+    two, four, late = (
+        space.complete(**axes)
+        for axes in (
+            {"pp": 2},
+            {"pp": 4, "first_stage_less_layers": 1, "last_stage_less_layers": 1},
+            {"pp": 4, "last_stage_less_layers": 2},
+        )
+    )
+    assert words(measured_effects(space, {two: 100.0, four: 120.0})) == [
+        "pp 2 -> 4 with first_stage_less_layers 0 -> 1 with last_stage_less_layers 0 -> 1: +20 % (measured, 1 pair)"
+    ]
+    assert words(measured_effects(space, {late: 100.0, four: 120.0})) == [
+        "last_stage_less_layers 2 -> 1 with first_stage_less_layers 0 -> 1: +20 % (measured, 1 pair)"
+    ]
+
+
 WINNERS_SPEC = toy.SPEC | {
     "model": "gpt-micro",
     "cluster": toy.CLUSTER | {"nodes": 1},

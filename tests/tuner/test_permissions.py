@@ -12,6 +12,7 @@ from meshtune.runners.registry import RUNNERS, WORKLOADS
 from meshtune.runners.slurm.script import SlurmOptions
 from meshtune.runners.trainer.job import Measuring
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.layer_shapes import LatentAttention
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds
@@ -117,7 +118,8 @@ def test_what_is_listed_exists():
 PLAIN_FIELDS = {
     ModelSpec: {
         *("name", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "activation", "norm"),
-        *("position", "tied_head", "experts", "top_k"),
+        *("position", "tied_head", "experts", "top_k", "head_dim", "latent_attention", "shared_ffn", "dense_layers"),
+        *("dense_ffn", "moe_every", "window", "full_attention_every", "mtp_layers", "vocab_multiple"),
     },
     Measuring: {
         *("max_warmup_steps", "min_steps", "max_steps", "max_seconds", "precision", "profile_steps", "loss_steps"),
@@ -129,7 +131,18 @@ PLAIN_FIELDS = {
 }
 
 
-PLAIN_KINDS = [ModelSpec, ClusterSpec, DeviceSpec, LinkSpec, Bounds, Plan, Budget, TrialLimits, StopRule]
+PLAIN_KINDS = [
+    ModelSpec,
+    LatentAttention,
+    ClusterSpec,
+    DeviceSpec,
+    LinkSpec,
+    Bounds,
+    Plan,
+    Budget,
+    TrialLimits,
+    StopRule,
+]
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)

@@ -194,7 +194,7 @@ def test_mistakes_in_every_section_are_told_at_once_with_their_paths_and_numbers
         ({"global_batch_size": 7, "space": {"pp": [1], "tp": [1]}}, "space", "dp(4) = 4, but the global batch is 7"),
         ({"global_batch_size": "fre"}, "global_batch_size", "must be at least 1, or 'free', not 'fre'"),
         ({"global_batch_size": 2**40}, "global_batch_size", "must be at most 2147483647, not 1099511627776"),
-        ({"cluster": {"preset": "local-cpu", "devices_per_node": 3}}, "space", "dp(3) = 6, but the global batch is 8"),
+        ({"cluster": {"preset": "local-cpu", "devices_per_node": 7}}, "space", "dp(7) = 7, but the global batch is 8"),
         ({"space": {"tp": [3]}}, "space", "the first, tp3 pp1 dp1 mbs1 ga8 zero0: tp(3) * pp(1) * cp(1) * dp(1) = 3"),
         (
             {"space": {"micro_batch_size": [16]}},

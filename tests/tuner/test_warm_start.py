@@ -182,15 +182,18 @@ def test_of_each_campaign_the_first_trials_enter_and_of_all_so_many(site):
 
 
 @pytest.mark.parametrize(
-    ("counts", "text"),
+    ("counts", "search", "text"),
     [
-        ((), ""),
-        ((1,), "learns from 1 earlier campaign, 1 trial"),
-        ((20, 20, 1), "learns from 3 earlier campaigns, 41 trials"),
+        ((), "physics", ""),
+        ((1,), "physics", "learns from 1 earlier campaign, 1 trial"),
+        ((20, 20, 1), "physics", "learns from 3 earlier campaigns, 41 trials"),
+        ((1,), "deephyper", "learns what fits into memory, and no speeds, from 1 earlier campaign, 1 trial"),
+        ((1, 3), "optuna", "learns what fits into memory, and no speeds, from 2 earlier campaigns, 4 trials"),
+        ((1,), "random", ""),
     ],
 )
-def test_how_much_is_learnt_from_is_said_in_words(counts, text):
-    assert lessons_text([Lesson(campaign_id="a", trials=count, weight=1.0) for count in counts]) == text
+def test_how_much_is_learnt_from_is_said_in_words(counts, search, text):
+    assert lessons_text([Lesson(campaign_id="a", trials=count, weight=1.0) for count in counts], search) == text
     assert str(Lesson(campaign_id="a", trials=20, weight=weight_of(OTHER_RELEASE))) == "a (20 trials, weight 0.2)"
 
 
@@ -236,7 +239,7 @@ def test_a_later_campaign_sees_what_an_earlier_one_measured_and_keeps_from_which
     lesson = Lesson(campaign_id=first, trials=4, weight=past.weight)
     assert lab.campaign(second).lessons == (lesson,)
     [told] = learnt(lab, second)
-    assert told == {"lessons": [{"campaign_id": first, "trials": 4, "weight": past.weight}]}
+    assert told == {"lessons": [{"campaign_id": first, "trials": 4, "weight": past.weight, "calibration": False}]}
 
 
 READS_ALL = {Scope.READ_ALL}
@@ -276,6 +279,34 @@ def test_a_campaign_that_wants_no_warm_start_has_none(lab, noted):
     lab.run(id)
     assert noted.past == ()
     assert lab.campaign(id).lessons == ()
+
+
+@pytest.mark.parametrize("search", ["random", "grid"])
+def test_a_search_that_learns_nothing_from_others_names_none(lab, noted, search):
+    lab.run(lab.create())
+    id = lab.create(search=search)
+    lab.run(id)
+    assert lab.campaign(id).lessons == ()
+
+
+TOLD = [f"--{name}={{{name}}}" for name in ("tp", "zero_stage", "micro_batch_size", "grad_accum_steps")]
+
+
+@pytest.mark.parametrize(
+    ("command", "counts"),
+    [
+        (["python3", "train.py", "--lr=2"], True),
+        (["torchrun", "/other/folder/train.py"], True),
+        (["python", "-m", "pkg.train"], False),
+        (["python", "other.py", "--lr=1"], False),
+    ],
+)
+def test_a_program_teaches_itself_whatever_its_arguments_and_no_other(site, command, counts):
+    ours, other = (
+        site.campaign(" ".join(words), workload={"kind": "command", "dtype": "float16", "command": [*words, *TOLD]})
+        for words in (["python", "train.py", "--lr=1"], command)
+    )
+    assert related(ours, [other]) == [other] * counts
 
 
 def test_what_is_learnt_is_read_once_and_again_when_the_campaign_is_opened_again(lab, noted):

@@ -53,17 +53,20 @@ _MOVES: Mapping[CampaignState, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """An earlier campaign from which a campaign's search learns."""
+    """An earlier campaign from which a campaign's search learns: from its trials, or from its calibration alone."""
 
     campaign_id: str
     # How many of its trials.
     trials: int
     # How much each of them counts, 1 for as much as one of the campaign's own (see `tuner.search.warm_start`).
+    # Of a calibration: the share of it that holds for the campaign's release.
     weight: float
+    calibration: bool = False
 
     def __str__(self) -> str:
         trials = "1 trial" if self.trials == 1 else f"{self.trials} trials"
-        return f"{self.campaign_id} ({trials}, weight {self.weight:g})"
+        kind = "calibration, " if self.calibration else ""
+        return f"{self.campaign_id} ({kind}{trials}, weight {self.weight:g})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

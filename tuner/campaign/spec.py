@@ -101,8 +101,8 @@ class CampaignSpec:
     at the same time, each on all devices of the cluster description. pareto: memory left over counts beside the
     objective, and the best is a set. confirm: how many of the best plans are measured again, in turns with the
     baseline by fresh jobs, before one is recommended; each at most confirm_rounds times. warm_start: the search may
-    learn from earlier campaigns in the store. project: whose tokens share the campaign; empty for none, and nothing to
-    the search.
+    learn from earlier campaigns in the store, where it can. project: whose tokens share the campaign; empty for none,
+    and nothing to the search.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED

@@ -6,26 +6,34 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.campaign.campaign import DATABASE, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
-from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.specs.read import HF_CONFIG, read_spec
 
 
-def read_spec_file(spec: Path, home: Path | None, cluster: Path | None = None) -> tuple[object, CampaignSpec, Space]:
+def read_spec_file(
+    spec: Path, home: Path | None, cluster: Path | None = None, model: str = ""
+) -> tuple[object, CampaignSpec, Space]:
     """The document in a spec's file, what it means, and its space. Creates nothing.
 
+    model: taken in place of the spec's, a preset or a config.json from here.
     cluster: a file whose `cluster` section is taken in place of the spec's. home None: the spec is only looked at, so
     that its runner need not be able to run it here. Raises Refused with every mistake, OSError but for a file that is
     not there.
     """
     try:
         document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
+        if isinstance(document, dict):
+            document = with_model_file(document, spec.parent) if not model else _with_model(document, model)
         if cluster is not None and isinstance(document, dict):
             document = {**document, "cluster": _cluster_in(cluster)}
         return document, *read_spec(document, None if home is None else Home(home.absolute()))
@@ -37,6 +45,41 @@ def read_spec_file(spec: Path, home: Path | None, cluster: Path | None = None) -
         lines = [f"  {problem}" for problem in error.problems]
         mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
         raise Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines])) from None
+
+
+def stored_basis(spec: CampaignSpec, home: Path, db: str, *, but: str = "") -> Basis:
+    """The basis of predictions that the home's database has, see `known_basis`. Without a database none is looked for,
+    and nothing of one loaded."""
+    there = db or (home / DATABASE).is_file()
+    return commands.calibrate.read_basis(spec, home, db, but=but) if there else Basis()
+
+
+def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
+    """The document with another model, of the same sequence length where a config.json is named."""
+    if not model.endswith(".json"):
+        return {**document, "model": model}
+    own = document.get("model")
+    own = {"preset": own} if isinstance(own, str) else own if isinstance(own, dict) else {}
+    known = {**model_presets().get(str(own.get("preset")), {}), **own}
+    length = {"seq_len": known["seq_len"]} if "seq_len" in known else {}
+    return with_model_file({**document, "model": {HF_CONFIG: model, **length}}, Path())
+
+
+def with_model_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The document with the content of its model's config.json, where `model` names one: `model: PATH.json` or `model:
+    {hf_config: PATH, ...}`, relative to `folder`. Raises Refused."""
+    model = document.get("model")
+    if isinstance(model, str) and model.endswith(".json"):
+        model = {HF_CONFIG: model}
+    path = model.get(HF_CONFIG) if isinstance(model, dict) else None
+    if not isinstance(path, str):
+        return document
+    try:
+        config = read_json(read_file(folder / path, SLOW_LIMITS.max_bytes, regular=False))
+    except (OSError, UnreadableText) as error:
+        raise Refused(f"model.{HF_CONFIG} {path}: {error}") from None
+    shapes: dict[str, Any] = model if isinstance(model, dict) else {}
+    return {**document, "model": {**shapes, HF_CONFIG: config}}
 
 
 def _cluster_in(file: Path) -> object:

@@ -7,8 +7,9 @@ jobs do to a shared cluster is not in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import exp
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +37,7 @@ from meshtune.search_spaces.physics.memory import MemoryPart
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.calibration import StoredCalibration
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
@@ -46,17 +48,44 @@ HEAVY_WIDTH = 3.182
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """The stored calibration that predictions start from. campaign: whose trials it was fitted to. version: of the
+    framework then; empty where unknown. model, devices: measured with. believed: the share of it that holds for the
+    release that is asked about."""
+
+    campaign: str
+    created_at: datetime
+    trials: int
+    version: str
+    model: str
+    devices: int
+    believed: float
+
+    def __str__(self) -> str:
+        told = (
+            f"{self.trials} trials of {self.model} on {self.devices} devices{f', {self.version}' * bool(self.version)}"
+        )
+        widened = "" if self.believed == 1 else f"; another release, so {self.believed:.0%} of it is believed"
+        return f"{self.campaign} ({self.created_at:%Y-%m-%d %H:%M} UTC, {told}{widened})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """Where the calibration of predictions comes from. calibrated: it contains a measurement or an out-of-memory
-    verdict. campaign: its trials were learnt from; null for the defaults of the constants. learnt_from: the numbers of
-    step times, memory peaks and out-of-memory verdicts."""
+    verdict. anchor: the stored calibration that it starts from; null for the defaults of the constants. campaign: its
+    trials were learnt from besides; null for none. learnt_from: the numbers of step times, memory peaks and
+    out-of-memory verdicts. subject: the device and the training code. error_factor: 95 % of the times are expected to
+    be off by less than this factor, as judged for the best plan; null where no times are predicted."""
 
     __pydantic_config__ = ConfigDict(json_schema_serialization_defaults_required=True)
 
     calibration: Annotated[InstanceOf[Calibration], Field(exclude=True)] = UNCALIBRATED
+    anchor: Anchor | None = None
     campaign: str | None = None
     # Seconds that the campaign's jobs took beside their steps.
     startup_s: Annotated[float | None, Field(exclude=True)] = None
+    subject: str = ""
+    error_factor: float | None = None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -71,13 +100,43 @@ class Basis:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def words(self) -> str:
-        known = self.calibration
+        known, told = self.calibration, ""
+        if self.error_factor is not None:
+            off = "95 % of times are within" if self.calibrated else "times may be off by"
+            told = f"{off} a factor of {self.error_factor:.2f}"
         if self.calibrated:
-            times = f"{known.times} step times, {known.memories} memory peaks and {known.ooms} out-of-memory verdicts"
-            return f"calibrated by {times} of {self.campaign}"
-        defaults = "the constants are the defaults of docs/explanation/physics.md"
-        prior = f"uncalibrated: {defaults}; nothing of this cluster was measured"
+            own = (known.times, known.memories, known.ooms)
+            times = "{} step times, {} memory peaks and {} out-of-memory verdicts".format(*own)
+            sources = [f"by {times}", *([f"of {self.campaign}"] if self.campaign else [])]
+            sources += [] if self.anchor is None else [f"{'on top of' if self.campaign else 'of'} {self.anchor}"]
+            return "; ".join(["calibrated " + " ".join(sources), *([told] if told else [])])
+        told = told or "the constants are the defaults of docs/explanation/physics.md"
+        nothing = f"nothing was measured of {self.subject or 'this cluster'}"
+        prior = f"uncalibrated: {nothing}: {told} (run `meshtune calibrate`)"
         return prior if self.campaign is None else f"{self.campaign} has no measurement to learn from, so {prior}"
+
+    def judged(self, training: Training, speeds: Iterable[Speed | None]) -> Basis:
+        """With its subject and its error factor: the widest interval of these predictions."""
+        factors = [speed.step_s.high / speed.step_s.value for speed in speeds if speed is not None]
+        subject = f"{training.cluster.device.name} and {training.framework.name}"
+        return replace(self, subject=subject, error_factor=max(factors, default=None))
+
+
+def basis_of(stored: StoredCalibration | None, training: Training, version: str = "") -> Basis:
+    """The basis for predictions that a stored calibration gives; None: the constants' defaults. version: the
+    framework's, see `StoredCalibration.believed`."""
+    if stored is None:
+        return Basis()
+    anchor = Anchor(
+        campaign=stored.campaign,
+        created_at=datetime.fromtimestamp(stored.created_at, UTC),
+        trials=stored.trials,
+        version=stored.version,
+        model=stored.model,
+        devices=stored.devices,
+        believed=stored.believed(version),
+    )
+    return Basis(calibration=stored.holding_for(training, version), anchor=anchor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +233,9 @@ def foresee(training: Training, columns: Columns, calibration: Calibration) -> P
     return Predictions(training, columns, memory, time, fits, tokens_per_s * fits)
 
 
-def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial]) -> Basis:
-    """The basis for predictions that a campaign's trials give. name: of the campaign, for people.
+def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis = Basis()) -> Basis:
+    """The basis for predictions that a campaign's trials give. name: of the campaign, for people. start: the prior, a
+    stored calibration by other trials than these.
 
     Raises InvalidValue where a fact is missing that times depend on: there is nothing to compare them with.
     """
@@ -184,11 +244,10 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial]) -> Basis:
         raise InvalidValue([Problem(one.path, f"{one.message} (so {name} teaches nothing)") for one in problems])
     taught = [trial for trial in trials if trial.measurement is not None or trial.verdict is Verdict.OOM]
     if not taught:
-        return Basis(campaign=name)
+        return replace(start, campaign=name)
     estimates = estimate(training, columns_of([trial.plan for trial in taught]))
-    return Basis(
-        calibration=calibrate([(estimates, measured_rows(taught))]), campaign=name, startup_s=_startup_s(taught)
-    )
+    learnt = calibrate([(estimates, measured_rows(taught))], start.calibration)
+    return replace(start, calibration=learnt, campaign=name, startup_s=_startup_s(taught))
 
 
 def check_same(basis: CampaignSpec, spec: CampaignSpec) -> None:

@@ -120,6 +120,7 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
     training = training_of(spec)
     outlook = foresee(training, space.columns, basis.calibration)
     cluster = spec.cluster
+    best = tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP))
     return Quote(
         name=spec.name,
         model=spec.model.name,
@@ -129,10 +130,10 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
         framework=training.framework.name,
         space=space.counts,
         fit=count_fits(outlook.fits),
-        best=tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP)),
+        best=best,
         cost=predict_cost(spec, space, outlook, basis),
         missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),
-        basis=basis,
+        basis=basis.judged(training, [best[0].speed]),
     )
 
 
@@ -248,7 +249,7 @@ def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: i
         of=len(space),
         best=best,
         differences_s={} if prediction is None else _differences_s(prediction, best),
-        basis=basis,
+        basis=basis.judged(training_of(spec), [best.speed]),
     )
 
 

@@ -142,7 +142,7 @@ def make_projection(
         walls=tuple(walls),
         least_efficiency=least_efficiency,
         tokens=tokens,
-        basis=basis,
+        basis=basis.judged(training, [row.speed for row in rows]),
     )
 
 

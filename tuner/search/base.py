@@ -13,6 +13,7 @@ from typing import Protocol
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
@@ -80,7 +81,7 @@ class Task:
 
     tolerance: a plan is worth finding if it is better than the best by more than this share. pareto: memory left over
     counts beside the score, and the best is a set (the Pareto front of score and peak memory). past: what earlier
-    campaigns tried.
+    campaigns tried. calibration: the physics' constants and their doubt, before the campaign's own trials.
     """
 
     space: Space
@@ -88,6 +89,7 @@ class Task:
     tolerance: float = 0.02
     pareto: bool = False
     past: tuple[PastCampaign, ...] = ()
+    calibration: Calibration = UNCALIBRATED
 
 
 class Search(Protocol):

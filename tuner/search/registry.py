@@ -27,8 +27,16 @@ SEARCHES: Mapping[str, str] = {
     "physics": "meshtune.tuner.search.physics.search:create",
     "deephyper": "meshtune.tuner.search.library.deephyper:create",
     "optuna": "meshtune.tuner.search.library.optuna:create",
+    "calibration": "meshtune.tuner.search.calibration:create",
     "random": "meshtune.tuner.search.registry:create_random",
     "grid": "meshtune.tuner.search.registry:create_grid",
+}
+
+# What each learns from earlier campaigns, in words for people; the others nothing.
+LEARNS: Mapping[str, str] = {
+    "physics": "learns",
+    "deephyper": "learns what fits into memory, and no speeds,",
+    "optuna": "learns what fits into memory, and no speeds,",
 }
 
 

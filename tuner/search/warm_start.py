@@ -1,8 +1,8 @@
 """Warm start: which earlier campaigns a new one learns from, with what weight, and from how many of their trials.
 
-A campaign counts when the same training code ran on the same device: the physics' errors belong to those. Model, node
-count, batch and sequence length may differ; the search sees them in `PastCampaign.training`. Other differences lower
-its weight: docs/how-to/warm-start.md has the weights and their reasons.
+A campaign counts when the same program ran on the same device: the physics' errors belong to those. Model, node count,
+batch, sequence length and the program's arguments may differ; the search sees the scales in `PastCampaign.training`.
+Other differences lower its weight: docs/how-to/warm-start.md has the weights and their reasons.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.training import Training
 from meshtune.tuner.campaign.campaign import Campaign, Lesson
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import PastCampaign, history
 from meshtune.tuner.search.physics.speed import NOISE
+from meshtune.tuner.search.registry import LEARNS
 
 # By how much the physics' error for one plan is taken to differ, as standard deviations of its logarithm: judged.
 OTHER_RELEASE, UNKNOWN_RELEASE = 0.10, 0.05
@@ -128,13 +129,13 @@ def software_of(trials: Sequence[Trial]) -> Mapping[str, str]:
     return next((software for software in reversed(told) if software), {})
 
 
-def lessons_text(lessons: Sequence[Lesson]) -> str:
-    """The number of campaigns and trials learnt from, in words; empty for none."""
-    if not lessons:
+def lessons_text(lessons: Sequence[Lesson], search: str) -> str:
+    """What the search of that name learns, and from how many campaigns and trials, in words; empty for nothing."""
+    if not lessons or search not in LEARNS:
         return ""
     trials = sum(lesson.trials for lesson in lessons)
     return (
-        f"learns from {len(lessons)} earlier campaign{'' if len(lessons) == 1 else 's'}, "
+        f"{LEARNS[search]} from {len(lessons)} earlier campaign{'' if len(lessons) == 1 else 's'}, "
         f"{trials} trial{'' if trials == 1 else 's'}"
     )
 
@@ -147,8 +148,8 @@ def release_of(version: str) -> str:
 
 def _ground(spec: CampaignSpec, training: Training) -> tuple[str, ...]:
     """The properties that must be equal; the workload's name, because simulated jobs play real training codes."""
-    device, framework = training.cluster.device, training.framework
-    return (spec.workload.kind, framework.name, framework.dtype, device.name, device.kind)
+    device, framework, program = training.cluster.device, training.framework, workload_of(spec).program
+    return (spec.workload.kind, program, framework.name, framework.dtype, device.name, device.kind)
 
 
 def _fabric(cluster: ClusterSpec, nodes: int) -> tuple[object, ...]:

@@ -24,14 +24,17 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runn
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
+from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.calibration import framework_version
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, Lesson
 from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
-from meshtune.tuner.search.registry import create_search
+from meshtune.tuner.search.registry import LEARNS, create_search
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
+from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import Reading
 from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
@@ -80,6 +83,8 @@ class Session:
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
     # By job name: how long the jobs had run at the last look.
     _running_s: dict[str, float] = field(default_factory=dict)
+    # The lesson of the calibration that the task starts from.
+    _start: Lesson | None = None
     # The campaign's own software when it learned from others, None before that.
     _software: Mapping[str, str] | None = None
 
@@ -145,23 +150,31 @@ class Session:
         return before_s + self.timer() - since
 
     def learn_from_others(self, now: float) -> None:
-        """Let the search learn from other campaigns; the store keeps from which.
+        """Let the search, where it can, learn from other campaigns, and start from the stored calibration of its device
+        and training code; the store keeps from which. The campaign behind the calibration teaches by that alone.
 
         They are read once, and again when the campaign's own trials tell that it runs on other software than was
         thought. So a campaign that is opened again later may learn more.
         """
         spec, software = self.campaign.spec, software_of(self.trials)
-        if not spec.warm_start or software == self._software:
+        if not spec.warm_start or spec.search.kind not in LEARNS or software == self._software:
             return
-        # One more, since the campaign itself is among them.
+        readers, version = self._readers(), framework_version(software)
+        anchor = known_calibration(self.store, spec, version, readers)
+        # Two more, since the campaign itself is among them, and the calibration's.
         others = self.store.campaigns_on(
-            spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 1, reader=self._readers()
+            spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 2, reader=readers
         )
+        others = [other for other in others if anchor is None or other.id != anchor.campaign]
         found = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
-        self.store.keep_lessons(self.campaign.id, [earlier.lesson for earlier in found], now=now)
+        start = None if anchor is None else anchor.lesson(version)
+        lessons = [*([] if start is None else [start]), *(earlier.lesson for earlier in found)]
+        self.store.keep_lessons(self.campaign.id, lessons, now=now)
         past = tuple(earlier.past for earlier in found)
-        if past != self.task.past:  # searches keep what they worked out for a task
-            self.task = replace(self.task, past=past)
+        if past != self.task.past or start != self._start:  # searches keep what they worked out for a task
+            calibration = UNCALIBRATED if anchor is None else anchor.holding_for(self.task.training, version)
+            self.task = replace(self.task, past=past, calibration=calibration)
+        self._start = start
         self._software = software
 
     def _readers(self) -> Rights:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 
 from meshtune.runners.base import JobStatus, NoTimeLeft
 from meshtune.tuner.campaign import decide as decisions
+from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.decide import FAULTS_S, Observation, decide, incumbent_step_time_s, nodes_to_avoid
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.base import SearchError, propose
+from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
@@ -134,6 +136,8 @@ class Ticker:
             case decisions.Pause(reason):
                 self._pause(session, reason)
             case decisions.Close(state, reason):
+                if state is CampaignState.COMPLETED and session.campaign.spec.search.kind == CALIBRATION:
+                    state, reason = keep_calibration(self.store, session.campaign, session.trials, reason, now)
                 self._rest(session, state, reason)
         return True
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from meshtune.runners.dialects.transformers.config_json import read_config
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.runners.registry import (
@@ -52,6 +53,8 @@ from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 FREE = "free"
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
+# Under `model`: the content of a config.json of transformers. The command line reads it where a path stands.
+HF_CONFIG = "hf_config"
 DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
 
@@ -178,6 +181,10 @@ class _Reading:
         raw = self.document.get(name)
         if isinstance(raw, str):
             raw = {"preset": raw}
+        if name == "model" and isinstance(raw, Mapping) and HF_CONFIG in raw:
+            with self.noting(f"{name}.{HF_CONFIG}"):
+                self.section(name, kind, _with_config(raw))
+            return
         if isinstance(raw, Mapping) and "preset" in raw:
             chosen = raw["preset"]
             if not isinstance(chosen, str) or chosen not in presets:
@@ -294,6 +301,15 @@ def _why_empty(space: Space) -> str:
     first = space.complete(**{name: values[0] for name, values in space.dimensions.items()})
     example = next((f"; the first, {first.key}: {broken.message}" for broken in space.explain(first)), "")
     return f"no legal plan among {counts.combinations} combinations: {shares}{example}"
+
+
+def _with_config(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The shapes of a config.json, and over them those beside it. Raises InvalidValue."""
+    config = raw[HF_CONFIG]
+    if isinstance(config, str):
+        raise InvalidValue([Problem("", f"{config!r} is a path, which only the command line reads; give the content")])
+    own = {key: value for key, value in raw.items() if key != HF_CONFIG}
+    return {"name": "model", **read_config(config), **own}
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:

@@ -193,12 +193,13 @@ class Campaigns:
         return found
 
 
-def readable_by(reader: Rights) -> tuple[ColumnElement[bool], ...]:
-    """`Rights.reads` over rows of campaigns; nothing where it may read all."""
+def readable_by(reader: Rights, table: Table = campaigns) -> tuple[ColumnElement[bool], ...]:
+    """`Rights.reads` over rows of campaigns, or of another table with an owner and a project; nothing where it may read
+    all."""
     if reader.reads_all:
         return ()
-    shared = campaigns.c.project.in_(sorted(reader.readable_projects))
-    return (or_(and_(campaigns.c.owner == reader.name, campaigns.c.owner != ""), shared),)
+    shared = table.c.project.in_(sorted(reader.readable_projects))
+    return (or_(and_(table.c.owner == reader.name, table.c.owner != ""), shared),)
 
 
 def read_campaign(connection: Connection, id: str) -> Campaign:

@@ -16,6 +16,7 @@ from typing import Self
 
 from meshtune.tuner.store import schema
 from meshtune.tuner.store.access import Access
+from meshtune.tuner.store.calibrations import Calibrations
 from meshtune.tuner.store.campaigns import Campaigns
 from meshtune.tuner.store.database import PRIVATE, Database
 from meshtune.tuner.store.errors import StoreUnavailable
@@ -32,6 +33,7 @@ class Store(Campaigns, Trials, Usage):
         self._database = database
         self.name, self.file = database.name, database.file
         self.access = Access(database)
+        self.calibrations = Calibrations(database)
         self.pages = Pages(database)
         self.leases = Leases(database)
 

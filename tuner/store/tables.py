@@ -246,6 +246,20 @@ idempotency = Table(
     Index(None, "at"),
 )
 
+# Constants of the physics as campaigns measured them. campaign: whose trials they are; not a key of another table, so
+# that the calibration outlives it. document: the constants with their covariance, and the device as it was described.
+calibrations = Table(
+    "calibrations",
+    metadata,
+    Column("campaign", PlainText, primary_key=True),
+    *_required(Double, "created_at"),
+    *_required(PlainText, "device", "workload", "program", "framework", "dtype", "version", "model", "cluster"),
+    *_required(Integer, "devices", "trials"),
+    *_required(PlainText, "owner", "project"),
+    *_required(JSON, "document"),
+    Index(None, "device", "framework", "created_at"),
+)
+
 # One row, which is written to see whether the database takes writes. number: how often it was.
 probes = Table(
     "probes",

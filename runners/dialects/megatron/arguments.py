@@ -8,8 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from meshtune.runners.dialects.base import Arguments, FlagOptions, without
+from meshtune.runners.dialects.megatron.pipeline_split import METHOD, words_of
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 
@@ -43,6 +45,15 @@ FROM_MODEL = frozenset(
         *("--position-embedding-type", "--use-rotary-position-embeddings"),
         *("--untie-embeddings-and-output-weights", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
         "--topk",
+    }
+)
+# What an import reads into the model as well. A spec may say them among its arguments, as it could before;
+# they then stand in place of the model's.
+FROM_SHAPES = frozenset(
+    {
+        *("--kv-channels", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
+        *("--qk-pos-emb-head-dim", "--v-head-dim", "--moe-shared-expert-intermediate-size", "--moe-layer-freq"),
+        *("--window-size", "--window-attn-skip-freq", "--mtp-num-layers"),
     }
 )
 
@@ -82,6 +93,11 @@ CONTEXTS: Mapping[ContextParallel, str] = {
     ContextParallel.ULYSSES: "a2a",
     ContextParallel.ALL_GATHER: "all_gather",
 }
+# Rows of a tensor rank's part of the vocabulary are a multiple of it. Both defaults are 128.
+VOCAB_MULTIPLE = "--make-vocab-size-divisible-by"
+# The whole vocabulary as it is to be, which nothing pads further: of Megatron-LM (megatron/core/tokenizers/utils/
+# build_tokenizer.py, _set_padded_vocab_size, d98e8a64), and of bigscience's fork (megatron/tokenizer/tokenizer.py).
+WHOLE_VOCABULARY = ("--padded-vocab-size", "--pad-vocab-size-to")
 # What Megatron-FSDP shards, by ZeRO stage; stage 1 is the distributed optimizer without it.
 SHARDINGS: Mapping[int, str] = {2: "optim_grads", 3: "optim_grads_params"}
 _PARAM_GATHER = ("--overlap-param-gather", "--overlap-param-gather-with-optimizer-step")
@@ -120,6 +136,14 @@ def filled_in(options: MegatronOptions) -> Arguments:
 def has_data(options: MegatronOptions) -> bool:
     """Whether the user says what data or tokenizer there is."""
     return any(name.startswith(_DATA) for name in options.given)
+
+
+def vocab_multiple(options: MegatronOptions) -> int | None:
+    """What the user's arguments have each rank's part of the vocabulary padded to; None where they leave it open."""
+    if options.given.keys() & set(WHOLE_VOCABULARY):
+        return 1
+    said = "".join(options.given.get(VOCAB_MULTIPLE, ()))
+    return int(said) if said.isdecimal() and int(said) else None
 
 
 def left_out_of_trials(arguments: Arguments) -> frozenset[str]:
@@ -168,7 +192,8 @@ def _model(model: ModelSpec, options: MegatronOptions) -> _Words:
     deepspeed = options.through_deepspeed
     yield "--num-layers", model.layers
     yield "--hidden-size", model.hidden
-    yield "--ffn-hidden-size", model.ffn
+    mixed = model.expert_layers not in (0, model.layers)
+    yield "--ffn-hidden-size", (model.dense_ffn or model.ffn) if mixed else model.ffn
     yield "--num-attention-heads", model.heads
     if deepspeed and model.kv_heads != model.heads:
         yield "--num-key-value-heads", model.kv_heads
@@ -188,21 +213,55 @@ def _model(model: ModelSpec, options: MegatronOptions) -> _Words:
         yield ("--use-rotary-position-embeddings",) if deepspeed else ("--position-embedding-type", "rope")
     if not model.tied_head:
         yield ("--untie-embeddings-and-output-weights",)
+    if model.vocab_multiple and not options.given.keys() & set(WHOLE_VOCABULARY):
+        yield VOCAB_MULTIPLE, model.vocab_multiple
     if model.experts:
         yield "--num-experts", model.experts
         yield ("--topk" if deepspeed else "--moe-router-topk"), model.top_k
         if not deepspeed:
             # transformer_config.py: bias in MoE is only supported without tensor parallelism; so in no plan.
             yield ("--disable-bias-linear",)
+    yield from _shapes(model, deepspeed)
+
+
+def _shapes(model: ModelSpec, deepspeed: bool) -> _Words:
+    """What the model has beyond plain layers (Megatron-LM d98e8a64: core/transformer/transformer_config.py, by whose
+    fields the arguments are called; megatron/training/arguments.py, moe_freq_type and tuple_type)."""
+    if (latent := model.latent_attention) is not None:
+        yield ("--multi-latent-attention",)
+        if latent.q_lora_rank:
+            yield "--q-lora-rank", latent.q_lora_rank
+        yield "--kv-lora-rank", latent.kv_lora_rank
+        yield "--qk-head-dim", latent.qk_nope_head_dim
+        yield "--qk-pos-emb-head-dim", latent.qk_rope_head_dim
+        yield "--v-head-dim", latent.v_head_dim
+    elif Shape.HEAD_DIM in model.shapes:
+        yield "--kv-channels", model.head_dim
+    if deepspeed:
+        return
+    if model.expert_layers not in (0, model.layers):
+        yield "--moe-ffn-hidden-size", model.ffn
+        plain = f"[0]*{model.dense_layers}"
+        period = f"([0]*{model.moe_every - 1}+[1])*{model.expert_layers}"
+        rest = model.layers - model.dense_layers - model.moe_every * model.expert_layers
+        parts = (plain if model.dense_layers else "", period if model.moe_every > 1 else f"[1]*{model.expert_layers}")
+        yield "--moe-layer-freq", "(" + "+".join(filter(None, (*parts, f"[0]*{rest}" if rest else ""))) + ")"
+    if model.shared_ffn:
+        yield "--moe-shared-expert-intermediate-size", model.shared_ffn
+    if Shape.WINDOW in model.shapes:
+        # flash_attn's window: so many keys to the left of the token, which it counts besides.
+        yield "--window-size", f"{model.window - 1},0"
+        if model.full_attention_every:
+            yield "--window-attn-skip-freq", model.full_attention_every
+    if model.mtp_layers:
+        yield "--mtp-num-layers", model.mtp_layers
 
 
 def _plan(model: ModelSpec, plan: Plan, options: MegatronOptions) -> _Words:
     deepspeed = options.through_deepspeed
     yield "--tensor-model-parallel-size", plan.tp
     yield "--pipeline-model-parallel-size", plan.pp
-    if plan.vpp > 1:
-        # Older than --num-virtual-stages-per-pipeline-rank, so that more versions know it.
-        yield "--num-layers-per-virtual-pipeline-stage", model.layers // (plan.pp * plan.vpp)
+    yield from words_of(model, plan, options.given)
     if plan.cp > 1:
         yield ("--ds-sequence-parallel-size" if deepspeed else "--context-parallel-size"), plan.cp
         if not deepspeed:
@@ -276,6 +335,8 @@ def _useless(plan: Plan, options: MegatronOptions) -> Iterator[str]:
         yield from _FSDP_ONLY
     if plan.zero_stage == 0:
         yield from _PARAM_GATHER
+    if options.through_deepspeed:
+        yield METHOD
     if plan.vpp == 1:
         yield _PARAM_GATHER[1]
     if plan.vpp > 1 and plan.pp == 2:

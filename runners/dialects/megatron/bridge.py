@@ -39,9 +39,11 @@ _OTHER = (
     "moe_shared_expert_intermediate_size",
 )
 _UNEVEN = (
-    *("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout"),
-    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
 )
+_COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 _OVERRIDES = (
     *(f"model.{name}={{{field}}}" for field, name in _DEGREES.items()),
     *("train.micro_batch_size={micro_batch_size}", "train.global_batch_size={global_batch_size}"),
@@ -125,6 +127,9 @@ class _Reading:
             for field, key in _SIZES.items()
             if field != "kv_heads" or get(key) is not None
         }
+        # models/gpt_provider.py, provide.
+        if get("should_pad_vocab") is True:
+            found["vocab_multiple"] = self.size(self.model, "make_vocab_size_divisible_by", "model.vocab_multiple")
         activation = str(_section(self.model, "activation_func").get("_target_", "")).rpartition(".")[2]
         gated = {(True, "silu"): "swiglu", (False, "gelu"): "gelu"}
         found["activation"] = gated.get((get("gated_linear_unit") is True, activation))
@@ -146,7 +151,10 @@ class _Reading:
         for key in _OTHER:
             if get(key) not in (None, False, 1):
                 self.notes.append(f"{self.name}: {key} {get(key)!r} stays as it is, but predictions do not know it")
-        if uneven := [key for key in _UNEVEN if get(key)]:
+        chunks = (get("pipeline_model_parallel_size") or 1) * (get("virtual_pipeline_model_parallel_size") or 1)
+        # Of two chunks both ends together say nothing, and of more they would.
+        counted = [key for key in _COUNTED if get(key)] if chunks <= 2 else []
+        if uneven := [key for key in (*_UNEVEN, *counted) if get(key)]:
             self.ask("", f"{', '.join(uneven)}: uneven stages fit this pp alone: keep it, or take them out")
         return {field: value for field, value in found.items() if value is not None}
 
@@ -160,6 +168,9 @@ class _Reading:
         chunks = get("virtual_pipeline_model_parallel_size")
         if type(chunks) is int and chunks > 1:
             found |= {"vpp": chunks, "schedule": "interleaved"}
+        if (found["pp"] or 1) * (chunks if type(chunks) is int else 1) > 2:
+            ends = zip(("first_stage_less_layers", "last_stage_less_layers"), _COUNTED, strict=True)
+            found |= {field: 1 for field, key in ends if get(key)}
         found["zero_stage"] = self.zero_stage()
         recompute = get("recompute_granularity")
         if recompute in ("full", "selective"):

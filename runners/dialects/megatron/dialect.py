@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from meshtune.runners.dialects.base import Arguments, CannotExpress, Files, render_lines, unsupported, without
 from meshtune.runners.dialects.megatron.arguments import (
     DS_CONFIG_FILE,
+    WHOLE_VOCABULARY,
     Flavour,
     MegatronOptions,
     arguments_of,
@@ -24,12 +26,15 @@ from meshtune.runners.dialects.megatron.arguments import (
     filled_in,
     has_data,
 )
+from meshtune.runners.dialects.megatron.pipeline_split import METHOD, METHODS, UNEVEN
 from meshtune.runners.dialects.megatron.reader import parse as parse
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES, Capabilities, Constraint
+from meshtune.search_spaces.columns import EVEN_ALONE, RECOMPUTES, SCHEDULES, Capabilities, Constraint
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.stages import layers_between
 
 _FULL, _SELECTIVE = RECOMPUTES.index(Recompute.FULL), RECOMPUTES.index(Recompute.SELECTIVE)
 _INTERLEAVED = SCHEDULES.index(Schedule.INTERLEAVED)
@@ -70,11 +75,15 @@ _BLOCK_LAYERS = Constraint(
     lambda c, s: (
         (c["recompute"] != _FULL)
         | (c["recompute_interval"] == 1)
-        | (np.maximum(1, s.model.layers // (c["pp"] * c["vpp"])) % c["recompute_interval"] == 0)
+        | (
+            (np.maximum(1, layers_between(c, s.model.layers)) % c["recompute_interval"] == 0)
+            & (c["first_stage_less_layers"] + c["last_stage_less_layers"] == 0)
+        )
     ),
     lambda p, s: (
-        f"recompute_interval({p.recompute_interval}) does not divide the layers of a chunk, "
-        f"layers({s.model.layers}) / (pp({p.pp}) * vpp({p.vpp}))"
+        f"recompute_interval({p.recompute_interval}) does not divide the layers of every chunk, "
+        f"layers({s.model.layers}) / (pp({p.pp}) * vpp({p.vpp})), the first {p.first_stage_less_layers} and the last "
+        f"{p.last_stage_less_layers} fewer"
     ),
 )
 # megatron/model/gpt_model.py: GPTModelPipe's topology knows pipeline, tensor and data ranks, and no sequence ranks.
@@ -99,6 +108,14 @@ _EXPERT_STAGE = Constraint(
     lambda p, s: f"zero_stage({p.zero_stage}) with experts({s.model.experts})",
 )
 
+# megatron/core/tensor_parallel/utils.py at d98e8a64, vocab_range_from_global_vocab_size.
+_WHOLE_VOCABULARY = Constraint(
+    "megatron-vocabulary",
+    f"with {' or '.join(WHOLE_VOCABULARY)} nothing pads the vocabulary, so the tensor ranks must divide it",
+    lambda c, s: s.model.vocab % c["tp"] == 0,
+    lambda p, s: f"tp({p.tp}) does not divide vocab({s.model.vocab})",
+)
+
 # Stages 2 and 3 are Megatron-FSDP (--use-megatron-fsdp). That it runs under a pipeline is said nowhere, and its
 # version 2 refuses one (megatron/core/distributed/fsdp/mcore_fsdp_adapter.py), so they are not tried there.
 _MEGATRON_LM = Capabilities(
@@ -113,6 +130,9 @@ _MEGATRON_LM = Capabilities(
     # transformer_config.py: num_query_groups must be a multiple or divisor of tensor_model_parallel_size.
     kv_replication=True,
     experts=True,
+    stage_splits=None,
+    uneven_vocab=True,
+    shapes=frozenset(Shape),
     rules=(_CONTEXT_SEQUENCE, _INTERLEAVED_BATCHES, _EXPERT_SEQUENCE, _SELECTIVE_LAYERS, _BLOCK_LAYERS),
 )
 # DeepSpeed's PipelineEngine runs 1F1B, refuses ZeRO stages 2 and 3, and recomputes uniformly (megatron/model/
@@ -126,13 +146,23 @@ _MEGATRON_DEEPSPEED = Capabilities(
     choice_of_sequence_parallel=True,
     expert_parallel=True,
     experts=True,
+    uneven_vocab=True,
+    # megatron/arguments.py has --kv-channels, and none of the others' arguments.
+    shapes=frozenset({Shape.HEAD_DIM}),
     rules=(_CONTEXT_PIPELINE, _TWO_SEQUENCES, _EXPERT_STAGE),
 )
 
 
-def capabilities_of(flavour: Flavour) -> Capabilities:
-    """Which plans this Megatron can run."""
-    return _MEGATRON_DEEPSPEED if flavour is Flavour.MEGATRON_DEEPSPEED else _MEGATRON_LM
+def capabilities_of(options: MegatronOptions) -> Capabilities:
+    """Which plans this Megatron can run. DeepSpeed's cuts its pipeline as a fork's argument says, where the user has
+    that fork; stages that the user's arguments set are those of every plan."""
+    given = options.given.keys()
+    if options.flavour is Flavour.MEGATRON_DEEPSPEED:
+        knows_ends = METHOD in given
+        able = replace(_MEGATRON_DEEPSPEED, stage_splits=frozenset(METHODS)) if knows_ends else _MEGATRON_DEEPSPEED
+    else:
+        able = replace(_MEGATRON_LM, stage_splits=EVEN_ALONE) if set(UNEVEN) & given else _MEGATRON_LM
+    return replace(able, rules=(*able.rules, _WHOLE_VOCABULARY)) if set(WHOLE_VOCABULARY) & given else able
 
 
 ARGUMENTS_FILE = "megatron-args.txt"
@@ -157,7 +187,7 @@ def render_files(
     comments: Sequence[str] = (),
 ) -> Files:
     """The files of a run with these arguments. comments: lines for the script's head. Raises CannotExpress."""
-    if problems := unsupported(model, plan, cluster, capabilities_of(options.flavour)):
+    if problems := unsupported(model, plan, cluster, capabilities_of(options)):
         raise CannotExpress(str(options.flavour), problems)
     files = {
         ARGUMENTS_FILE: "".join(f"{line}\n" for line in render_lines(arguments)),

@@ -90,7 +90,7 @@ def find_dump(text: str) -> Dump:
     if not whole:
         questions.append(("", "the dump has no end: arguments may be missing"))
     notes = [f"{len(dumps)} dumps of arguments; the last one is read"] if len(dumps) > 1 else []
-    if values.get("vocab_size") is None and not values.get("padded_vocab_size") and (size := vocabulary(text)):
+    if values.get("vocab_size") is None and (size := vocabulary(text)):
         values["vocab_size"] = size
     words, told = _words(values)
     settings = deepspeed_settings(text)

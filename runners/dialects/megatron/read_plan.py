@@ -6,11 +6,24 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from meshtune.runners.dialects.base import without
 from meshtune.runners.dialects.bash.expansion import as_written
 from meshtune.runners.dialects.megatron.arguments import CONTEXTS, SHARDINGS
 from meshtune.runners.dialects.megatron.command_line import CommandLine
+from meshtune.runners.dialects.megatron.pipeline_split import (
+    ACCOUNTS,
+    ENDS,
+    LAYOUT,
+    METHOD,
+    UNEVEN,
+    sizes_of_layout,
+    split_of_ends,
+    split_of_method,
+    written_out,
+)
 from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
+from meshtune.search_spaces.stages import EVEN, Split, plain_split, split_of
 
 _DEGREES: Mapping[str, tuple[str, ...]] = {
     "tp": ("--tensor-model-parallel-size", "--model-parallel-size"),
@@ -20,10 +33,6 @@ _DEGREES: Mapping[str, tuple[str, ...]] = {
 }
 _FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 _SHARDING = "--data-parallel-sharding-strategy"
-_UNEVEN = (
-    *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"),
-    *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"),
-)
 _CHUNKS = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 
 
@@ -47,12 +56,12 @@ def read_plan(line: CommandLine) -> dict[str, Any]:
     chunks = _chunks(line, degrees["pp"])
     if chunks is not None and chunks > 1:
         found |= {"vpp": chunks, "schedule": str(Schedule.INTERLEAVED)}
+    split = _split(line, degrees["pp"], chunks)
+    ends = zip(("first_stage_less_layers", "last_stage_less_layers"), split, strict=True)
+    found |= {field: fewer for field, fewer in ends if fewer}
     if line.has("--enable-zbh1-pipeline"):
         told = "--enable-zbh1-pipeline: meshtune has no such schedule, and predicts 1f1b; trials run it as it is"
         line.ask("baseline.schedule", told)
-    if uneven := [name for name in _UNEVEN if line.has(name)]:
-        told = "uneven stages fit this pp alone: keep it by `space: {pp: [...]}`, or delete the argument"
-        line.ask("", f"{', '.join(uneven)}: {told}. Predictions do not know them")
     stages = None if degrees["pp"] is None or chunks is None else degrees["pp"] * chunks
     return found | _recompute(line, stages)
 
@@ -73,10 +82,18 @@ def _context(line: CommandLine) -> ContextParallel | None:
 def _chunks(line: CommandLine, pp: int | None) -> int | None:
     if line.has(_CHUNKS[0]):
         return line.number("baseline.vpp", _CHUNKS[0])
+    if line.has(LAYOUT) and pp is not None:
+        stages = _layout(line).count("|") + 1
+        if stages % pp:
+            line.ask("baseline.vpp", f"{LAYOUT} has {stages} stages, no multiple of pp({pp})")
+            return None
+        return stages // pp
     if not line.has(_CHUNKS[1]):
         return 1
     each, told = line.number("baseline.vpp", _CHUNKS[1]), line.arguments.get("--num-layers", ("",))
     layers = int(told[0]) if len(told) == 1 and told[0].isdecimal() and len(told[0]) < 10 else None
+    if layers is not None:
+        layers += sum(line.has(name) for name in ACCOUNTS)
     if layers is None or pp is None or not each:
         line.ask("baseline.vpp", f"{_CHUNKS[1]}: into how many chunks it cuts a stage is not known here")
         return None
@@ -84,6 +101,47 @@ def _chunks(line: CommandLine, pp: int | None) -> int | None:
         line.ask("baseline.vpp", f"pp({pp}) chunks of {each} layers do not divide the model's {layers}")
         return None
     return layers // (pp * each)
+
+
+def _layout(line: CommandLine) -> str:
+    """The layout, its repetitions written out; "" where it is not known."""
+    said = line.text(LAYOUT)
+    return "" if said is None else written_out(said)
+
+
+def _split(line: CommandLine, pp: int | None, chunks: int | None) -> Split:
+    """How many layers fewer the first and the last chunk hold; what a plan has no word for is asked, and stays."""
+    said = [name for name in (*UNEVEN, METHOD) if line.has(name)]
+    if not said:
+        return EVEN
+    split = EVEN if pp == 1 else None
+    if split is None and pp is not None and chunks is not None:
+        split = _split_said(line, pp, chunks)
+    if split is None:
+        told = "stages that no plan has a word for: all hold as many layers but the first and the last, at least one"
+        fit = "they fit this pp alone: keep it by `space: {pp: [...]}`, or delete the argument"
+        written = ", ".join(as_written(" ".join((name, *line.arguments[name]))) for name in said)
+        line.ask("", f"{written}: {told}; {fit}. Predictions do not know them")
+        return EVEN
+    # What the plan says trials write; which argument they write is a matter of what the program knows.
+    line.arguments = without(line.arguments, UNEVEN)
+    return split
+
+
+def _split_said(line: CommandLine, pp: int, chunks: int) -> Split | None:
+    if line.has(METHOD):
+        method = split_of_method(line.text(METHOD) or "")
+        return None if method is None else plain_split(method, pp * chunks)
+    if line.has(LAYOUT):
+        sizes = sizes_of_layout(_layout(line))
+        return split_of(sizes) if sizes and len(sizes) == pp * chunks else None
+    if line.has(*ENDS):
+        layers = line.number("model.layers", "--num-layers")
+        first, last = (line.number("", name) for name in ENDS)
+        unknown = layers is None or any(line.has(name) and line.number("", name) is None for name in ENDS)
+        return None if unknown or layers is None else split_of_ends(layers, pp, chunks, first, last)
+    first, last = (int(line.has(name)) for name in ACCOUNTS)
+    return plain_split((first, last), pp * chunks)
 
 
 def _recompute(line: CommandLine, stages: int | None) -> dict[str, Any]:

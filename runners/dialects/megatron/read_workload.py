@@ -10,7 +10,10 @@ from meshtune.runners.dialects.bash.expansion import as_written
 from meshtune.runners.dialects.megatron.arguments import (
     FROM_MODEL,
     FROM_PLAN,
+    FROM_SHAPES,
     FSDP_CHECKPOINT,
+    VOCAB_MULTIPLE,
+    WHOLE_VOCABULARY,
     Dtype,
     Flavour,
     left_out_of_trials,
@@ -30,13 +33,9 @@ _UNMAPPED: Mapping[str, str] = {
     "--mtp-num-layers": "layers that predict further tokens",
     "--heterogeneous-layers-config-path": "layers of several kinds",
     "--window-size": "attention over a window",
-    "--fp8-format": "8-bit products; peaks are looked up for the 16-bit format",
-    "--fp8-hybrid": "8-bit products; peaks are looked up for the 16-bit format",
-    "--fp8-e4m3": "8-bit products; peaks are looked up for the 16-bit format",
     "--fp8-param-gather": "parameters gathered in 8 bits",
     "--fp4-format": "4-bit products; peaks are looked up for the 16-bit format",
     "--use-precision-aware-optimizer": "optimizer states of fewer bits",
-    "--optimizer-cpu-offload": "an optimizer on the host",
     "--cpu-optimizer": "an optimizer on the host",
     "--cpu-offloading-num-layers": "activations on the host",
     "--checkpoint-in-cpu": "activations on the host",
@@ -148,7 +147,9 @@ def _dtype(line: CommandLine, config: Mapping[str, Any] | None) -> Dtype | None:
 
 def _kept(line: CommandLine) -> Arguments:
     """The user's other arguments, with questions for values that are not known."""
-    kept = without(line.arguments, FROM_PLAN | FROM_MODEL | {"--local_rank", "--local-rank"})
+    kept = without(line.arguments, FROM_PLAN | FROM_MODEL | FROM_SHAPES | {"--local_rank", "--local-rank"})
+    if not line.has(*WHOLE_VOCABULARY):
+        kept = without(kept, (VOCAB_MULTIPLE,))
     if kept.get("--ckpt-format") == (FSDP_CHECKPOINT,):
         kept = without(kept, ("--ckpt-format",))
     if line.through_deepspeed and line.has("--num-experts"):

@@ -4,9 +4,6 @@ Nothing is guessed: what is neither said nor Megatron's default for certain is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.bash.launch import find_launch
 from meshtune.runners.dialects.launch import Launch
@@ -56,23 +53,9 @@ def read_log(text: str) -> Imported:
     return _imported(line)
 
 
-def _padded(line: CommandLine, model: Mapping[str, Any], plan: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The vocabulary as Megatron pads it where the baseline's tensor ranks do not divide it: to a multiple of
-    --make-vocab-size-divisible-by (128) times tp (megatron/training/tokenizer: _vocab_size_with_padding)."""
-    vocab, tp = model.get("vocab"), plan.get("tp")
-    if not vocab or not tp or vocab % tp == 0:
-        return model
-    each = line.number_or(128, "model.vocab", "--make-vocab-size-divisible-by")
-    if not each:
-        return {field: value for field, value in model.items() if field != "vocab"}
-    padded = -(-vocab // (each * tp)) * each * tp
-    line.note(f"vocab {padded}: Megatron pads {vocab} to a multiple of {each} * tp({tp})")
-    return {**model, "vocab": padded}
-
-
 def _imported(line: CommandLine) -> Imported:
     plan = read_plan(line)
-    model = _padded(line, read_model(line), plan)
+    model = read_model(line)
     batch, found = derived(line, plan)
     workload = read_workload(line)
     line.note(f"trials may take {TIME_LIMIT_S // 60} minutes: a start of Megatron takes 2 to 10 on a cluster")

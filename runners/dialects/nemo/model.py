@@ -11,6 +11,7 @@ from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.dialects.config_import import ConfigReading, holds
 from meshtune.runners.dialects.nemo.layouts import BRIDGE, NEMO_1, Layout
 from meshtune.search_spaces.model import Activation, Norm, Position
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 
 _GPT = {"normalization": "LayerNorm", "gated_linear_unit": False, "position_embedding_type": "learned_absolute"}
 _LLAMA = {
@@ -61,8 +62,6 @@ _PLAIN: Mapping[str, tuple[Any, ...]] = {
     "moe_shared_expert_intermediate_size": (0,),
     "num_layers_in_first_pipeline_stage": (),
     "num_layers_in_last_pipeline_stage": (),
-    "account_for_embedding_in_pipeline_split": (False,),
-    "account_for_loss_in_pipeline_split": (False,),
     "pipeline_model_parallel_layout": (),
     "heterogeneous_block_specs": (False,),
     "cpu_offloading": (False,),
@@ -103,7 +102,7 @@ class Shapes:
         return value if isinstance(value, int) else self.reading.whole(f"{self.layout.model}.{name}", answer)
 
 
-def model_of(reading: ConfigReading, layout: Layout, tp: int) -> dict[str, Any]:
+def model_of(reading: ConfigReading, layout: Layout) -> dict[str, Any]:
     """Fields of ModelSpec; what is not said is left out. Raises CannotRead for what is no decoder."""
     _refuse_others(reading, layout)
     shapes = Shapes(reading, layout)
@@ -117,7 +116,7 @@ def model_of(reading: ConfigReading, layout: Layout, tp: int) -> dict[str, Any]:
         "ffn": ffn or (4 * hidden if hidden is not None and shapes.known is not None else None),
         "kv_heads": shapes.whole("num_query_groups", "model.kv_heads"),
         "seq_len": next(filter(None, (reading.whole(key, "model.seq_len") for key in layout.seq_len)), None),
-        "vocab": _vocab(shapes, tp),
+        **_vocabulary(shapes),
     }
     found: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
     if shapes.known is None and "kv_heads" not in found:
@@ -189,20 +188,23 @@ def _experts(shapes: Shapes) -> dict[str, Any]:
     return {"experts": experts, "top_k": top_k, **({} if width is None else {"ffn": width})}
 
 
-def _vocab(shapes: Shapes, tp: int) -> int | None:
-    reading, entries = shapes.reading, shapes.whole("vocab_size", "model.vocab")
-    if (whole := shapes.whole("override_vocab_size", "model.vocab")) is not None:
-        return whole
-    said = reading.get("model.tokenizer.type") if shapes.layout is NEMO_1 else None
+def _vocabulary(shapes: Shapes) -> dict[str, int | None]:
+    """The entries, and what they are padded to where that is not Megatron-Core's 128: NeMo 2 pads the tokenizer's, but
+    no vocab_size (nemo/collections/llm/gpt/model/base.py, configure_model), Megatron-Bridge pads where it is asked to
+    (models/gpt_provider.py, should_pad_vocab)."""
+    reading, layout = shapes.reading, shapes.layout
+    whole, entries = (shapes.whole(name, "model.vocab") for name in ("override_vocab_size", "vocab_size"))
+    said = reading.get("model.tokenizer.type") if layout is NEMO_1 else None
     if entries is None and said in ("GPT2BPETokenizer", "gpt2", "megatron-gpt-345m"):
         # OpenAI's vocabulary, which these names stand for.
         entries = 50257
-    if entries is None:
+    if whole is None and entries is None:
         reading.ask(
             "model.vocab", "the vocabulary is the tokenizer's, which the configuration only names; how many entries?"
         )
-        return None
-    if shapes.layout is BRIDGE and shapes.get("should_pad_vocab") is not True:
-        return entries
-    each = (shapes.whole("make_vocab_size_divisible_by", "model.vocab") or 128) * tp
-    return -(-entries // each) * each
+    padded = shapes.get("should_pad_vocab") is True if layout is BRIDGE else layout is NEMO_1 or entries is None
+    if whole is not None or not padded:
+        reading.note("nothing pads the vocabulary, so the tensor ranks must divide it: bound space.tp to those that do")
+        return {"vocab": whole or entries, "vocab_multiple": 1}
+    each = shapes.whole("make_vocab_size_divisible_by", "model.vocab_multiple")
+    return {"vocab": entries, "vocab_multiple": None if each == MEGATRON_DEEPSPEED.vocab_multiple else each}

@@ -63,6 +63,7 @@ def read_plan(reading: ConfigReading, layout: Layout, devices: int | None, layer
     found.set[f"{section}.sequence_parallel"] = "{sequence_parallel}"
     _context(reading, layout, found)
     _chunks(reading, layout, found)
+    _ends(reading, layout, found)
     _recompute(reading, layout, found, layers)
     _sharding(reading, layout, found)
     _batch(reading, layout, found, devices)
@@ -101,6 +102,26 @@ def _chunks(reading: ConfigReading, layout: Layout, found: Read) -> None:
     found.set.pop(f"{layout.parallel}.{_DEGREES['pp']}")
     found.fixed["pp"] = found.plan["pp"]
     reading.note(f"{key} {chunks} and pp {found.plan['pp']} stay as they are in trials")
+
+
+def _ends(reading: ConfigReading, layout: Layout, found: Read) -> None:
+    """Embedding and loss counted as a layer each, whatever pp is; else predictions would not know it."""
+    keys = {"first_stage_less_layers": "embedding", "last_stage_less_layers": "loss"}
+    sections = dict.fromkeys((layout.model, layout.parallel))
+    ends = {
+        field: int(any(reading.get(f"{section}.account_for_{key}_in_pipeline_split") for section in sections))
+        for field, key in keys.items()
+    }
+    if not any(ends.values()):
+        return
+    if found.plan["pp"] * found.plan.get("vpp", 1) > 2:
+        found.plan |= ends
+        found.fixed |= ends
+        return
+    # Of one or two chunks it says nothing, and of more it would.
+    found.set.pop(f"{layout.parallel}.{_DEGREES['pp']}", None)
+    found.fixed["pp"] = found.plan["pp"]
+    reading.note(f"embedding and loss count as layers of the pipeline: pp {found.plan['pp']} stays as it is in trials")
 
 
 def _recompute(reading: ConfigReading, layout: Layout, found: Read, layers: int | None) -> None:

@@ -24,7 +24,7 @@ from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.nemo.keys import NEMO_1_KEYS
 from meshtune.runners.dialects.nemo.layouts import BRIDGE, NEMO_1, Layout, layout_of
 from meshtune.runners.dialects.nemo.model import model_of
-from meshtune.runners.dialects.nemo.plan import degree, read_plan
+from meshtune.runners.dialects.nemo.plan import read_plan
 from meshtune.runners.dialects.omegaconf import overridden, resolved
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 
@@ -171,7 +171,7 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, words: lis
     _refuse_parts(reading, layout)
     if layout is NEMO_1:
         reading.ask_unknown([f"model.{key}" for key in own["model"] if key not in NEMO_1_KEYS], layout.name)
-    model = model_of(reading, layout, degree(reading, layout, "tp"))
+    model = model_of(reading, layout)
     nodes, per_node = _devices(reading, layout, launch)
     devices = nodes * per_node if nodes and per_node else None
     read = read_plan(reading, layout, devices, model.get("layers"))

@@ -15,7 +15,7 @@ from meshtune.runners.untrusted_text import UnreadableText, read_literal
 _HEAD = "-------------------- arguments --------------------"
 _END = "---------------- end of arguments ----------------"
 _LINE = re.compile(r"  (?P<name>[a-z]\w*) \.*(?: |$)(?P<value>.*?)\.*(?P<how>default|updated)?\s*$")
-_VOCAB = re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
+_VOCAB = re.compile(r"> padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def resolved_arguments(text: str) -> tuple[Resolved, Mapping[str, str]]:
         values[match["name"]] = value = _value(match["value"])
         if match["how"] == "updated":
             updated[match["name"]] = value
-    padded = _VOCAB.findall(text)
-    if padded:
-        values["padded_vocab_size"] = int(padded[-1])
+    # Without the padding, which follows from each plan.
+    if entries := _VOCAB.findall(text):
+        values["padded_vocab_size"] = int(entries[-1])
     files = updated.pop("config_files", None)
     values.pop("config_files", None)
     texts = {str(name): str(content) for name, content in files.items()} if isinstance(files, dict) else {}

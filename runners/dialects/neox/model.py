@@ -11,6 +11,7 @@ from typing import Any
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.dialects.config_import import ConfigReading
 from meshtune.search_spaces.model import Activation, Norm, Position
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 
 _NORMS = {
     "layernorm": Norm.LAYERNORM,
@@ -41,7 +42,7 @@ def model_of(reading: ConfigReading) -> dict[str, Any]:
         "kv_heads": reading.whole("num_kv_heads", "model.kv_heads"),
         "seq_len": reading.whole("seq_length", "model.seq_len"),
         "ffn": _ffn(reading),
-        "vocab": _vocab(reading),
+        **_vocabulary(reading),
     }
     found: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
     for name, key, default, words in (
@@ -129,27 +130,25 @@ def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _vocab(reading: ConfigReading) -> int | None:
-    """The padded vocabulary (tokenizer/tokenizer.py, _vocab_size_with_padding). The program learns it from a file."""
-    padded = reading.get("padded_vocab_size")
-    if isinstance(padded, int) and padded > 0:
-        return padded
+def _vocabulary(reading: ConfigReading) -> dict[str, int | None]:
+    """The entries, which the program learns from a file, and what it pads them to where that is not its default
+    (tokenizer/tokenizer.py, _vocab_size_with_padding)."""
+    each = reading.whole("make_vocab_size_divisible_by", "model.vocab_multiple")
+    multiple = None if each == MEGATRON_DEEPSPEED.vocab_multiple else each
     kind, file = str(reading.get("tokenizer_type") or "GPT2BPETokenizer"), str(reading.get("vocab_file") or "")
     entries = _VOCABULARIES.get((kind.lower(), PurePosixPath(file).name))
-    each = reading.whole("make_vocab_size_divisible_by", "model.vocab") or 128
-    tp = reading.whole("model_parallel_size", "baseline.tp", least=0) or 1
     if entries is not None:
-        vocab = _up(entries, each * tp)
-        reading.note(
-            f"vocab {vocab}: {entries} entries of {PurePosixPath(file).name}, padded to multiples of {each * tp}"
-        )
-        return vocab
+        reading.note(f"vocab {entries}: the entries of {PurePosixPath(file).name}")
+        return {"vocab": entries, "vocab_multiple": multiple}
+    padded = reading.get("padded_vocab_size")
+    if isinstance(padded, int) and padded > 0:
+        return {"vocab": padded, "vocab_multiple": multiple}
     named = f"of {kind} with vocab_file {file}" if file else f"of {kind}"
     reading.ask(
         "model.vocab",
-        f"the vocabulary {named} is known to the training alone; its log says `padded vocab ... (new size: N)`",
+        f"the vocabulary {named} is known to the training alone; its log says `padded vocab (size: N)`",
     )
-    return None
+    return {"vocab_multiple": multiple}
 
 
 def _experts(reading: ConfigReading) -> dict[str, Any]:

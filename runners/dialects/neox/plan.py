@@ -52,6 +52,7 @@ def plan_of(reading: ConfigReading, devices: int | None) -> tuple[dict[str, Any]
     plan: dict[str, Any] = {"tp": tp or 1, "pp": pp or 1}
     if plan["tp"] > 1:
         plan["sequence_parallel"] = bool(reading.flag("sequence_parallel", "baseline.sequence_parallel"))
+    plan |= _ends(reading, plan["pp"])
     stage = _stage(reading)
     if stage is not None:
         plan["zero_stage"] = stage
@@ -68,6 +69,22 @@ def plan_of(reading: ConfigReading, devices: int | None) -> tuple[dict[str, Any]
         )
         plan["zero_stage"] = 0
     return plan, batch
+
+
+def _ends(reading: ConfigReading, pp: int) -> dict[str, int]:
+    """How many layers fewer the first and the last stage hold. By megatron/model/gpt2_model.py at ea7aefd8,
+    EmbeddingPipe is the head, too, where its weights are tied; mlp names no layer of a plain transformer."""
+    said = reading.get("pipe_partition_method")
+    method = str(said).lower()
+    types = set(method.removeprefix("type:").split("|")) if method.startswith("type:") else set()
+    if pp == 1 or said is None or (types and types <= {"transformer", "mlp"}):
+        return {}
+    if pp > 2 and types - {"mlp"} in ({"transformer", "embedding"}, {"transformer", "embed"}):
+        tied = not reading.get("no_weight_tying")
+        return {"first_stage_less_layers": 1, **({"last_stage_less_layers": 1} if tied else {})}
+    told = "predictions take stages of equally many layers; it stays in every trial. Is that near enough?"
+    reading.ask("", f"pipe_partition_method is {shown(said)}: {told}")
+    return {}
 
 
 def _stage(reading: ConfigReading) -> int | None:
@@ -156,6 +173,8 @@ def settings_of(
         reading.note(
             "pipe_parallel_size 0 trains without a pipeline engine, and so do trials; write 1 to try pipelines"
         )
+    # Stages are cut as the configuration says, whatever pp is.
+    found.fixed |= {field: plan[field] for field in plan if field.endswith("_stage_less_layers")}
     if "zero_optimization" in spelled:
         # deepspeed/runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
         stages = range(2) if piped else range(4)

@@ -25,6 +25,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import read_toml
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 
@@ -93,6 +94,11 @@ def capabilities(options: TorchtitanOptions) -> Capabilities:
         choice_of_sequence_parallel=not toml,
         expert_parallel=True,
         experts=True,
+        stage_splits=None,
+        # DTensor cuts it unevenly.
+        uneven_vocab=True,
+        # The user's flavor names the model; its deepseek_v3, gpt_oss, llama4 and qwen3 have these (0.3.0).
+        shapes=frozenset(Shape) - {Shape.MTP},
         rules=(*rules, *_of_files(options)) if toml else (*rules, _WHOLE_EXPERTS),
     )
 
@@ -184,15 +190,16 @@ def _words(model: ModelSpec, plan: Plan, options: TorchtitanOptions) -> dict[str
 
 
 def _pipeline(model: ModelSpec, plan: Plan) -> dict[str, Any]:
+    first, last = plan.first_stage_less_layers, plan.last_stage_less_layers
     # One chunk per rank, and two where the schedule interleaves, are torchtitan's own choice.
-    per_stage = model.layers // (plan.pp * plan.vpp) if plan.vpp > 2 else None
+    per_stage = (model.layers + first + last) // (plan.pp * plan.vpp) if plan.vpp > 2 else None
     return {
         "pipeline_parallel_schedule": SCHEDULES[plan.schedule],
         "pipeline_parallel_schedule_csv": None,
         "pipeline_parallel_microbatch_size": plan.micro_batch_size,
-        # Embedding and head count as no layer, so that every chunk holds the same number of layers.
-        "pipeline_parallel_first_stage_less_layers": 0,
-        "pipeline_parallel_last_stage_less_layers": 0,
+        # Said always: the defaults are 1 and 1.
+        "pipeline_parallel_first_stage_less_layers": first,
+        "pipeline_parallel_last_stage_less_layers": last,
         "pipeline_parallel_layers_per_stage": per_stage,
         "module_fqns_per_model_part": None,
     }

@@ -12,6 +12,7 @@ from meshtune.runners.dialects.torchtitan.options import SCHEDULES
 from meshtune.runners.dialects.torchtitan.values import Values
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.plan import Schedule
+from meshtune.search_spaces.stages import EVEN, split_of
 
 _SCHEDULES = {name.lower(): kind for kind, name in SCHEDULES.items()}
 _SCHEDULES["flexibleinterleaved1f1b"] = Schedule.INTERLEAVED
@@ -108,11 +109,14 @@ def _chunks(values: Values, pp: int, layers: int | None, kind: Schedule, sizes: 
             )
         values.ask("", "whether the pipeline's stages are equal depends on the model's layers; trials cut evenly")
         return {}
-    if len(set(sizes)) > 1:
-        fits = "" if layers and layers % len(sizes) == 0 else f", and {len(sizes)} do not divide {layers} layers"
-        told = f"the pipeline's stages have {', '.join(map(str, sizes[:12]))} layers"
-        values.ask("", f"{told}; a plan's are equal{fits}: the baseline is not quite this setting")
     vpp, rest = divmod(len(sizes), pp)
     if rest or not vpp:
         raise CannotRead(f"{len(sizes)} stages are no multiple of pipeline_parallel_degree({pp})")
-    return {"vpp": vpp} if kind.interleaves else {}
+    split = split_of(sizes) if any(sizes) else EVEN
+    if split is None:
+        fits = "" if layers and layers % len(sizes) == 0 else f", and {len(sizes)} do not divide {layers} layers"
+        told = f"the pipeline's stages have {', '.join(map(str, sizes[:12]))} layers"
+        like = "a plan's are equal but for fewer ones, and at least one, in the first and the last"
+        values.ask("", f"{told}; {like}{fits}: the baseline is not quite this setting")
+    fewer = {f"{end}_stage_less_layers": many for end, many in zip(_ENDS, split or EVEN, strict=True) if many}
+    return {**({"vpp": vpp} if kind.interleaves else {}), **fewer}

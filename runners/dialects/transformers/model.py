@@ -1,52 +1,18 @@
-"""A model's config.json, as transformers writes it, as shapes of a decoder-only transformer.
-
-Families and the defaults of keys that a file leaves out are those of transformers 5.23.0
-(models/*/configuration_*.py)."""
+"""The model that a script of transformers names: by its config.json, or as a preset."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.dialects.transformers.arguments import SEQUENCE, Words
+from meshtune.runners.dialects.transformers.config_json import FAMILIES, SHAPE_OF, read_config
 from meshtune.runners.json_files import shown
 from meshtune.runners.untrusted_text import UnreadableText, read_json
-from meshtune.search_spaces.checks import MAX_WHOLE
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.presets import model_presets
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """keys: of a shape, where it is not called as in Llama's file. tied: the default of tie_word_embeddings."""
-
-    keys: Mapping[str, str] = field(default_factory=dict)
-    norm: str = "rmsnorm"
-    activation: str = "swiglu"
-    position: str = "rope"
-    tied: bool = False
-    experts: tuple[str, str] | None = None
-    # How much wider than hidden ffn is, where the file does not say.
-    ffn_factor: int | None = None
-
-
-_KEYS: Mapping[str, str] = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "ffn": "intermediate_size",
-    "vocab": "vocab_size",
-}
-_GPT2 = {"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "ffn": "n_inner"}
-_FAMILIES: Mapping[str, _Family] = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "smollm3"), _Family()),
-    "mixtral": _Family(experts=("num_local_experts", "num_experts_per_tok")),
-    "gpt2": _Family(keys=_GPT2, norm="layernorm", activation="gelu", position="learned", tied=True, ffn_factor=4),
-    "gpt_neox": _Family(norm="layernorm", activation="gelu"),
-    "opt": _Family(keys={"ffn": "ffn_dim"}, norm="layernorm", activation="gelu", position="learned", tied=True),
-}
 # What they are called on the Hub, in small letters, and the presets with their shapes.
 _HUB: Mapping[str, str] = {
     "huggyllama/llama-30b": "llama1-30b",
@@ -66,7 +32,6 @@ _HUB: Mapping[str, str] = {
     "mistralai/mixtral-8x22b-v0.1": "mixtral-8x22b",
 }
 _OTHERS = ("bert", "t5", "bart", "vit", "whisper", "clip", "llava", "wav2vec2", "mamba", "deberta", "electra")
-_SHAPES = ("layers", "hidden", "heads", "ffn", "vocab")
 
 
 def read_model(words: Words, files: Mapping[str, str]) -> dict[str, Any]:
@@ -116,33 +81,17 @@ def _of_file(words: Words, text: str, name: str) -> dict[str, Any]:
     except UnreadableText as error:
         raise CannotRead(f"{name}: {error}") from None
     kind = config.get("model_type") if isinstance(config, dict) else None
-    family = _FAMILIES.get(str(kind))
-    if family is None:
+    if kind not in FAMILIES:
         if any(other in str(kind).lower() for other in _OTHERS):
             raise CannotRead(f"{name} is a model of {kind}; meshtune knows decoder-only transformers alone")
-        _ask_shapes(words, f"{name} has model_type {shown(kind)}; known are {', '.join(_FAMILIES)}")
+        _ask_shapes(words, f"{name} has model_type {shown(kind)}; known are {', '.join(FAMILIES)}")
         return {}
-    keys = {**_KEYS, **family.keys}
-    sizes = {shape: config.get(key) for shape, key in keys.items()}
-    if sizes["ffn"] is None and family.ffn_factor and isinstance(sizes["hidden"], int):
-        sizes["ffn"] = family.ffn_factor * sizes["hidden"]
-    found: dict[str, Any] = {}
-    for shape, size in sizes.items():
-        if isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_WHOLE:
-            found[shape] = size
-        elif shape in _SHAPES or size is not None:
-            words.ask(f"model.{shape}", f"{name}: {keys[shape]} is {shown(size)}: write a whole number")
-    found |= {"norm": family.norm, "activation": family.activation, "position": family.position}
-    found["tied_head"] = bool(config.get("tie_word_embeddings", family.tied))
-    if family.experts is not None:
-        found |= dict(zip(("experts", "top_k"), (config.get(key) for key in family.experts), strict=True))
-    own = config.get("head_dim")
-    if isinstance(own, int) and {"hidden", "heads"} <= found.keys() and own * found["heads"] != found["hidden"]:
-        words.ask(
-            "",
-            f"{name}: heads of {own}, where hidden / heads is {found['hidden'] // found['heads']}: predictions "
-            f"take the second; trials measure the first",
-        )
+    try:
+        found = read_config(config)
+    except InvalidValue as error:
+        for problem in error.problems:
+            words.ask(f"model.{SHAPE_OF.get(problem.path, 'layers')}", f"{name}: {problem}")
+        return {}
     if words.has("--config_overrides"):
         words.ask("", "--config_overrides changes the model of config.json: correct the shapes by it")
     return found

@@ -25,11 +25,6 @@ from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.plan import Plan, Schedule
 
 
-def cut_layers(layers: int, stages: int, stage: int) -> range:
-    """The layers of one stage: stages differ by at most one layer."""
-    return range(stage * layers // stages, (stage + 1) * layers // stages)
-
-
 def stages_of(plan: Plan, rank: int) -> tuple[int, ...]:
     """The stages that a pipeline rank holds: every pp-th, or in a V one on the way down and one on the way up."""
     if plan.schedule is Schedule.ZBV and plan.pp > 1:

@@ -188,7 +188,7 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
         model.partial_gradients.add("position.weight")
     if model.head is not None:
         cut("head.weight", 0)
-        model.head.group, model.head.first_row = group, _first_row(model.spec.vocab, group)
+        model.head.group, model.head.first_row = group, _first_row(model.head.out_features, group)
         model.head.register_forward_pre_hook(lambda _, inputs: (enter(inputs[0], **how), *inputs[1:]))
     for index, layer in zip(model.layers, model.layer_list(), strict=True):
         model.partial_gradients |= _shard_layer(layer, f"layers.{index}", cut, group, model.spec.kv_heads)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from meshtune.tuner.cli.commands import (
+        calibrate,
         campaign,
         cluster,
         confirm,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "calibrate",
     "campaign",
     "cluster",
     "confirm",

@@ -26,7 +26,7 @@ from meshtune.tuner.cli.render.analysis import forecast_sentence
 from meshtune.tuner.cli.render.live import LiveScreen
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
-from meshtune.tuner.cli.spec_file import read_spec_file
+from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
 from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
@@ -54,7 +54,7 @@ def run(spec: Path, home: Path, db: str, *, dry_run: bool, cluster: Path | None,
         replace(campaign_spec, project=project)  # raises InvalidValue
         document = changed_document(document, {"project": project})
     if dry_run:
-        print_page(dry_run_lines(campaign_spec, space, home))
+        print_page(dry_run_lines(campaign_spec, space, home, stored_basis(campaign_spec, home, db)))
         return
     with open_service(home, db, create=True) as service:
         _print_result(service, work_on(service, service.create(document, drives=True)))
@@ -157,13 +157,13 @@ def _print_result(service: Service, ended: Campaign) -> None:
         raise typer.Exit(1)
 
 
-def dry_run_lines(spec: CampaignSpec, space: Space, home: Path) -> Iterator[str]:
+def dry_run_lines(spec: CampaignSpec, space: Space, home: Path, basis: Basis) -> Iterator[str]:
     """The quote, and the first trial's files and job script, as paragraphs.
 
     The first trial is the baseline's; without one it is taken to be the plan that the physics ranks first, which
     another search may not choose.
     """
-    quote = make_quote(spec, space, Basis())
+    quote = make_quote(spec, space, basis)
     yield from (part.plain for part in quote_parts(quote) if isinstance(part, Text))
     plan = spec.baseline or quote.best[0].plan
     name = job_name(CAMPAIGN, 0, 1)
@@ -210,8 +210,8 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
         console.print(f"waits: {waits}", soft_wrap=True)
     if nodes := service.excluded_nodes(campaign):
         console.print(f"excluded nodes: {', '.join(nodes)}", soft_wrap=True)
-    if campaign.lessons:
-        console.print(f"{lessons_text(campaign.lessons)}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
+    if learns := lessons_text(campaign.lessons, campaign.spec.search.kind):
+        console.print(f"{learns}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
     console.print(display.trials_table(trials))
 
 
@@ -223,7 +223,7 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
             trials = service.store.trials(campaign_id)
             trouble = driver.troubles.get(campaign_id, "")
             shown = display.progress(campaign, trials, rank(campaign, trials), trouble)
-            words = (phase_text(campaign, trials), lessons_text(campaign.lessons))
+            words = (phase_text(campaign, trials), lessons_text(campaign.lessons, campaign.spec.search.kind))
             now = Group(shown, *(Text(line) for line in words if line))
             live.update(LiveScreen(campaign, trials, now))
 
@@ -241,7 +241,7 @@ def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None
         if not begun:
             console.print(display.header(campaign), soft_wrap=True)
         begun = True
-        before, learns = learns, lessons_text(now.lessons)
+        before, learns = learns, lessons_text(now.lessons, now.spec.search.kind)
         if learns != before:
             console.print(learns, soft_wrap=True)
         for trial in trials:

@@ -121,6 +121,7 @@ def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict
             section[link] = {
                 "latency_s": _rounded(fit.alpha_s),
                 "bandwidth_bytes_per_s": _rounded(fit.bandwidth_bytes_per_s),
+                "measured": True,
             }
     read_value(ClusterSpec, section)
     return section

@@ -20,8 +20,8 @@ from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.common import Refused, console, errors, print_found
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
-from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
-from meshtune.tuner.prediction.predict import Basis, ExactMemory, check_same, estimate_exactly, learn
+from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+from meshtune.tuner.prediction.predict import ExactMemory, check_same, estimate_exactly, learn
 from meshtune.tuner.prediction.quote import explain, make_quote
 from meshtune.tuner.prediction.scaling import make_projection, node_counts
 
@@ -53,13 +53,14 @@ def estimate(
     db: str,
     *,
     cluster: Path | None,
+    model: str = "",
     exact: bool,
     plan: str,
     ranks: Sequence[int],
     calibrate: str,
     as_json: bool,
 ) -> None:
-    _, campaign_spec, space = read_spec_file(spec, None, cluster)
+    _, campaign_spec, space = read_spec_file(spec, None, cluster, model)
     chosen = space.complete(**plan_fields("--plan", plan)) if plan else None
     if exact and calibrate:
         raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
@@ -69,11 +70,12 @@ def estimate(
         found = _estimated_exactly(campaign_spec, chosen, ranks)
         print_found(plain(found), exact_memory_parts(found), as_json)
         return
-    basis = Basis()
+    basis = stored_basis(campaign_spec, home, db)
     if calibrate:
         campaign, trials = commands.results.recorded(calibrate, home, db)
         check_same(campaign.spec, campaign_spec)
-        basis = learn(campaign.label, campaign.spec, trials)
+        start = stored_basis(campaign_spec, home, db, but=campaign.id)
+        basis = learn(campaign.label, campaign.spec, trials, start)
     if chosen is not None:
         explanation = explain(campaign_spec, space, chosen, basis)
         document = plain(explanation)
@@ -149,11 +151,11 @@ def project(source: str, home: Path, db: str, *, nodes: str, wall: float, tokens
     trials: Sequence[Trial] = ()
     if source.endswith(SPEC_SUFFIXES):
         _, spec, _ = read_spec_file(Path(source), None)
-        basis = Basis()
+        basis = stored_basis(spec, home, db)
     else:
         campaign, trials = commands.results.recorded(source, home, db)
         spec = campaign.spec
-        basis = learn(campaign.label, spec, trials)
+        basis = learn(campaign.label, spec, trials, stored_basis(spec, home, db, but=campaign.id))
     counts = node_counts(nodes, spec.cluster.nodes)
     found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
     print_found(plain(found), projection_parts(found), as_json)

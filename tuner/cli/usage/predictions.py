@@ -43,6 +43,9 @@ def estimate(
     ] = None,
     calibrate: CalibrateOption = "",
     cluster: ClusterFileOption = None,
+    model: Annotated[
+        str, typer.Option(help="In place of the spec's model: a preset, or a config.json with the spec's seq_len.")
+    ] = "",
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
@@ -54,6 +57,7 @@ def estimate(
     commands.predictions.estimate(
         *(spec, home, db),
         cluster=cluster,
+        model=model,
         exact=exact,
         plan=plan,
         ranks=rank or [],

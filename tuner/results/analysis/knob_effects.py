@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations
+from itertools import combinations, product
 from math import expm1, log
 from statistics import median
 from typing import Any
@@ -26,8 +26,15 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.prediction.predict import WIDTH, foresee
 
-# Knobs that may have to change with another: an interleaving schedule needs several chunks, and the others take one.
-FOLLOWERS: Mapping[str, tuple[str, ...]] = {"schedule": ("vpp",)}
+# Knobs that may have to change with another: an interleaving schedule needs several chunks, and the others take one; a
+# split of layers over chunks follows from their number, and both ends of it go together.
+_ENDS = ("first_stage_less_layers", "last_stage_less_layers")
+FOLLOWERS: Mapping[str, tuple[str, ...]] = {
+    "pp": _ENDS,
+    "vpp": _ENDS,
+    "schedule": ("vpp", *_ENDS),
+    _ENDS[1]: _ENDS[:1],
+}
 # A value of a dimension of the space.
 Value = bool | int | str
 
@@ -151,8 +158,10 @@ def _moves(knob: str, first: Plan, second: Plan) -> Moves:
     if moves[0].before == moves[0].after:
         return ()
     followers = [one for one in moves[1:] if one.before != one.after]
-    # A follower must change only between having one chunk and several.
-    needless = any(min(getattr(first, one.knob), getattr(second, one.knob)) > 1 for one in followers)
+    # Chunks must change only between one and several, and how layers are split over them only with their number.
+    several = min(first.vpp, second.vpp) > 1
+    as_many = first.pp * first.vpp == second.pp * second.vpp and knob not in _ENDS
+    needless = any(as_many if one.knob in _ENDS else several for one in followers)
     return () if needless else (moves[0], *followers)
 
 
@@ -162,7 +171,9 @@ def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Moves, Pl
     for value in space.dimensions[knob]:
         if value == own[knob]:
             continue
-        variants = [{}, *({name: one} for name in FOLLOWERS.get(knob, ()) for one in space.dimensions[name])]
+        followers = FOLLOWERS.get(knob, ())
+        others = product(*(space.dimensions[name] for name in followers))
+        variants = [{}, *(dict(zip(followers, values, strict=True)) for values in others)]
         plans = (space.complete(**{**own, knob: value, **variant}) for variant in variants)
         plan = next((plan for plan in plans if not space.explain(plan, ignore_bounds=True)), None)
         if plan is not None and (moves := _moves(knob, best, plan)):

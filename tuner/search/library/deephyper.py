@@ -8,7 +8,7 @@ worker until it is told, re-proposes plans that it was told but did not ask, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, History, IntArray
+from meshtune.tuner.search.library.memory_guard import MemoryGuard
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
@@ -35,14 +36,14 @@ AUGMENTED = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepHyperOptions(SurrogateOptions):
-    """filter_failures: the score a failed plan gets, the worst success ("min") or the mean one. DeepHyper's third way,
-    "ignore", proposes the same failing plan for ever.
+    """filter_failures: the score of a failed plan: below the worst success, the more so the more memory it lacked
+    ("graded"), as the worst success ("min"), or as the mean one ("mean"). Before the first success "graded" holds.
 
-    With "min", DeepHyper's default, the search may keep away from good plans beside failed ones for long; the price of
-    "mean" is more failed trials, 28 % instead of 22 % (docs/log.md).
+    The last two are DeepHyper's own ("min" its default); with one success they make all scores equal. Its third way,
+    "ignore", proposes the same failing plan for ever.
     """
 
-    filter_failures: Literal["min", "mean"] = "mean"
+    filter_failures: Literal["graded", "min", "mean"] = "graded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class DeepHyperSearch:
 
     seed: int
     options: DeepHyperOptions = DeepHyperOptions()
+    guard: MemoryGuard = field(default_factory=MemoryGuard, compare=False)
 
     def __post_init__(self) -> None:
         require_library("deephyper", "deephyper")
@@ -65,11 +67,24 @@ class DeepHyperSearch:
             offered = [encoding.features(index) for index in candidates[:MAX_CANDIDATES].tolist()]
             with TemporaryDirectory(prefix="meshtune-deephyper-") as scratch:
                 search = self._build(encoding, offered, seed, kappa, scratch)
-                search.tell(_observations(history, under_way, seed))
+                search.tell(self._observations(history, under_way, seed))
                 found = [encoding.index_of(answer) for answer in search.ask(n)]
             return list(dict.fromkeys(index for index in found if index is not None))
 
-        return propose(task, seen, n, self.seed, self.options, acquire)
+        return propose(task, seen, n, self.seed, self.options, self.guard, acquire)
+
+    def _observations(
+        self, history: History, under_way: Sequence[Features], seed: int
+    ) -> list[tuple[Features, float | str]]:
+        """The observations for CBO. Plans under way get the value that `cl_max` assumes within a batch: the best."""
+        worths = _traded_off(history, seed) if history.pareto else history.scores
+        values: list[float | str] = [*history.graded(worths)]
+        if worths and self.options.filter_failures != "graded":
+            told = zip(values, history.told, strict=True)
+            values = [f"F_{one.verdict}" if one.score is None else value for value, one in told]
+        lie = max(worths, default=0.0)
+        features = [*(one.features for one in history.told), *under_way]
+        return list(zip(features, [*values, *(lie for _ in under_way)], strict=True))
 
     def _build(self, encoding: Encoding, offered: list[Features], seed: int, kappa: float, scratch: str) -> Any:
         from deephyper.hpo import CBO, HpProblem
@@ -78,6 +93,8 @@ class DeepHyperSearch:
         for name, features in encoding.choices.items():
             problem.add_hyperparameter(list(features), name)
         problem.set_sampling_fn(lambda size: offered)
+        # "graded" tells it of no failure.
+        imputed = "min" if self.options.filter_failures == "graded" else self.options.filter_failures
         return CBO(
             problem,
             random_state=seed,
@@ -88,27 +105,18 @@ class DeepHyperSearch:
             acq_func="UCBd",
             acq_func_kwargs={"kappa": kappa, "scheduler": {"type": "constant"}},
             acq_optimizer="sampling",
-            acq_optimizer_kwargs={"filter_failures": self.options.filter_failures, "max_total_failures": -1},
+            acq_optimizer_kwargs={"filter_failures": imputed, "max_total_failures": -1},
             multi_point_strategy="cl_max",
             n_initial_points=1,
         )
-
-
-def _observations(history: History, under_way: Sequence[Features], seed: int) -> list[tuple[Features, float | str]]:
-    """The observations for CBO. Plans under way get the value that `cl_max` assumes within a batch: the best so far."""
-    worths = _traded_off(history, seed) if history.pareto else history.scores
-    left = iter(worths)
-    told: list[tuple[Features, float | str]] = [
-        (one.features, f"F_{one.verdict}" if one.score is None else next(left)) for one in history.told
-    ]
-    lie = max(worths)
-    return told + [(features, lie) for features in under_way]
 
 
 def _traded_off(history: History, seed: int) -> list[float]:
     """Score and peak memory of each success as one number, weighed against each other at random, anew at every ask:
     the augmented Chebyshev function of both, each between its extremes (Knowles 2006, ParEGO)."""
     values = np.array([(one.score, -one.peak_bytes) for one in history.told if one.score is not None])
+    if not len(values):
+        return []
     span = np.ptp(values, axis=0)
     shares = (values - values.min(axis=0)) / np.where(span > 0, span, 1.0)
     weight = np.random.default_rng(seed).random()

@@ -32,6 +32,10 @@ Features = dict[str, Feature]
 
 CATEGORIES: Mapping[str, tuple[str, ...]] = {name: tuple(map(str, members)) for name, members in MEMBERS.items()}
 FACTORS = frozenset(axis.name for axis in AXES if axis.is_factor)
+# What a model is told of poor plans, as shares of the span from the median to the best success: the lower half of the
+# successes lies within POOR, a failed plan FAILED below that, and again for each doubling of the usable memory that it
+# lacks, up to so many. Lower values keep a model away from good plans beside poor ones (docs/log.md).
+POOR, FAILED, MOST_EXCESS = 0.1, 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,12 +138,13 @@ def _feature(name: str, value: Any) -> Feature:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One observation. score None: the plan failed, in the way that `verdict` names. peak_bytes: of all the device's
-    memory where the peak is unknown."""
+    memory where the peak is unknown. excess: log2 of the peak over the usable memory, as believed."""
 
     features: Features
     verdict: Verdict
     score: float | None
     peak_bytes: float
+    excess: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,9 +163,26 @@ class History:
     def scores(self) -> list[float]:
         return [told.score for told in self.told if told.score is not None]
 
+    def graded(self, worths: Sequence[float]) -> list[float]:
+        """A value to maximise for everything told, of successes these in their order. The half below the median is
+        drawn close to it, and a failure is below the worst of them, the further the more memory it lacks. The unit is
+        the span from there to the best; where there is none, what the best is worth; without a success 1."""
+        best, middle, worst = np.quantile(worths, (1.0, 0.5, 0.0)).tolist() if worths else (0.0, 0.0, 0.0)
+        unit = (best - middle) or abs(best) or 1.0
+        drawn = POOR * unit / (middle - worst) if middle - worst > POOR * unit else 1.0
+        least = middle - drawn * (middle - worst)
+        successes = iter([worth if worth >= middle else middle - drawn * (middle - worth) for worth in worths])
+        return [
+            least - unit * FAILED * (1.0 + min(max(one.excess, 0.0), MOST_EXCESS))
+            if one.score is None
+            else next(successes)
+            for one in self.told
+        ]
 
-def read_history(task: Task, seen: Sequence[Observation]) -> History:
-    """The history of one campaign. Scores that are no finite number (a broken score) are passed over."""
+
+def read_history(task: Task, seen: Sequence[Observation], excess: Mapping[Plan, float]) -> History:
+    """The history of one campaign. excess: of each plan seen, see Sample. Scores that are no finite number (a broken
+    score) are passed over."""
     space, device_bytes = task.space, task.training.cluster.device.memory_bytes
     encoding = Encoding.of(space)
     told: list[Sample] = []
@@ -176,5 +198,6 @@ def read_history(task: Task, seen: Sequence[Observation]) -> History:
         if one.verdict is None:
             pending.append(features)
         elif one.verdict.informative and (one.score is None or isfinite(one.score)):
-            told.append(Sample(features, one.verdict, one.score, one.peak_bytes or device_bytes))
+            peak_bytes = one.peak_bytes or device_bytes
+            told.append(Sample(features, one.verdict, one.score, peak_bytes, excess[one.plan]))
     return History(task.pareto, encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, History, IntArray, Sample
+from meshtune.tuner.search.library.memory_guard import MemoryGuard
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 TRIES = 10
 # The Gaussian process weighs so many candidates; more are thinned out at random.
 MAX_CANDIDATES = 20_000
+# What a failure lacks at least, in doublings of the usable memory; all of it where the failure is not memory's.
+LEAST_LACKING = 0.05
 
 Params = dict[str, Any]
 
@@ -54,6 +57,7 @@ class OptunaSearch:
 
     seed: int
     options: OptunaOptions = OptunaOptions()
+    guard: MemoryGuard = field(default_factory=MemoryGuard, compare=False)
 
     def __post_init__(self) -> None:
         require_library("optuna", "optuna")
@@ -62,7 +66,7 @@ class OptunaSearch:
 
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         choose = best_by_gp if self.options.sampler == "gp" else drawn_by_tpe
-        return propose(task, seen, n, self.seed, self.options, choose)
+        return propose(task, seen, n, self.seed, self.options, self.guard, choose)
 
 
 @contextmanager
@@ -86,7 +90,7 @@ def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntA
         while len(chosen) < n and len(free):
             # Sample as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
             # success keeps the next choice away just as well.
-            lies = [_worst(history, features) for features in (*under_way, *map(encoding.features, chosen))]
+            lies = [_poor(history, features) for features in (*under_way, *map(encoding.features, chosen))]
             study = _study(history, _listed_gp(seed, _grid_points(encoding, free)), lies)
             index = encoding.index_of(_features(encoding, study.ask(_distributions(encoding)).params))
             assert index is not None, "the sampler went beyond the plans that it was offered"
@@ -154,33 +158,35 @@ def _draw(study: optuna.Study, encoding: Encoding, free: frozenset[int]) -> tupl
 def _study(history: History, sampler: BaseSampler, lies: Sequence[Sample] = ()) -> optuna.Study:
     """A study that knows the history: the score is to be large and, in a Pareto task, the peak memory small.
 
-    Failures are infeasible and have the worst success's values: a Gaussian process believes these, TPE does not look at
-    them. Sample as FAIL they would teach nothing, and TPE runs into more of them (52 % of trials instead of 39 %).
+    Failures are infeasible by the memory that they lack, successes feasible by what is left of it: TPE orders failures
+    by that and looks at nothing else of them, a Gaussian process fits it, and believes the graded scores too. Told as
+    FAIL they would teach nothing, and TPE runs into more of them (52 % of trials instead of 39 %).
     """
     from optuna import create_study
     from optuna.trial import create_trial
 
     encoding, distributions = history.encoding, _distributions(history.encoding)
     study = create_study(directions=["maximize", "minimize"] if history.pareto else ["maximize"], sampler=sampler)
-    failures = len(history.scores) < len(history.told)
-    for one in (*history.told, *lies):
-        known = _worst(history, one.features) if one.score is None else one
-        assert known.score is not None
+    values = zip((*history.told, *lies), (*history.graded(history.scores), *(one.score for one in lies)), strict=True)
+    for one, score in values:
+        assert score is not None
+        lacks = max(one.excess, LEAST_LACKING) if one.score is None else min(one.excess, 0.0)
         study.add_trial(
             create_trial(
                 params=_params(encoding, one.features),
                 distributions=distributions,
-                values=[known.score, known.peak_bytes] if history.pareto else [known.score],
-                constraints={"failed": float(one.score is None)} if failures else {},
+                values=[score, one.peak_bytes] if history.pareto else [score],
+                constraints={"memory": lacks},
             )
         )
     return study
 
 
-def _worst(history: History, features: Features) -> Sample:
-    """A plan as if it were as bad as the worst success, in score and in peak."""
-    most_bytes = max(one.peak_bytes for one in history.told if one.score is not None)
-    return Sample(features, Verdict.OK, min(history.scores), most_bytes)
+def _poor(history: History, features: Features) -> Sample:
+    """A plan as if it had run as badly as the worst success, in score and in peak; 0 where none has run."""
+    ran = [one for one in history.told if one.score is not None]
+    most_bytes = max((one.peak_bytes for one in ran), default=1.0)
+    return Sample(features, Verdict.OK, min(history.scores, default=0.0), most_bytes, 0.0)
 
 
 def _running(encoding: Encoding, features: Features) -> FrozenTrial:

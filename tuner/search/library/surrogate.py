@@ -1,9 +1,8 @@
 """The common part of the searches with a borrowed model: spread the first plans, then let the model choose the next.
 
-The model is asked only when there is a success to learn from. Plans under way, those just chosen in the same ask
-included, are handed to it, so that parallel workers get different plans. Plans that are expected not to fit into memory
-come last: P(fits) is the physical model's, calibrated by the campaign's own peaks and out-of-memory verdicts. What
-earlier campaigns learnt is left out, and so are crashes, which need not be memory's doing.
+Plans under way, those just chosen in the same ask included, are handed to the model, so that parallel workers get
+different plans. Plans that are expected not to fit into memory come last (`memory_guard`), and those that failed teach
+the model, also where none has run yet. Of earlier campaigns nothing but memory is learnt.
 """
 
 from __future__ import annotations
@@ -15,28 +14,26 @@ from typing import Annotated, Protocol
 import numpy as np
 from pydantic import Field
 
-from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import columns_of, rows
-from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
-from meshtune.search_spaces.physics.estimate import estimate, estimate_memory
-from meshtune.search_spaces.physics.fitting import Measured, calibrate
-from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
 from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray, read_history
+from meshtune.tuner.search.library.memory_guard import MemoryGuard
 
 # Random plans of which the next first one is taken: best candidates (Mitchell 1991). Maximin over all plans takes the
 # corners of the space and needs up to twice as many trials (docs/log.md).
 CANDIDATES = 10
+# The default of `guard`.
+GUARD = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurrogateOptions:
-    """n_initial: plans spread over the space before the model chooses (None: see `first_plans`). guard: plans that fit
-    into memory with a lower probability are proposed when nothing else is left; 0 holds none back."""
+    """n_initial: plans spread over the space before the model chooses (None: see `first_plans`). guard: plans that run
+    with a lower probability are proposed when nothing else is left. 0 holds none back, which costs more failed trials
+    the fewer plans fit (docs/explanation/search.md)."""
 
     n_initial: Annotated[int, Field(ge=1)] | None = None
-    guard: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    guard: Annotated[float, Field(ge=0, lt=1)] = GUARD
 
 
 class Model(Protocol):
@@ -47,20 +44,27 @@ class Model(Protocol):
 
 
 def propose(
-    task: Task, seen: Sequence[Observation], n: int, seed: int, options: SurrogateOptions, model: Model
+    task: Task,
+    seen: Sequence[Observation],
+    n: int,
+    seed: int,
+    options: SurrogateOptions,
+    guard: MemoryGuard,
+    model: Model,
 ) -> Proposal:
-    history, ask_seed = read_history(task, seen), derived_seed(seed, seen)
+    memory, ask_seed = guard.believe(task, seen), derived_seed(seed, seen)
+    history = read_history(task, seen, memory.excess)
     encoding, points, rng = history.encoding, history.encoding.points(), np.random.default_rng(ask_seed)
     n = max(0, min(n, len(history.unseen)))
     told = len(history.told) + len(history.pending)
-    first = first_plans(options.n_initial, encoding) - told if history.scores else n
+    first = first_plans(options.n_initial, encoding) - told if history.told else n
     chosen: list[int] = []
 
     def spread_apart(offered: IntArray, count: int) -> list[int]:
         taken = np.concatenate([history.taken, np.array(chosen, dtype=np.int64)])
         return spread(points, taken, np.setdiff1d(offered, chosen), count, rng)
 
-    for offered in in_turn(task, seen, history.unseen, options.guard):
+    for offered in memory.in_turn(history.unseen, options.guard):
         end = min(n, len(chosen) + len(offered))
         chosen += spread_apart(offered, min(end, first) - len(chosen))
         if len(chosen) < end:
@@ -97,30 +101,3 @@ def spread(points: FloatArray, taken: IntArray, free: IntArray, n: int, rng: np.
         chosen.append(best)
         others, left = np.vstack([others, points[best]]), left[left != best]
     return chosen
-
-
-def in_turn(task: Task, seen: Sequence[Observation], unseen: IntArray, guard: float) -> list[IntArray]:
-    """The positions `unseen` in the turns they are to be proposed in: those of plans that fit with at least the
-    probability `guard`, then the others. A guard of 0 holds nothing back."""
-    if guard == 0.0:
-        return [unseen]
-    training = task.training
-    memory = estimate_memory(training, rows(task.space.columns, unseen), _learnt(training, seen))
-    likely = memory.fits(usable_bytes(training.cluster)) >= guard
-    return [unseen[likely], unseen[~likely]]
-
-
-def _learnt(training: Training, seen: Sequence[Observation]) -> Calibration:
-    """The calibration of memory by the trials; the prior where a speed is missing that estimates of times need."""
-    teaching = [one for one in seen if one.verdict is Verdict.OOM or one.peak_bytes is not None]
-    if not teaching or missing(training):
-        return UNCALIBRATED
-    measured = Measured(
-        step_time_s=np.full(len(teaching), np.nan),
-        # The peak of a plan that ran out of memory is only known to lie above the device's.
-        peak_memory_bytes=np.array(
-            [np.nan if one.verdict is Verdict.OOM else one.peak_bytes for one in teaching], dtype=np.float64
-        ),
-        oom=np.array([one.verdict is Verdict.OOM for one in teaching], dtype=np.bool_),
-    )
-    return calibrate([(estimate(training, columns_of([one.plan for one in teaching])), measured)])

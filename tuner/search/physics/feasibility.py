@@ -46,16 +46,18 @@ WITHOUT_BUFFERS = 1
 Peaks = Sequence[tuple[float, FloatColumn, FloatColumn]]
 
 
-class _Hypothesis(NamedTuple):
+class Hypothesis(NamedTuple):
+    """weight: before any trial. physics: expects the physics' peaks, else UNKNOWN_PEAK of every plan."""
+
     weight: float
     physics: bool
     field: Field
 
 
 HYPOTHESES = (
-    _Hypothesis(0.65, True, Field(slopes=1.0, amplitude=0.12, length=1.0, offset=0.0, campaign_offset=0.02)),
-    _Hypothesis(0.25, True, Field(slopes=1.0, amplitude=0.4, length=1.0, offset=0.0, campaign_offset=0.02)),
-    _Hypothesis(0.1, False, Field(slopes=0.0, amplitude=0.8, length=1.0, offset=0.5, campaign_offset=0.02)),
+    Hypothesis(0.65, True, Field(slopes=1.0, amplitude=0.12, length=1.0, offset=0.0, campaign_offset=0.02)),
+    Hypothesis(0.25, True, Field(slopes=1.0, amplitude=0.4, length=1.0, offset=0.0, campaign_offset=0.02)),
+    Hypothesis(0.1, False, Field(slopes=0.0, amplitude=0.8, length=1.0, offset=0.5, campaign_offset=0.02)),
 )
 
 
@@ -75,7 +77,7 @@ class Feasibility:
     """The belief about memory and other failures. suspects: plans that failed, with the probability of each that
     memory was not the cause."""
 
-    kept: Sequence[tuple[float, _Hypothesis, Process]]
+    kept: Sequence[tuple[float, Hypothesis, Process]]
     tried: Points
     suspects: FloatColumn
 
@@ -98,20 +100,21 @@ class Feasibility:
         return found
 
 
-def learn_feasibility(tried: Tried) -> Feasibility:
-    found = [_learn(hypothesis, tried) for hypothesis in HYPOTHESES]
-    evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(HYPOTHESES, found, strict=True)])
-    shares = weights_of(evidence) if len(tried.rows) else np.array([one.weight for one in HYPOTHESES])
+def learn_feasibility(tried: Tried, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> Feasibility:
+    """The hypotheses after these trials."""
+    found = [_learn(hypothesis, tried) for hypothesis in hypotheses]
+    evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(hypotheses, found, strict=True)])
+    shares = weights_of(evidence) if len(tried.rows) else np.array([one.weight for one in hypotheses])
     suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, found, strict=True)], axis=0)
     kept = [
         (float(share), hypothesis, process)
-        for share, hypothesis, (process, _, _) in zip(shares, HYPOTHESES, found, strict=True)
+        for share, hypothesis, (process, _, _) in zip(shares, hypotheses, found, strict=True)
         if share > 0
     ]
     return Feasibility(kept, _points_of(tried.rows), suspects)
 
 
-def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process, float, FloatColumn]:
+def _learn(hypothesis: Hypothesis, tried: Tried) -> tuple[Process, float, FloatColumn]:
     """The process, its log evidence, and how far each trial's failure is not memory's doing."""
     rows, field = tried.rows, hypothesis.field
     base = _expected(hypothesis, rows)
@@ -183,7 +186,7 @@ def _moments(
     return value, variance, blame, evidence
 
 
-def _expected(hypothesis: _Hypothesis, rows: Rows) -> FloatColumn:
+def _expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
     return rows.log_peak if hypothesis.physics else rows.log_capacity + UNKNOWN_PEAK
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from meshtune.search_spaces.columns import Columns, FloatColumn, columns_of
 from meshtune.search_spaces.columns import rows as columns_at
-from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, MEMORY_CONSTANTS, PRIOR_LOG_SD, TIME_CONSTANTS
+from meshtune.search_spaces.physics.constants import MEMORY_CONSTANTS, TIME_CONSTANTS, UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import log_peak, log_step, slopes
 from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
 from meshtune.search_spaces.plan import AXES, Plan
@@ -36,7 +36,7 @@ PER_SCALE = 1 / 4
 USUAL_SHARE = 0.4
 # A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
 # (docs/log.md). No slope of the default, half a millisecond, leads there.
-STALLED = replace(DEFAULTS, send_overhead_s=0.25)
+STALLED_SEND_S = 0.25
 # Plans whose slopes are worked out at once.
 MAX_SLOPED = 20_000
 
@@ -47,8 +47,9 @@ class Rows:
 
     # Plans x features, in units of length.
     features: Matrix
-    # Plans x constants: derivatives of log_step and log_peak by the constants' logarithms, times the standard deviation
-    # of each constant; no columns where they were left out.
+    # Plans x constants: derivatives of log_step and log_peak by the constants' logarithms, times a factor of the
+    # constants' covariance, so that the product of two rows is the covariance that the constants' doubt gives two
+    # plans; no columns where they were left out.
     step_slopes: Matrix
     peak_slopes: Matrix
     # Logarithm of the expected seconds per token; the same where transfers between stages stall.
@@ -75,9 +76,16 @@ def stack(parts: Sequence[Rows]) -> Rows:
     return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
-def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
+def rows_of(
+    training: Training,
+    columns: Columns,
+    campaign: int = 0,
+    *,
+    calibration: Calibration = UNCALIBRATED,
+    sloped: bool = True,
+) -> Rows:
     """The prior of these plans; with a usual speed where one of the cluster is unknown. sloped False: none
-    has slopes, which saves most of the work and of the memory."""
+    has slopes, which saves most of the work and of the memory. calibration: its covariance is positive definite."""
     count = len(columns["tp"])
     training = with_usual_speeds(training)
     model, devices = training.model, training.cluster.devices
@@ -85,7 +93,7 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: 
     tokens = np.log(sequences * float(model.seq_len))
     peak = training.cluster.device.peak_flops[training.framework.dtype]
     ideal = np.full(count, log(model.flops_per_token / devices / (USUAL_SHARE * peak)))
-    sd = np.array([PRIOR_LOG_SD[name] for name in CONSTANTS])
+    constants, doubt = calibration.constants, np.linalg.cholesky(calibration.covariance)
     flat = np.zeros((count, 0))
     stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
     choices = [choice * PER_CHOICE for choice in (*stages, *(columns[name] for name in CHOICES))]
@@ -94,11 +102,11 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: 
     features = [np.stack([*factors, *choices], axis=1), np.tile(np.array(scales) * PER_SCALE, (count, 1))]
     return Rows(
         features=np.concatenate(features, axis=1),
-        step_slopes=slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd if sloped else flat,
-        peak_slopes=slopes(log_peak, training, columns, DEFAULTS, MEMORY_CONSTANTS) * sd if sloped else flat,
-        log_step=log_step(training, columns, DEFAULTS) - tokens,
-        log_stalled=log_step(training, columns, STALLED) - tokens,
-        log_peak=log_peak(training, columns, DEFAULTS),
+        step_slopes=slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat,
+        peak_slopes=slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS) @ doubt if sloped else flat,
+        log_step=log_step(training, columns, constants) - tokens,
+        log_stalled=log_step(training, columns, replace(constants, send_overhead_s=STALLED_SEND_S)) - tokens,
+        log_peak=log_peak(training, columns, constants),
         log_ideal=ideal,
         log_tokens=tokens,
         log_capacity=np.full(count, log(usable_bytes(training.cluster))),
@@ -118,20 +126,25 @@ class Catalogue:
         self.task = task
         self._rows_of = rows_of
         self.complete = len(task.space) <= MAX_SLOPED
-        self.legal = rows_of(task.training, task.space.columns, sloped=self.complete)
+        self.legal = rows_of(task.training, task.space.columns, calibration=task.calibration, sloped=self.complete)
 
     def unseen(self, plans: Sequence[Plan]) -> npt.NDArray[np.int64]:
         """The positions in the space of all but these plans."""
-        space, free = self.task.space, np.ones(len(self.task.space), dtype=np.bool_)
-        free[[space.index_of(plan) for plan in set(plans) if plan in space]] = False
+        free = np.ones(len(self.task.space), dtype=np.bool_)
+        free[[found for plan in plans if (found := self.task.space.find(plan)) is not None]] = False
         return np.flatnonzero(free)
 
     def sloped(self, index: npt.NDArray[np.int64]) -> Rows:
         if self.complete:
             return self.legal.take(index)
-        return self._rows_of(self.task.training, columns_at(self.task.space.columns, index))
+        columns = columns_at(self.task.space.columns, index)
+        return self._rows_of(self.task.training, columns, calibration=self.task.calibration)
 
     def rows(self, plans: Sequence[Plan], campaign: int = 0) -> Rows:
         """The rows of any plans, with their slopes. campaign: 0 for the task's own, 1 for the first of its past."""
+        if self.complete and not campaign:
+            found = [self.task.space.find(plan) for plan in plans]
+            if None not in found:
+                return self.legal.take(np.array(found, dtype=np.int64))
         training = self.task.past[campaign - 1].training if campaign else self.task.training
-        return self._rows_of(training, columns_of(plans), campaign)
+        return self._rows_of(training, columns_of(plans), campaign, calibration=self.task.calibration)

@@ -28,7 +28,7 @@ from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.history import Trials, flat, read_trials
 from meshtune.tuner.search.physics.prior import Catalogue, Rows, RowsOf, rows_of, stack
 from meshtune.tuner.search.physics.speed import Component
-from meshtune.tuner.search.physics.weighing import Batch, Belief, PhysicsOptions, Weighing, believe
+from meshtune.tuner.search.physics.weighing import Batch, Belief, Hypotheses, PhysicsOptions, Weighing, believe
 from meshtune.tuner.search.registry import parse_options
 
 # Plans times observations that are weighed at once.
@@ -68,11 +68,13 @@ one_thread = _OneThread()
 
 @dataclass(slots=True)
 class PhysicsSearch:
-    """Expected improvement under a physical prior. rows_of: what the physics says of plans; experiments distort it."""
+    """Expected improvement under a physical prior. rows_of: what the physics says of plans; experiments distort it.
+    hypotheses: about the physics' error; experiments fit them."""
 
     seed: int
     options: PhysicsOptions = field(default_factory=PhysicsOptions)
     rows_of: RowsOf = rows_of
+    hypotheses: Hypotheses = field(default_factory=Hypotheses)
     # Of the last ask's task, for the next ask.
     _catalogue: Catalogue | None = field(default=None, compare=False)
 
@@ -92,7 +94,7 @@ class PhysicsSearch:
         choices: list[Choice] = []
         chance: float | None = 0.0 if len(trials.best) else None
         if len(weighed):
-            candidates, belief = catalogue.sloped(weighed), believe(trials, self.options)
+            candidates, belief = catalogue.sloped(weighed), believe(trials, self.options, self.hypotheses)
             views = belief.speeds.views(stack([candidates, trials.pending]))
             components = views.components(len(candidates))
             weighing = self._weighing(trials, candidates, belief, components, task, seed)
@@ -112,7 +114,7 @@ class PhysicsSearch:
         if catalogue.complete and len(hopeful) * observations <= MAX_WEIGHED:
             return hopeful
         first, candidates = trials.first_look(SCREENED_BY), flat(catalogue.legal.take(hopeful))
-        belief = believe(first, self.options)
+        belief = believe(first, self.options, self.hypotheses)
         components = belief.speeds.at(candidates)
         first_look = self._weighing(first, candidates, belief, components, catalogue.task, seed).worth()
         return np.sort(hopeful[np.argsort(-first_look, kind="stable")[:SCREENED]])

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.tuner.campaign.trial import Expectation
 from meshtune.tuner.prediction.predict import WIDTH
+from meshtune.tuner.search.physics import feasibility, speed
 from meshtune.tuner.search.physics.acquisition import (
     Front,
     Outlook,
@@ -28,7 +29,7 @@ from meshtune.tuner.search.physics.acquisition import (
 from meshtune.tuner.search.physics.feasibility import Feasibility, Tried, learn_feasibility
 from meshtune.tuner.search.physics.history import Trials
 from meshtune.tuner.search.physics.prior import Rows
-from meshtune.tuner.search.physics.speed import HYPOTHESES, Component, Expects, Speeds, Views, learn_speeds
+from meshtune.tuner.search.physics.speed import Component, Expects, Speeds, Views, learn_speeds
 
 # Two plans whose worth differs by less than this share are alike, and the seed chooses.
 ALIKE = 1e-3
@@ -48,6 +49,14 @@ class PhysicsOptions:
     residual: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypotheses:
+    """What is held possible before any trial, of the plans' speeds and of their memory."""
+
+    speeds: Sequence[speed.Hypothesis] = speed.HYPOTHESES
+    memory: Sequence[feasibility.Hypothesis] = feasibility.HYPOTHESES
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """runs: the probability that each plan fits into memory and runs. peak, peak_sd: mean and standard deviation of the
@@ -60,27 +69,28 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """feasibility None: every plan is taken to run."""
+    """ignores_memory: every plan is taken to run."""
 
     speeds: Speeds
-    feasibility: Feasibility | None
+    feasibility: Feasibility
+    ignores_memory: bool = False
 
     def memory(self, rows: Rows) -> Memory:
-        feasibility = self.feasibility or learn_feasibility(_nothing(rows))
-        peaks = feasibility.peaks(rows)
-        runs = np.ones(len(rows)) if self.feasibility is None else self.feasibility.runs(rows, peaks)
+        peaks = self.feasibility.peaks(rows)
+        runs = np.ones(len(rows)) if self.ignores_memory else self.feasibility.runs(rows, peaks)
         return Memory(runs, *moments(peaks))
 
 
-def believe(trials: Trials, options: PhysicsOptions) -> Belief:
-    hypotheses = [one for one in HYPOTHESES if options.prior or one.expects is Expects.ALIKE]
-    if options.residual:
-        speeds = learn_speeds(trials.measured, trials.log_times, trials.weights, hypotheses)
-        tried = trials.tried
-    else:
-        nothing = trials.measured.take(slice(0, 0))
-        speeds, tried = learn_speeds(nothing, np.zeros(0), np.zeros(0), hypotheses), _nothing(nothing)
-    return Belief(speeds, learn_feasibility(tried) if options.fits else None)
+def believe(trials: Trials, options: PhysicsOptions, hypotheses: Hypotheses) -> Belief:
+    measured, tried = trials.measured, trials.tried
+    log_times, weights = trials.log_times, trials.weights
+    if not options.residual:
+        measured, log_times, weights = measured.take(slice(0, 0)), np.zeros(0), np.zeros(0)
+    if not (options.residual and options.fits):
+        tried = _nothing(tried.rows)
+    possible = [one for one in hypotheses.speeds if options.prior or one.expects is Expects.ALIKE]
+    speeds = learn_speeds(measured, log_times, weights, possible)
+    return Belief(speeds, learn_feasibility(tried, hypotheses.memory), ignores_memory=not options.fits)
 
 
 def moments(mixture: Sequence[tuple[float, FloatColumn, FloatColumn]]) -> tuple[FloatColumn, FloatColumn]:

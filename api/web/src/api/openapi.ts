@@ -21,6 +21,16 @@ export interface components {
             unpredicted: string;
             winners: components["schemas"]["Winner"][];
         };
+        Anchor: {
+            believed: number;
+            campaign: string;
+            /** Format: date-time */
+            created_at: string;
+            devices: number;
+            model: string;
+            trials: number;
+            version: string;
+        };
         AttemptView: {
             avoid: string[];
             failed_nodes: string[];
@@ -57,11 +67,15 @@ export interface components {
             next_after: number | null;
         };
         Basis: {
+            anchor: components["schemas"]["Anchor"] | null;
             readonly calibrated: boolean;
             campaign: string | null;
+            error_factor: number | null;
             readonly learnt_from: {
                 [key: string]: number;
             };
+            /** @default  */
+            subject: string;
             readonly words: string;
         };
         Best: {
@@ -101,6 +115,32 @@ export interface components {
             trials?: number | null;
             wall_time_s?: number | null;
         };
+        CalibrationView: {
+            campaign: string;
+            cluster: string;
+            constants: components["schemas"]["ConstantView"][];
+            /** Format: date-time */
+            created_at: string;
+            device: string;
+            devices: number;
+            dtype: string;
+            framework: string;
+            memories: number;
+            memory_log_sd: number;
+            model: string;
+            ooms: number;
+            owner: string;
+            program: string;
+            project: string;
+            time_log_sd: number;
+            times: number;
+            trials: number;
+            version: string;
+            workload: string;
+        };
+        CalibrationsView: {
+            calibrations: components["schemas"]["CalibrationView"][];
+        };
         CampaignCost: {
             device_hours: components["schemas"]["Range"];
             ends_before: string[];
@@ -127,8 +167,12 @@ export interface components {
                 dp: number;
                 /** @default 1 */
                 ep: number;
+                /** @default 0 */
+                first_stage_less_layers: number;
                 /** @default 1 */
                 grad_accum_steps: number;
+                /** @default 0 */
+                last_stage_less_layers: number;
                 /** @default 1 */
                 micro_batch_size: number;
                 /** @default 1 */
@@ -156,8 +200,11 @@ export interface components {
                 /** @default null */
                 wall_time_s: number | null;
             };
-            cluster: ("a100-800g" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x") | {
+            cluster: ("a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x") | {
                 device?: {
+                    attention_flops?: {
+                        [key: string]: number;
+                    };
                     /** @enum {string} */
                     kind?: "cpu" | "cuda" | "xpu";
                     /** @default null */
@@ -180,30 +227,51 @@ export interface components {
                 module_link: {
                     bandwidth_bytes_per_s?: number;
                     latency_s?: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
                 name?: string;
                 /** @default null */
                 network_link: {
                     bandwidth_bytes_per_s?: number;
                     latency_s?: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
                 /** @default null */
                 node_link: {
                     bandwidth_bytes_per_s?: number;
                     latency_s?: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
                 nodes?: number;
                 /** @default 0 */
                 nodes_per_rack: number;
                 /** @enum {unknown} */
-                preset: "a100-800g" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x";
+                preset: "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x";
                 /** @default null */
                 rack_link: {
                     bandwidth_bytes_per_s?: number;
                     latency_s?: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
+                /** @default false */
+                rails: boolean;
             } | {
                 device: {
+                    attention_flops?: {
+                        [key: string]: number;
+                    };
                     /** @enum {string} */
                     kind: "cpu" | "cuda" | "xpu";
                     /** @default null */
@@ -226,17 +294,29 @@ export interface components {
                 module_link: {
                     bandwidth_bytes_per_s: number;
                     latency_s: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
                 name?: string;
                 /** @default null */
                 network_link: {
                     bandwidth_bytes_per_s: number;
                     latency_s: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
                 /** @default null */
                 node_link: {
                     bandwidth_bytes_per_s: number;
                     latency_s: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
                 nodes: number;
                 /** @default 0 */
@@ -245,59 +325,119 @@ export interface components {
                 rack_link: {
                     bandwidth_bytes_per_s: number;
                     latency_s: number;
+                    /** @default false */
+                    measured: boolean;
+                    /** @default false */
+                    switch_adds: boolean;
                 } | null;
+                /** @default false */
+                rails: boolean;
             };
             /** @default 3 */
             confirm: number;
             /** @default 6 */
             confirm_rounds: number;
             global_batch_size: number | "free";
-            model: ("deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt3-175b" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b") | {
+            model: ("bloom-176b" | "deepseek-v2" | "deepseek-v3" | "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b") | {
                 /** @enum {string} */
                 activation?: "gelu" | "swiglu";
                 /** @default 0 */
+                dense_ffn: number;
+                /** @default 0 */
+                dense_layers: number;
+                /** @default 0 */
                 experts: number;
                 ffn?: number;
+                /** @default 0 */
+                full_attention_every: number;
+                /** @default 0 */
+                head_dim: number;
                 heads?: number;
                 hidden?: number;
                 /** @default 0 */
                 kv_heads: number;
+                /** @default null */
+                latent_attention: {
+                    kv_lora_rank?: number;
+                    /** @default 0 */
+                    q_lora_rank: number;
+                    qk_nope_head_dim?: number;
+                    qk_rope_head_dim?: number;
+                    v_head_dim?: number;
+                } | null;
                 layers?: number;
+                /** @default 1 */
+                moe_every: number;
+                /** @default 0 */
+                mtp_layers: number;
                 name?: string;
                 /** @enum {string} */
                 norm?: "layernorm" | "rmsnorm";
                 /** @enum {string} */
                 position?: "learned" | "rope";
                 /** @enum {unknown} */
-                preset: "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt3-175b" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b";
+                preset: "bloom-176b" | "deepseek-v2" | "deepseek-v3" | "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b";
                 seq_len?: number;
+                /** @default 0 */
+                shared_ffn: number;
                 /** @default false */
                 tied_head: boolean;
                 /** @default 0 */
                 top_k: number;
                 vocab?: number;
+                /** @default 0 */
+                vocab_multiple: number;
+                /** @default 0 */
+                window: number;
             } | {
                 /** @enum {string} */
                 activation?: "gelu" | "swiglu";
                 /** @default 0 */
+                dense_ffn: number;
+                /** @default 0 */
+                dense_layers: number;
+                /** @default 0 */
                 experts: number;
                 ffn: number;
+                /** @default 0 */
+                full_attention_every: number;
+                /** @default 0 */
+                head_dim: number;
                 heads: number;
                 hidden: number;
                 /** @default 0 */
                 kv_heads: number;
+                /** @default null */
+                latent_attention: {
+                    kv_lora_rank: number;
+                    /** @default 0 */
+                    q_lora_rank: number;
+                    qk_nope_head_dim: number;
+                    qk_rope_head_dim: number;
+                    v_head_dim: number;
+                } | null;
                 layers: number;
+                /** @default 1 */
+                moe_every: number;
+                /** @default 0 */
+                mtp_layers: number;
                 name?: string;
                 /** @enum {string} */
                 norm?: "layernorm" | "rmsnorm";
                 /** @enum {string} */
                 position?: "learned" | "rope";
                 seq_len: number;
+                /** @default 0 */
+                shared_ffn: number;
                 /** @default false */
                 tied_head: boolean;
                 /** @default 0 */
                 top_k: number;
                 vocab: number;
+                /** @default 0 */
+                vocab_multiple: number;
+                /** @default 0 */
+                window: number;
             };
             name?: string;
             /** @enum {string} */
@@ -315,9 +455,9 @@ export interface components {
             } & {
                 [key: string]: unknown;
             });
-            search?: ("deephyper" | "grid" | "optuna" | "physics" | "random") | ({
+            search?: ("calibration" | "deephyper" | "grid" | "optuna" | "physics" | "random") | ({
                 /** @enum {unknown} */
-                kind?: "deephyper" | "grid" | "optuna" | "physics" | "random";
+                kind?: "calibration" | "deephyper" | "grid" | "optuna" | "physics" | "random";
             } & {
                 [key: string]: unknown;
             });
@@ -343,7 +483,11 @@ export interface components {
                  */
                 ep: number[];
                 /** @default null */
+                first_stage_less_layers: number[] | null;
+                /** @default null */
                 grad_accum_steps: number[] | null;
+                /** @default null */
+                last_stage_less_layers: number[] | null;
                 /** @default null */
                 micro_batch_size: number[] | null;
                 /** @default null */
@@ -474,6 +618,8 @@ export interface components {
             /** @default 0 */
             nodes_per_rack: number;
             rack_link?: components["schemas"]["LinkSpec"] | null;
+            /** @default false */
+            rails: boolean;
         };
         ClusterView: {
             description: components["schemas"]["ClusterSpec"];
@@ -498,6 +644,13 @@ export interface components {
             notes: string[];
             objective: components["schemas"]["Objective"];
         };
+        ConstantView: {
+            default: number;
+            default_log_sd: number;
+            log_sd: number;
+            name: string;
+            value: number;
+        };
         /** @enum {string} */
         ContextParallel: "all_gather" | "ulysses" | "ring";
         Counts: {
@@ -510,6 +663,9 @@ export interface components {
         /** @enum {string} */
         DeviceKind: "cpu" | "cuda" | "xpu";
         DeviceSpec: {
+            attention_flops?: {
+                [key: string]: number;
+            };
             kind: components["schemas"]["DeviceKind"];
             memory_bandwidth_bytes_per_s?: number | null;
             memory_bytes: number;
@@ -663,7 +819,17 @@ export interface components {
             name: string;
             script: string | null;
         };
+        LatentAttention: {
+            kv_lora_rank: number;
+            /** @default 0 */
+            q_lora_rank: number;
+            qk_nope_head_dim: number;
+            qk_rope_head_dim: number;
+            v_head_dim: number;
+        };
         Lesson: {
+            /** @default false */
+            calibration: boolean;
             campaign_id: string;
             trials: number;
             weight: number;
@@ -671,6 +837,10 @@ export interface components {
         LinkSpec: {
             bandwidth_bytes_per_s: number;
             latency_s: number;
+            /** @default false */
+            measured: boolean;
+            /** @default false */
+            switch_adds: boolean;
         };
         LogView: {
             bytes: number;
@@ -738,24 +908,43 @@ export interface components {
             /** @default swiglu */
             activation: components["schemas"]["Activation"];
             /** @default 0 */
+            dense_ffn: number;
+            /** @default 0 */
+            dense_layers: number;
+            /** @default 0 */
             experts: number;
             ffn: number;
+            /** @default 0 */
+            full_attention_every: number;
+            /** @default 0 */
+            head_dim: number;
             heads: number;
             hidden: number;
             /** @default 0 */
             kv_heads: number;
+            latent_attention?: components["schemas"]["LatentAttention"] | null;
             layers: number;
+            /** @default 1 */
+            moe_every: number;
+            /** @default 0 */
+            mtp_layers: number;
             name: string;
             /** @default rmsnorm */
             norm: components["schemas"]["Norm"];
             /** @default rope */
             position: components["schemas"]["Position"];
             seq_len: number;
+            /** @default 0 */
+            shared_ffn: number;
             /** @default false */
             tied_head: boolean;
             /** @default 0 */
             top_k: number;
             vocab: number;
+            /** @default 0 */
+            vocab_multiple: number;
+            /** @default 0 */
+            window: number;
         };
         ModelView: {
             description: components["schemas"]["ModelSpec"];
@@ -811,8 +1000,12 @@ export interface components {
             dp: number;
             /** @default 1 */
             ep: number;
+            /** @default 0 */
+            first_stage_less_layers: number;
             /** @default 1 */
             grad_accum_steps: number;
+            /** @default 0 */
+            last_stage_less_layers: number;
             /** @default 1 */
             micro_batch_size: number;
             /** @default 1 */
@@ -1182,6 +1375,7 @@ export interface components {
 }
 export type Activation = components['schemas']['Activation'];
 export type Analysis = components['schemas']['Analysis'];
+export type Anchor = components['schemas']['Anchor'];
 export type AttemptView = components['schemas']['AttemptView'];
 export type AuditEntryView = components['schemas']['AuditEntryView'];
 export type AuditPage = components['schemas']['AuditPage'];
@@ -1190,6 +1384,8 @@ export type Best = components['schemas']['Best'];
 export type BestKnown = components['schemas']['BestKnown'];
 export type BestView = components['schemas']['BestView'];
 export type Budget = components['schemas']['Budget'];
+export type CalibrationView = components['schemas']['CalibrationView'];
+export type CalibrationsView = components['schemas']['CalibrationsView'];
 export type CampaignCost = components['schemas']['CampaignCost'];
 export type CampaignPage = components['schemas']['CampaignPage'];
 export type CampaignSpec = components['schemas']['CampaignSpec'];
@@ -1202,6 +1398,7 @@ export type ClusterSpec = components['schemas']['ClusterSpec'];
 export type ClusterView = components['schemas']['ClusterView'];
 export type ComparedCampaign = components['schemas']['ComparedCampaign'];
 export type Comparison = components['schemas']['Comparison'];
+export type ConstantView = components['schemas']['ConstantView'];
 export type ContextParallel = components['schemas']['ContextParallel'];
 export type Counts = components['schemas']['Counts'];
 export type DeviceKind = components['schemas']['DeviceKind'];
@@ -1227,6 +1424,7 @@ export type Handover = components['schemas']['Handover'];
 export type HealthView = components['schemas']['HealthView'];
 export type Importance = components['schemas']['Importance'];
 export type JobView = components['schemas']['JobView'];
+export type LatentAttention = components['schemas']['LatentAttention'];
 export type Lesson = components['schemas']['Lesson'];
 export type LinkSpec = components['schemas']['LinkSpec'];
 export type LogView = components['schemas']['LogView'];

@@ -25,6 +25,19 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_at", "audit", ["at"])
     op.create_table(
+        "calibrations",
+        *_required(sa.Text(), "campaign"),
+        *_required(sa.Double(), "created_at"),
+        *_required(sa.Text(), "device", "workload", "program", "framework", "dtype", "version", "model", "cluster"),
+        *_required(sa.Integer(), "devices", "trials"),
+        *_required(sa.Text(), "owner", "project"),
+        *_required(sa.JSON(), "document"),
+        sa.PrimaryKeyConstraint("campaign", name="pk_calibrations"),
+    )
+    op.create_index(
+        "ix_calibrations_device_framework_created_at", "calibrations", ["device", "framework", "created_at"]
+    )
+    op.create_table(
         "campaigns",
         *_required(sa.Text(), "id", "name"),
         *_required(sa.JSON(), "spec"),
@@ -101,7 +114,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("campaign_id", name="pk_leases"),
     )
     op.create_index("ix_leases_holder", "leases", ["holder"])
-    sizes = ("tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch_size", "grad_accum_steps", "zero_stage")
+    stages = ("vpp", "first_stage_less_layers", "last_stage_less_layers")
+    sizes = ("tp", "pp", "dp", "cp", "ep", *stages, "micro_batch_size", "grad_accum_steps", "zero_stage")
     op.create_table(
         "trials",
         *_required(ID, "id"),

@@ -8,6 +8,8 @@ const PLAN: Plan = {
   cp: 1,
   ep: 1,
   vpp: 1,
+  first_stage_less_layers: 0,
+  last_stage_less_layers: 0,
   micro_batch_size: 1,
   grad_accum_steps: 1,
   zero_stage: 0,

@@ -1,0 +1,215 @@
+"""Seconds of collectives over the links of a cluster, for columns of plans at once.
+
+The alpha-beta model over the tiers module, node, network and rack, with the algorithms and protocols of NCCL where the
+links are line rates of accelerators: the fastest one is taken, as NCCL's own cost model does (github.com/NVIDIA/nccl at
+5067397c, src/graph/tuning.cc, ncclTopoTuneModel). A ring over several nodes is pipelined, so that its slowest tier
+alone counts for the bytes; of its hops those inside nodes and those between them are counted apart.
+
+Ranks are laid out with tp fastest, then cp, dp and pp (as Megatron-LM and the built-in trainer do), so a group of n
+ranks `stride` apart has some members in a node and the rest elsewhere. The groups of a node work at once: each member
+has the share of the network that is its own. Not modelled: collectives in network switches (SHARP over InfiniBand),
+other jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
+
+Number = Any  # a float or a FloatColumn
+
+# Where a cluster names no link, a group costs nothing: `search_spaces.physics.training` says what is missing.
+FREE = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e30)
+
+
+class Protocol(NamedTuple):
+    """One of NCCL's: how it trades bandwidth for latency, against the links' own figures, which are Simple's."""
+
+    # Seconds of a collective beside its hops.
+    base_s: float
+    # Factors on the latency of a hop: in a node, between nodes, and there for groups with one member a node.
+    near: float
+    far: float
+    alone: float
+    # Of the bandwidth; and bytes per second that it cannot exceed between nodes.
+    share: float
+    far_most: float
+
+
+# tuning.cc, ncclTunerConstantsDefaults: baseLatencies and hwLatencies of Ring in microseconds (Simple 8.4, 3.4, 14;
+# LL128 14, 1.9, 4; LL 6.6, 0.6, 2.7), of Tree between nodes for one member a node (14, 8.5, 5), llMaxBws.
+SIMPLE = Protocol(8.4e-6, 1.0, 1.0, 1.0, 1.0, 1e30)
+LL128 = Protocol(14e-6, 1.9 / 3.4, 4.0 / 14, 8.5 / 14, 0.92, 1e30)
+LL = Protocol(6.6e-6, 0.6 / 3.4, 2.7 / 14, 5.0 / 14, 0.5, 20e9)
+NCCL = (SIMPLE, LL128, LL)
+# Links that were measured, and libraries of which nothing is known.
+PLAIN = (Protocol(0.0, 1.0, 1.0, 1.0, 1.0, 1e30),)
+# A tree reaches this share of a ring's bandwidth (tuning.cc).
+TREE_SHARE = 0.92
+# Switches that add up what passes (NVLS): each device sends and receives the bytes once, at this share of its link;
+# seconds of a hop in a node and between nodes (tuning.cc: nvlsEfficiency of Hopper, hwLatencies of NVLS and NVLSTree).
+SWITCH_SHARE, SWITCH_NEAR_S, SWITCH_FAR_S = 0.85, 25e-6, 20.9e-6
+# Messages of an all-to-all that are under way together (NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/device.h).
+MESSAGES_AT_ONCE = 8
+
+
+class _Group(NamedTuple):
+    """The ranks of a collective, and what they get to use of the links."""
+
+    # Ranks; those that share a node; the nodes.
+    ranks: FloatColumn
+    inner: FloatColumn
+    outer: FloatColumn
+    # Seconds of a hop and bytes per second of a rank, in a node and between nodes.
+    near_s: FloatColumn
+    near: FloatColumn
+    far_s: FloatColumn
+    far: FloatColumn
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The links of a cluster as far as a training code gets to use them."""
+
+    cluster: ClusterSpec
+    constants: Constants
+
+    def gather_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
+        """Seconds of an all-gather, or of a reduce-scatter, of `size_bytes` in all, over groups of `n` ranks `stride`
+        apart. A ring: (n - 1) hops, (n - 1) / n of the bytes over each link (Thakur et al. 2005)."""
+        group = self._group(n, stride)
+        return self._started(group, self._fastest(lambda protocol: self._ring_s(group, protocol, size_bytes, 1)))
+
+    def all_reduce_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
+        """Seconds to sum `size_bytes` over groups of `n` ranks `stride` apart, each rank then holding all: a ring, a
+        tree where there are several nodes, or the switches where these add up."""
+        group = self._group(n, stride)
+        fastest = self._fastest(lambda protocol: self._ring_s(group, protocol, size_bytes, 2))
+        if np.any(group.outer > 1):
+            tree = self._fastest(lambda protocol: self._tree_s(group, protocol, size_bytes))
+            fastest = np.where(group.outer > 1, np.minimum(fastest, tree), fastest)
+        if self.cluster.node_link is not None and self.cluster.node_link.switch_adds:
+            switched = self._switched_s(group, size_bytes)
+            fastest = np.where(group.inner > 2, np.minimum(fastest, switched), fastest)
+        return self._started(group, fastest)
+
+    def all_to_all_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
+        """Seconds until every rank has sent its `size_bytes`, an equal part to each of the `n` ranks: over both tiers
+        at once, each with its own messages."""
+        group = self._group(n, stride, spread=True)
+        together = MESSAGES_AT_ONCE if self._accelerated else 1
+        near = np.ceil((group.inner - 1) / together) * group.near_s
+        near = near + (group.inner - 1) / group.ranks * size_bytes / group.near
+        others = group.ranks - group.inner
+        far = np.ceil(others / together) * group.far_s + others / group.ranks * size_bytes / group.far
+        return self._started(group, np.maximum(near, np.where(others > 0, far, 0.0)))
+
+    def send_s(self, size_bytes: Number, stages: Number, stride: Number) -> FloatColumn:
+        """Seconds to send `size_bytes` to the next of `stages` pipeline stages, whose ranks lie `stride` apart. The
+        slowest boundary counts: between nodes as soon as the stages do not fit one node."""
+        inside = stages * stride <= self.cluster.devices_per_node
+        group = self._group(stages, stride)
+        near = group.near_s + size_bytes / group.near
+        far = group.far_s + size_bytes / group.far
+        result: FloatColumn = np.where(inside, near, far)
+        return result
+
+    def _started(self, group: _Group, seconds: FloatColumn) -> FloatColumn:
+        """With what starts a collective; nothing for a group of one."""
+        result: FloatColumn = np.where(group.ranks > 1, seconds + self.constants.collective_overhead_s, 0.0)
+        return result
+
+    @property
+    def _accelerated(self) -> bool:
+        """NCCL, or RCCL, which has its algorithms, drives the links."""
+        return self.cluster.device.kind is DeviceKind.CUDA
+
+    @property
+    def _protocols(self) -> tuple[Protocol, ...]:
+        links = (self.cluster.node_link, self.cluster.network_link)
+        return PLAIN if not self._accelerated or any(link and link.measured for link in links) else NCCL
+
+    def _fastest(self, seconds: Callable[[Protocol], FloatColumn]) -> FloatColumn:
+        result: FloatColumn = np.min([seconds(protocol) for protocol in self._protocols], axis=0)
+        return result
+
+    def _ring_s(self, group: _Group, protocol: Protocol, size_bytes: Number, passes: int) -> FloatColumn:
+        """passes: 1 for a gather or a scatter, 2 for both of them."""
+        far_s = group.far_s * np.where(group.inner > 1, protocol.far, protocol.alone)
+        hops = (group.ranks - group.outer) * group.near_s * protocol.near + (group.outer - 1) * far_s
+        sent = (group.ranks - 1) / group.ranks * size_bytes / _slowest(group, protocol)
+        result: FloatColumn = protocol.base_s + passes * (hops + sent)
+        return result
+
+    def _tree_s(self, group: _Group, protocol: Protocol, size_bytes: Number) -> FloatColumn:
+        """A chain in each node and a tree of the nodes, up and down."""
+        far_s = group.far_s * np.where(group.inner > 1, protocol.far, protocol.alone)
+        hops = (group.inner - 1) * group.near_s * protocol.near + np.log2(group.outer) * far_s
+        result: FloatColumn = protocol.base_s + 2 * (hops + size_bytes / (TREE_SHARE * _slowest(group, protocol)))
+        return result
+
+    def _switched_s(self, group: _Group, size_bytes: Number) -> FloatColumn:
+        """In the switches of each node, and between the nodes as in a tree, at the ring's bytes."""
+        inside = size_bytes / (SWITCH_SHARE * group.near)
+        between = 2 * (group.outer - 1) / group.outer * size_bytes / (group.inner * group.far)
+        hops = SWITCH_NEAR_S + 2 * np.log2(group.outer) * SWITCH_FAR_S
+        result: FloatColumn = hops + np.maximum(inside, between)
+        return result
+
+    def _group(self, n: Number, stride: Number, *, spread: bool = False) -> _Group:
+        """spread: members exchange with all others, also with those on other rails."""
+        ranks = np.asarray(n, dtype=np.float64)
+        inner = np.clip(self.cluster.devices_per_node // np.asarray(stride), 1, ranks).astype(np.float64)
+        outer = ranks / inner
+        return _Group(ranks, inner, outer, *self._near(inner, stride), *self._far(outer, n * stride, spread=spread))
+
+    def _near(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
+        """Latency and bandwidth inside a node: of the module's link where the group fits a module."""
+        node = self.cluster.node_link or FREE
+        module = self.cluster.module_link or node
+        within = np.asarray(n * stride) <= self.cluster.devices_per_module
+        alpha = np.where(within, module.latency_s, node.latency_s)
+        reached: FloatColumn = np.where(within, self._near_reached(module), self._near_reached(node))
+        return np.asarray(alpha, dtype=np.float64), reached
+
+    def _near_reached(self, link: LinkSpec) -> FloatColumn:
+        share = self.constants.node_efficiency
+        share = share / DEFAULTS.node_efficiency if link.measured else share
+        return np.asarray(link.bandwidth_bytes_per_s * share, dtype=np.float64)
+
+    def _far(self, nodes: Number, span: Number, *, spread: bool) -> tuple[FloatColumn, FloatColumn]:
+        """Latency and bandwidth per device between `nodes`: of the rack's link where the group, over `span` devices
+        from its first to its last, leaves a rack."""
+        network = self.cluster.network_link or FREE
+        rack = self.cluster.rack_link or network
+        in_rack = self.cluster.nodes_per_rack * self.cluster.devices_per_node
+        leaves = (np.asarray(span) > in_rack) & (in_rack > 0)
+        hop = np.where(leaves, rack.latency_s, network.latency_s) * self.constants.network_latency_factor
+        far = self._far_reached(rack, nodes, spread=spread), self._far_reached(network, nodes, spread=spread)
+        reached: FloatColumn = np.where(leaves, far[0], far[1])
+        return np.asarray(hop, dtype=np.float64), reached
+
+    def _far_reached(self, link: LinkSpec, nodes: Number, *, spread: bool) -> FloatColumn:
+        """Of a line rate, the share that collectives reach, less the more nodes meet in the switches. On a network of
+        rails, rings and sends stay on their rail and meet nobody."""
+        share = self.constants.network_efficiency
+        if link.measured:
+            share = share / DEFAULTS.network_efficiency
+        elif spread or not self.cluster.rails:
+            share = share / (1 + self.constants.congestion * np.log2(np.maximum(nodes, 1)))
+        return np.asarray(link.bandwidth_bytes_per_s * share, dtype=np.float64)
+
+
+def _slowest(group: _Group, protocol: Protocol) -> FloatColumn:
+    """Bytes per second of a pipelined ring: of a rank's link in the node, or of all members' shares between nodes."""
+    near = group.near * protocol.share
+    far = np.minimum(group.inner * group.far * protocol.share, protocol.far_most)
+    result: FloatColumn = np.where(group.outer > 1, np.where(group.inner > 1, np.minimum(near, far), far), near)
+    return result

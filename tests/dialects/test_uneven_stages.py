@@ -1,0 +1,237 @@
+"""Uneven pipeline stages in other programs' words, there and back; what a plan has no word for is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from config_lab import launch
+
+from meshtune.runners.dialects.base import CannotExpress, Imported
+from meshtune.runners.dialects.deepspeed import render as render_deepspeed
+from meshtune.runners.dialects.megatron import bridge
+from meshtune.runners.dialects.megatron.dialect import parse, render
+from meshtune.runners.dialects.megatron.flags import Program, programs_with
+from meshtune.runners.dialects.megatron.pipeline_split import sizes_of_layout, split_of_ends, written_out
+from meshtune.runners.dialects.neox.reader import read_launch as read_neox
+from meshtune.runners.dialects.torchtitan.dialect import parse as parse_torchtitan
+from meshtune.runners.dialects.torchtitan.dialect import render as render_torchtitan
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="m", layers=30, hidden=1024, heads=16, ffn=4096, vocab=51200, seq_len=2048, tied_head=True)
+CLUSTER = ClusterSpec(
+    name="c", nodes=1, devices_per_node=8, device=DeviceSpec(name="d", kind="cuda", memory_bytes=80 * 2**30)
+)
+ENDS = ("first_stage_less_layers", "last_stage_less_layers")
+MEGATRON = "python pretrain_gpt.py --num-layers 30 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+MEGATRON += "--max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 64 --vocab-size 512 "
+
+
+def plan(pp: int, first: int, last: int, **more: object) -> Plan:
+    return Plan(
+        pp=pp, dp=8 // pp, grad_accum_steps=16, first_stage_less_layers=first, last_stage_less_layers=last, **more
+    )
+
+
+def split(imported: Imported) -> tuple[int, int]:
+    return tuple(imported.plan.get(name, 0) for name in ENDS)
+
+
+INTERLEAVED = {"vpp": 2, "schedule": "interleaved"}
+
+
+@pytest.mark.parametrize(
+    ("own", "layers", "words"),
+    [
+        (plan(4, 1, 1), 30, ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]),
+        (plan(4, 0, 1), 31, ["--account-for-loss-in-pipeline-split"]),
+        (plan(4, 0, 2), 30, ["--decoder-first-pipeline-num-layers 8", "--decoder-last-pipeline-num-layers 6"]),
+        (plan(2, 0, 2), 30, ["--decoder-first-pipeline-num-layers 16", "--decoder-last-pipeline-num-layers 14"]),
+        (
+            plan(4, 1, 1, **INTERLEAVED),
+            30,
+            [
+                "--num-layers-per-virtual-pipeline-stage 4",
+                "--account-for-embedding-in-pipeline-split",
+                "--account-for-loss-in-pipeline-split",
+            ],
+        ),
+        (
+            plan(4, 0, 2, **INTERLEAVED),
+            30,
+            ["--pipeline-model-parallel-layout 'Etttt|tttt|tttt|tttt|tttt|tttt|tttt|ttL'"],
+        ),
+        (plan(2, 0, 0), 30, []),
+    ],
+    ids=lambda value: getattr(value, "key", None),
+)
+def test_megatron_s_arguments_say_the_split_and_are_read_back(own, layers, words):
+    lines = render(replace(MODEL, layers=layers), own, CLUSTER, {})["megatron-args.txt"].splitlines()
+    assert [line for line in lines if "pipeline-" in line and "parallel-size" not in line] == words
+    assert Program.LM in programs_with({line.split()[0]: tuple(line.split()[1:]) for line in lines})
+    imported = parse("python pretrain_gpt.py " + " ".join(lines))
+    assert split(imported) == (own.first_stage_less_layers, own.last_stage_less_layers)
+    assert imported.plan.get("vpp", 1) == own.vpp
+    assert not [line for line in imported.workload["arguments"] if "pipeline" in line]
+    assert not [question for question in imported.questions if "stages" in question.text]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", (1, 1)),
+        ("--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 7", (1, 1)),
+        ("--decoder-last-pipeline-num-layers 6", (0, 2)),
+        ("--pipeline-model-parallel-layout 'Et*7|(t*8|)*2,t*7,L'", (1, 1)),
+    ],
+)
+def test_megatron_s_ways_to_cut_30_layers_in_4_stages(words, expected):
+    imported = parse(f"{MEGATRON} --pipeline-model-parallel-size 4 {words}")
+    assert split(imported) == expected
+    assert not [question for question in imported.questions if "stages" in question.text]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # Embedding and loss on stages of their own, an end with more layers than the middle, and chunks of both.
+        "--pipeline-model-parallel-layout 'E|t*15|t*15|L'",
+        "--decoder-first-pipeline-num-layers 9 --decoder-last-pipeline-num-layers 7",
+        "--decoder-first-pipeline-num-layers 6 --num-virtual-stages-per-pipeline-rank 2",
+        "--pipeline-model-parallel-layout 'Et*7|t*8|t*8|t*7mL'",
+        "--decoder-first-pipeline-num-layers $FIRST",
+    ],
+)
+def test_stages_that_no_plan_has_a_word_for_are_asked_and_stay(words):
+    imported = parse(f"{MEGATRON} --pipeline-model-parallel-size 4 {words}")
+    assert split(imported) == (0, 0)
+    assert [question for question in imported.questions if "stages that no plan has a word for" in question.text]
+    assert [line for line in imported.workload["arguments"] if line.startswith(words.split()[0])]
+
+
+def test_the_chunks_of_a_layout_are_counted_as_vpp():
+    imported = parse(
+        f"{MEGATRON} --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*3|(t*4|)*6t*3L'"
+    )
+    assert (imported.plan["vpp"], imported.plan["schedule"], split(imported)) == (2, "interleaved", (1, 1))
+    assert sizes_of_layout(written_out("t*99999")) is None
+    assert split_of_ends(30, 2, 1, 14, 15) is None
+
+
+def test_a_fork_of_megatron_deepspeed_counts_the_ends_and_others_cannot():
+    options = {"flavour": "megatron-deepspeed", "arguments": ["--pp-partition-method type:transformer"]}
+    mds = replace(MODEL, norm="layernorm", activation="gelu", position="learned")
+    for own, layers, method in (
+        (plan(4, 1, 1), 30, "type:transformer|embedding"),
+        (plan(4, 0, 0), 32, "type:transformer"),
+    ):
+        lines = render(replace(mds, layers=layers), own, CLUSTER, options)["megatron-args.txt"].splitlines()
+        assert f"--pp-partition-method '{method}'" in lines or f"--pp-partition-method {method}" in lines
+    with pytest.raises(CannotExpress, match="the trainer runs 0 and 0, 1 and 1"):
+        render(mds, plan(4, 0, 2), CLUSTER, options)
+    with pytest.raises(CannotExpress, match="trainer-stages"):
+        render(mds, plan(4, 1, 1), CLUSTER, {"flavour": "megatron-deepspeed"})
+
+
+def test_the_user_s_own_layout_of_stages_is_that_of_every_plan():
+    options = {"arguments": ["--pipeline-model-parallel-layout 'E|t*15|t*15|L'"]}
+    with pytest.raises(CannotExpress, match="trainer-stages"):
+        render(MODEL, plan(4, 1, 1), CLUSTER, options)
+
+
+def test_a_program_without_the_words_refuses_the_split():
+    with pytest.raises(CannotExpress, match="trainer-stages"):
+        render_deepspeed(MODEL, plan(4, 1, 1), CLUSTER, {"script": "/t.py"})
+
+
+@pytest.mark.parametrize("release", ["v0.2", "v0.3"])
+def test_torchtitan_says_the_split_and_is_read_back(release):
+    own = plan(4, 1, 1, zero_stage=3)
+    (text,) = render_torchtitan(MODEL, own, CLUSTER, {"release": release}).values()
+    assert ("first_stage_less_layers = 1" in text) == (release == "v0.2")
+    flavor = '\n[model]\nname = "llama3"\nflavor = "8B"\n' if release == "v0.2" else ""
+    imported = parse_torchtitan(text + flavor)
+    if release == "v0.2":  # which has 32 layers
+        assert split(imported) == (0, 0)
+        even = text.replace("less_layers = 1", "less_layers = 2") + flavor
+        assert split(parse_torchtitan(even)) == (2, 2)
+
+
+NEOX = """{{"pipe-parallel-size": 4, "num-layers": 30, "hidden-size": 64, "num-attention-heads": 4, "seq-length": 64,
+"max-position-embeddings": 64, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {{"stage": 1}},
+"no-weight-tying": {untied}, "pipe_partition_method": "{method}"}}"""
+
+
+@pytest.mark.parametrize(
+    ("method", "untied", "expected"),
+    [
+        ("type:transformer|mlp", "true", (0, 0)),
+        ("type:transformer|embedding", "false", (1, 1)),
+        ("type:transformer|embedding", "true", (1, 0)),
+        ("parameters", "true", None),
+    ],
+)
+def test_gpt_neox_cuts_by_types_of_modules(method, untied, expected):
+    files = {"configs/a.yml": NEOX.format(method=method, untied=untied)}
+    imported = read_neox(launch("./deepy.py", "train.py", "-d", "configs", "a.yml", files=files))
+    asked = [question for question in imported.questions if "pipe_partition_method" in question.text]
+    assert bool(asked) == (expected is None)
+    if expected is not None:
+        assert split(imported) == expected
+        assert tuple(imported.workload["fixed"].get(name, 0) for name in ENDS) == expected
+
+
+def test_megatron_bridge_counts_embedding_and_loss():
+    text = "_target_: megatron.bridge.training.config.ConfigContainer\nmodel:\n  pipeline_model_parallel_size: {}\n"
+    text += "  account_for_embedding_in_pipeline_split: true\n  account_for_loss_in_pipeline_split: true\n"
+    assert split(bridge.read_file_text("a.yaml", text.format(4))) == (1, 1)
+    two = bridge.read_file_text("a.yaml", text.format(2))
+    assert split(two) == (0, 0)
+    assert [question for question in two.questions if "uneven stages fit this pp alone" in question.text]
+
+
+# The published ones, as their launch scripts say it (bigscience's tr11-176B-ml.slurm; Dubey et al. 2024, table 4).
+BLOOM = r"""#!/bin/bash
+#SBATCH --nodes=48
+#SBATCH --gres=gpu:8
+cat <<EOT > ds.json
+{"train_micro_batch_size_per_gpu": 2, "train_batch_size": 2048, "zero_optimization": {"stage": 1},
+ "bf16": {"enabled": true}}
+EOT
+srun python -m torch.distributed.run --nnodes 48 --nproc_per_node 8 pretrain_gpt.py \
+    --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 \
+    --pp-partition-method 'type:transformer|embedding' \
+    --num-layers 70 --hidden-size 14336 --num-attention-heads 112 --seq-length 2048 --max-position-embeddings 2048 \
+    --micro-batch-size 2 --global-batch-size 2048 --position-embedding-type alibi --pad-vocab-size-to 250880 \
+    --checkpoint-activations --bf16 --deepspeed --deepspeed_config ds.json --zero-stage 1 \
+    --deepspeed-activation-checkpointing
+"""
+LLAMA = r"""#!/bin/bash
+torchrun --nnodes 2048 --nproc_per_node 8 pretrain_gpt.py \
+    --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --sequence-parallel \
+    --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split \
+    --num-layers 126 --hidden-size 16384 --ffn-hidden-size 53248 --num-attention-heads 128 \
+    --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 \
+    --normalization RMSNorm --swiglu --position-embedding-type rope --untie-embeddings-and-output-weights \
+    --micro-batch-size 1 --global-batch-size 2048 --vocab-size 128256 --tokenizer-type NullTokenizer \
+    --use-distributed-optimizer --bf16
+"""
+
+
+def test_the_published_launch_scripts_are_read_with_their_stages():
+    bloom = parse(BLOOM)
+    assert {name: bloom.plan[name] for name in ("tp", "pp", "micro_batch_size", "zero_stage", *ENDS)} == {
+        "tp": 4,
+        "pp": 12,
+        "micro_batch_size": 2,
+        "zero_stage": 1,
+        "first_stage_less_layers": 1,
+        "last_stage_less_layers": 1,
+    }
+    assert bloom.plan["dp"] == 8
+    assert (bloom.model["vocab"], bloom.model["vocab_multiple"]) == (250880, 1)
+    llama = parse(LLAMA)
+    assert (llama.plan["tp"], llama.plan["pp"], llama.plan["dp"], split(llama)) == (8, 16, 128, (1, 1))
+    assert llama.model["layers"] == 126

@@ -1,0 +1,96 @@
+"""Models of today have the weights that their authors published, and their layers cost what their shapes say."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from meshtune.runners.dialects.transformers.config_json import read_config
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.model import ModelSpec, layer_kinds
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, TRAINER_FLOAT32
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.presets import model_presets
+
+# Weights in 1e9: of the main model, and met by a token. DeepSeek-V3: README_WEIGHTS.md of its repository. Qwen3: model
+# cards. gpt-oss: model card, table 1. Kimi K2: arXiv 2507.20534, by its text; its shapes have 1.026e12. Llama 4: model
+# cards, which count the vision part as well.
+PUBLISHED = {
+    "deepseek-v3": (671.0, 36.6, 0.001),
+    "qwen3-30b-a3b": (30.5, 3.04, 0.01),
+    "qwen3-235b-a22b": (235.0, 22.0, 0.025),
+    "gpt-oss-20b": (20.91, 3.61, 0.002),
+    "gpt-oss-120b": (116.83, 5.13, 0.002),
+    "kimi-k2": (1040.0, 32.0, 0.015),
+    "llama4-scout": (109.0, 17.0, 0.06),
+    "llama4-maverick": (400.0, 17.0, 0.06),
+}
+NON_EMBEDDING = {"0.6b": 0.44, "1.7b": 1.4, "4b": 3.6, "8b": 6.95, "14b": 13.2, "32b": 31.2, "30b-a3b": 29.9}
+
+
+def preset(name: str) -> ModelSpec:
+    return read_value(ModelSpec, {key: value for key, value in model_presets()[name].items() if key != "source"})
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_and_those_that_a_token_meets_are_those_published(name):
+    model, (total, met, within) = preset(name), PUBLISHED[name]
+    assert (model.parameters - model.mtp_parameters) / 1e9 == pytest.approx(total, rel=within)
+    assert model.activated_parameters / 1e9 == pytest.approx(met, rel=within)
+
+
+def test_deepseeks_layer_for_a_further_token_is_as_large_as_published():
+    assert preset("deepseek-v3").mtp_parameters / 1e9 == pytest.approx(11.5, rel=0.015)
+
+
+@pytest.mark.parametrize("size", NON_EMBEDDING)
+def test_qwen3s_layers_have_the_weights_of_its_model_cards(size):
+    model = preset(f"qwen3-{size}")
+    layers = model.parameters - (1 if model.tied_head else 2) * model.vocab * model.hidden
+    assert layers / 1e9 == pytest.approx(NON_EMBEDDING[size], rel=0.012)
+
+
+@pytest.mark.parametrize(("dense", "every", "full"), list(product((0, 1, 3), (1, 2, 3), (0, 1, 2, 4, 6))))
+def test_kinds_of_layers_are_those_counted_one_by_one(make_model, dense, every, full):
+    model = make_model(
+        layers=13, experts=2, top_k=1, dense_layers=dense, moe_every=every, window=8, full_attention_every=full
+    )
+    counted: dict[tuple[bool, bool], int] = {}
+    for index in range(13):
+        place = index - dense + 1
+        kind = place > 0 and place % every == 0, full == 0 or (index + 1) % full != 0
+        counted[kind] = counted.get(kind, 0) + 1
+    assert {(kind.experts > 0, kind.window > 0): count for count, kind in layer_kinds(model)} == counted
+
+
+def test_vocabularies_are_padded_as_their_code_does(make_model):
+    tp = columns_of([Plan(tp=1), Plan(tp=8)])["tp"]
+    assert list(MEGATRON_CORE["bfloat16"].padded_vocab(make_model(vocab=50257), tp)) == [50304, 51200]
+    assert list(TRAINER_FLOAT32.padded_vocab(make_model(vocab=50257), tp)) == [50257, 50264]
+    assert list(MEGATRON_CORE["bfloat16"].padded_vocab(make_model(vocab=50257, vocab_multiple=1), tp)) == [50257, 50264]
+
+
+def test_a_config_json_says_the_shapes_of_its_preset():
+    config = {
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 36,
+        "hidden_size": 2880,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "intermediate_size": 2880,
+        "vocab_size": 201088,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 18,
+    }
+    read = read_value(ModelSpec, {"name": "gpt-oss-120b", "seq_len": 4096, **read_config(config)})
+    assert read == preset("gpt-oss-120b")
+
+
+def test_a_config_json_of_another_kind_is_refused_by_its_name():
+    with pytest.raises(InvalidValue, match=r"^model_type: is 'mamba'"):
+        read_config({"model_type": "mamba"})

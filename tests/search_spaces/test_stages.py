@@ -1,0 +1,234 @@
+"""Uneven pipelines: which splits a space offers, how chunks are cut, and what memory and time make of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from meshtune.runners.trainer.parallel.pipeline import stages_of
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import EVEN_ALONE, columns_of
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimate import estimate
+from meshtune.search_spaces.physics.framework_profiles import (
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    TRAINER_BFLOAT16,
+)
+from meshtune.search_spaces.physics.memory import layers_in_flight, stage_parts
+from meshtune.search_spaces.physics.timing import TimePart, time_parts
+from meshtune.search_spaces.physics.training import Training
+from meshtune.search_spaces.plan import Plan, Schedule
+from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.stages import EVEN, head_layers, layers_of_chunk, plain_split, split_of, splits_offered
+
+
+def model(name: str) -> ModelSpec:
+    return ModelSpec(**{key: value for key, value in model_presets()[name].items() if key != "source"})
+
+
+def cluster(name: str, nodes: int = 1) -> ClusterSpec:
+    given = {key: value for key, value in cluster_presets()[name].items() if key != "source"}
+    return TypeAdapter(ClusterSpec).validate_python(given | {"nodes": nodes})
+
+
+BLOOM, LLAMA = model("bloom-176b"), model("llama3-405b")
+DEEP = replace(LLAMA, layers=61)
+# A head of 2.1 layers' time.
+WORDY = ModelSpec(name="wordy", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, seq_len=8192)
+
+
+def sizes(plan: Plan, layers: int) -> list[int]:
+    return [len(layers_of_chunk(plan, layers, chunk)) for chunk in range(plan.pp * plan.vpp)]
+
+
+def ends(first: int, last: int) -> dict[str, int]:
+    return {"first_stage_less_layers": first, "last_stage_less_layers": last}
+
+
+@pytest.mark.parametrize(
+    ("model", "pp", "vpp", "able", "offered"),
+    [
+        # 6 layers a stage: with the head of 1.3 layers' time on top of 4, not of 5.
+        (BLOOM, 12, 1, None, [(0, 2)]),
+        (BLOOM, 12, 1, frozenset({(0, 0), (1, 1)}), [(1, 1)]),
+        (BLOOM, 12, 1, EVEN_ALONE, [EVEN]),
+        (LLAMA, 16, 1, None, [(1, 1)]),
+        (LLAMA, 14, 1, None, [EVEN]),
+        (DEEP, 16, 1, None, [(1, 2)]),
+        (WORDY, 4, 1, None, [EVEN, (1, 3)]),
+        (WORDY, 2, 1, None, [EVEN, (0, 2)]),
+        (WORDY, 1, 1, None, [EVEN]),
+        (WORDY, 32, 1, None, [EVEN]),
+        # Nothing comes out.
+        (replace(WORDY, layers=17), 8, 1, None, [EVEN]),
+        (replace(WORDY, layers=7), 4, 8, None, [EVEN]),
+    ],
+)
+def test_the_even_split_and_the_fastest_one_are_offered(model, pp, vpp, able, offered):
+    assert splits_offered(model, pp, vpp, able) == offered
+
+
+@pytest.mark.parametrize("layers", [22, 30, 61, 126])
+@pytest.mark.parametrize(("pp", "vpp"), [(2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 4)])
+def test_no_split_at_all_has_a_faster_slowest_rank(layers, pp, vpp):
+    model, chunks = replace(WORDY, layers=layers), pp * vpp
+    head = head_layers(model)
+
+    def slowest(split: tuple[int, int]) -> float:
+        plan = Plan(pp=pp, vpp=vpp, **ends(*split))
+        held = [sum(sizes(plan, layers)[rank::pp]) for rank in range(pp)]
+        return max([*held[:-1], held[-1] + head])
+
+    most = min(8, layers // chunks)
+    every = [
+        (first, last)
+        for first in range(2 * most + 1)
+        for last in range(2 * most + 1)
+        if (layers + first + last) % chunks == 0 and (layers + first + last) // chunks > max(first, last)
+    ]
+    fastest = min(map(slowest, every), default=slowest(EVEN))
+    assert slowest(splits_offered(model, pp, vpp, None)[-1]) == pytest.approx(fastest, abs=1e-6)
+
+
+def test_chunks_hold_every_layer_once_in_order():
+    for plan, expected in (
+        (Plan(pp=12, **ends(1, 1)), [5, *[6] * 10, 5]),
+        (Plan(pp=4, vpp=2, **ends(2, 3)), [7, *[9] * 6, 6]),
+        (Plan(pp=4), [17, 18, 17, 18]),
+    ):
+        held = [layers_of_chunk(plan, sum(expected), chunk) for chunk in range(len(expected))]
+        assert [len(part) for part in held] == expected
+        assert [layer for part in held for layer in part] == list(range(sum(expected)))
+
+
+@pytest.mark.parametrize(
+    ("held", "split"),
+    [([5, 6, 6, 5], (1, 1)), ([4, 4], EVEN), ([4, 6], (2, 0)), ([8], EVEN), ([6, 5, 5], None), ([0, 2, 2], None)],
+)
+def test_a_split_is_read_from_the_layers_of_the_chunks(held, split):
+    assert split_of(held) == split
+
+
+def test_of_two_ways_to_say_a_split_one_is_a_plan_s():
+    assert [plain_split((1, 1), chunks) for chunks in (1, 2, 3)] == [EVEN, EVEN, (1, 1)]
+    assert plain_split((1, 3), 2) == (0, 2)
+
+
+def test_a_space_without_bounds_has_each_pipeline_s_own_splits(make_setting):
+    space = Space(Bounds(vpp=(1, 2), schedule=tuple(Schedule)), make_setting(layers=30, nodes=2, batch=64, vocab=65536))
+    found = {(plan.pp, plan.vpp, plan.first_stage_less_layers, plan.last_stage_less_layers) for plan in space}
+    assert {pp for pp, *_ in found} == {1, 2, 4, 8, 16}
+    for pp, vpp, first, last in found:
+        assert (first, last) in splits_offered(space.context.model, pp, vpp, None)
+    assert [space.index_of(plan) for plan in space] == list(range(len(space)))
+    other = next(plan for plan in space if plan.pp == 4 and plan.vpp == 1)
+    other = replace(other, **ends(2, 0)) if other.last_stage_less_layers else replace(other, **ends(0, 2))
+    (told,) = space.explain(other)
+    assert other not in space
+    assert told.constraint == "bounds"
+    assert space.explain(other, ignore_bounds=True) == []
+
+
+def test_bounds_list_splits_as_any_other_axis(make_setting):
+    bounds = Bounds(pp=(4,), first_stage_less_layers=(0, 1, 2), last_stage_less_layers=(0, 1, 2))
+    space = Space(bounds, make_setting(layers=30))
+    assert {(p.first_stage_less_layers, p.last_stage_less_layers) for p in space} == {(0, 2), (1, 1), (2, 0)}
+    assert space.combinations == 9 * Space(Bounds(pp=(4,), last_stage_less_layers=(0,)), space.context).combinations
+    with pytest.raises(InvalidValue, match=r"^last_stage_less_layers: must be between 0 and 1000000, not -1$"):
+        Bounds(last_stage_less_layers=(-1,))
+
+
+def test_a_trainer_of_equal_stages_gets_no_others(make_setting):
+    setting = make_setting(layers=30)
+    able = replace(setting.capabilities, stage_splits=EVEN_ALONE)
+    space = Space(Bounds(), replace(setting, capabilities=able))
+    assert {plan.pp for plan in space} == {1, 2}
+    assert space.dimensions["first_stage_less_layers"] == space.dimensions["last_stage_less_layers"] == (0,)
+
+
+@pytest.mark.parametrize(
+    ("plan", "stage", "held"),
+    [
+        # pp - stage micro-batches of a rank's own layers.
+        ({"pp": 4, **ends(1, 1)}, 0, 4 * 7),
+        ({"pp": 4, **ends(1, 1)}, 1, 3 * 8),
+        ({"pp": 4, **ends(1, 1)}, 3, 1 * 7),
+        # 5 chunks in flight on the first of two ranks: 3 of the first chunk; on the last 3, none of the last chunk.
+        ({"pp": 2, "vpp": 2, "schedule": "interleaved", **ends(1, 1)}, 0, 5 * 8 - 3),
+        ({"pp": 2, "vpp": 2, "schedule": "interleaved", **ends(1, 1)}, 1, 3 * 8),
+        # 4 in flight: 3 of the first chunk, 1 of the last, both on the first rank.
+        ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(2, 4)}, 0, 4 * 8 - 3 * 2 - 1 * 4),
+        ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(2, 4)}, 1, 4 * 8),
+    ],
+)
+def test_activations_are_those_of_the_chunks_in_flight(plan, stage, held):
+    plan = Plan(grad_accum_steps=8, **plan)
+    chunks = plan.pp * plan.vpp
+    every = sizes(plan, 8 * chunks - plan.first_stage_less_layers - plan.last_stage_less_layers)
+    own = [every[chunk] for chunk in stages_of(plan, stage)]
+    layers = layers_in_flight(columns_of([plan]), np.array([stage]), np.array([float(sum(own))]))
+    assert layers.tolist() == [held]
+
+
+def test_weights_of_a_rank_are_those_of_its_layers():
+    training = Training(BLOOM, cluster("jean-zay-a100", 48), MEGATRON_DEEPSPEED)
+    plan = Plan(tp=4, pp=12, dp=8, micro_batch_size=2, grad_accum_steps=128, **ends(1, 1))
+    parts = [stage_parts(training, columns_of([plan]), DEFAULTS, np.array([stage])) for stage in (0, 5, 11)]
+    first, between, last = (float(part["weights"][0]) for part in parts)
+    # The embedding is 1.46 layers of weights.
+    assert between < first
+    assert between < last
+    assert first / between == pytest.approx((5 + BLOOM.vocab * BLOOM.hidden / BLOOM.layer_parameters) / 6, rel=0.01)
+
+
+def test_the_slowest_stage_decides_the_time():
+    training = Training(WORDY, cluster("dgx-h100"), TRAINER_BFLOAT16)
+
+    def compute(**split: int) -> float:
+        plan = Plan(pp=4, dp=2, grad_accum_steps=16, **split)
+        return float(time_parts(training, columns_of([plan]), DEFAULTS)[TimePart.COMPUTE][0])
+
+    layer = (compute(**ends(4, 0)) - compute()) / 1  # 9 layers and the head, not 8
+    head = compute() - 8 * layer
+    assert compute(**ends(1, 3)) == pytest.approx(max(9 * layer, 6 * layer + head))
+    assert compute(**ends(0, 4)) == pytest.approx(max(9 * layer, 5 * layer + head))
+    assert compute(**ends(1, 3)) < compute()
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "framework", "plan"),
+    [
+        # BLOOM-176B (Le Scao et al. 2022, table 3; bigscience's tr11-176B-ml.slurm) on 48 nodes of 8.
+        (
+            BLOOM,
+            cluster("jean-zay-a100", 48),
+            MEGATRON_DEEPSPEED,
+            {"tp": 4, "pp": 12, "micro_batch_size": 2, "zero_stage": 1, "recompute": "full"},
+        ),
+        # Llama 3 405B (Dubey et al. 2024, table 4) on 16,384 GPUs.
+        (
+            LLAMA,
+            cluster("dgx-h100", 2048),
+            MEGATRON_CORE["bfloat16"],
+            {"tp": 8, "pp": 16, "micro_batch_size": 1, "zero_stage": 1},
+        ),
+    ],
+    ids=["bloom", "llama"],
+)
+def test_the_published_settings_are_legal_and_estimated(model, machine, framework, plan, make_setting):
+    space = Space(Bounds(), replace(make_setting(), model=model, cluster=machine, global_batch_size=2048))
+    (told,) = space.explain(space.complete(**plan), ignore_bounds=True)
+    assert told.constraint == "pp-layers"
+    published = space.complete(**plan, **ends(1, 1))
+    assert space.explain(published, ignore_bounds=True) == []
+    expected = estimate(Training(model, machine, framework), columns_of([published]))
+    # Published: 150 of 312 TFLOP/s (table 5), and 400 of 989.
+    peak = machine.device.peak_flops[framework.dtype]
+    assert 0.2 < expected.model_flops_per_device[0] / peak < 0.6

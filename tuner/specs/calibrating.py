@@ -1,0 +1,169 @@
+"""The spec of a calibration: a few short trials of a spec's workload on one node of its cluster, chosen to tell the
+physics' constants apart. Where the model does not fit there, it is cut to fewer layers of the same widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshtune.runners.registry import MissingExtra, create_runner, require_library
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.estimate import estimate_memory
+from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.campaign.calibration import CALIBRATION, LEAST_TRIALS
+from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, build_space, workload_of
+from meshtune.tuner.search.calibration import SURE
+from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.read import require_legal
+
+DEFAULT_TRIALS = 8
+# The model is cut until so many times more plans than trials likely fit: alike ones tell the constants apart badly.
+CHOICE = 4
+# The fewest sequences of a step per device: fewer leave no micro-batches to choose from.
+SEQUENCES = 8
+# Degrees that may be larger on the whole cluster than there are devices here.
+DEGREES = ("tp", "pp", "cp", "ep", "vpp")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSetup:
+    """The campaign's spec and space. notes: how it differs from the spec that it was made of, in words."""
+
+    spec: CampaignSpec
+    space: Space
+    notes: tuple[str, ...]
+
+
+def calibration_setup(
+    spec: CampaignSpec,
+    home: Home | None = None,
+    *,
+    nodes: int | None = None,
+    devices: int | None = None,
+    trials: int = DEFAULT_TRIALS,
+) -> CalibrationSetup:
+    """home: lets the runner check that it can run the trials there, as in `parse_spec`. nodes: of the cluster, 1 by
+    default. devices: so many of one node instead.
+
+    Raises InvalidSpec for sizes that the cluster has not, for facts of it that times depend on and that are missing,
+    where nothing fits, and where the runner cannot run it.
+    """
+    cluster = _part_of(spec.cluster, nodes, devices)
+    if home is not None:
+        _require_runner(spec, cluster, home)
+    workload = workload_of(spec)
+    if trials < LEAST_TRIALS:
+        raise InvalidSpec([Problem("trials", f"must be at least {LEAST_TRIALS}, not {trials}")])
+    if problems := missing(Training(spec.model, cluster, workload.framework)):
+        raise InvalidSpec(problems)
+    batch = _batch(spec, cluster)
+    bounds = _bounds(spec.space, cluster.devices)
+    found: tuple[ModelSpec, Space, int] | None = None
+    for model in _depths(spec.model, cluster.devices):
+        space = build_space(bounds, model, cluster, batch, workload)
+        sure = _sure(Training(model, cluster, workload.framework), space)
+        if found is None or sure > found[2]:
+            found = model, space, sure
+        if sure >= CHOICE * trials or sure == len(space) > 0:
+            break
+    assert found is not None  # there is at least the model itself
+    model, space, sure = found
+    require_legal(space)
+    if sure < LEAST_TRIALS:
+        told = f"{sure} of {len(space)} plans likely fit on {cluster.devices} devices, with {model.layers} layers"
+        raise InvalidSpec([Problem("model", told)])
+    notes = [f"{cluster.nodes} x {cluster.devices_per_node} devices of {spec.cluster.name}"]
+    if model.layers != spec.model.layers:
+        notes.append(f"{model.layers} of {model.name}'s {spec.model.layers} layers, since all do not fit there")
+    if batch != spec.global_batch_size:
+        notes.append(f"global batch {batch} in place of {spec.global_batch_size}")
+    chosen = replace(
+        spec,
+        name=f"calibrate {spec.name}"[:100],
+        model=model,
+        cluster=cluster,
+        global_batch_size=batch,
+        space=bounds,
+        baseline=None,
+        search=Backend(kind=CALIBRATION),
+        budget=Budget(trials=trials),
+        trial=replace(spec.trial, racing=False),
+        stop=StopRule(chance=0.0),
+        pareto=False,
+        confirm=0,
+        warm_start=False,
+    )
+    return CalibrationSetup(chosen, space, tuple(notes))
+
+
+def _require_runner(spec: CampaignSpec, cluster: ClusterSpec, home: Home) -> None:
+    """Raises InvalidSpec."""
+    runner = spec.runner
+    try:
+        require_library(runner.kind, spec.workload.kind)
+        create_runner(runner.kind, home.runner(runner.kind), cluster, runner.options).close()
+    except InvalidValue as error:
+        raise InvalidSpec([problem.under("runner") for problem in error.problems]) from None
+    except MissingExtra as error:
+        raise InvalidSpec([Problem("runner", str(error))]) from None
+
+
+def _part_of(cluster: ClusterSpec, nodes: int | None, devices: int | None) -> ClusterSpec:
+    """So many nodes, or so many devices of one node. Raises InvalidSpec."""
+    if nodes is not None and devices is not None:
+        raise InvalidSpec([Problem("nodes", "goes not with devices, which are of one node")])
+    count = 1 if nodes is None else nodes
+    if not 1 <= count <= cluster.nodes:
+        raise InvalidSpec([Problem("nodes", f"must be 1 to {cluster.nodes}, as the cluster has, not {count}")])
+    if devices is None:
+        return replace(cluster, nodes=count)
+    if not 1 <= devices <= cluster.devices_per_node:
+        told = f"must be 1 to {cluster.devices_per_node}, as a node has, not {devices}"
+        raise InvalidSpec([Problem("devices", told)])
+    part = replace(cluster, nodes=1, devices_per_node=1, devices_per_module=1, module_link=None)
+    whole = devices % cluster.devices_per_module == 0
+    modules = (cluster.devices_per_module, cluster.module_link) if whole else (1, None)
+    return replace(part, devices_per_node=devices, devices_per_module=modules[0], module_link=modules[1])
+
+
+def _batch(spec: CampaignSpec, cluster: ClusterSpec) -> int | None:
+    """The same number of sequences per device, or SEQUENCES; None where the batch is free."""
+    if spec.global_batch_size is None:
+        return None
+    return cluster.devices * max(SEQUENCES, -(-spec.global_batch_size // spec.cluster.devices))
+
+
+def _bounds(bounds: Bounds, devices: int) -> Bounds:
+    """Degrees that were given without 1 may be 1 as well."""
+    given = {name: values for name in DEGREES if (values := getattr(bounds, name)) is not None}
+    with_one: dict[str, Any] = {name: tuple(sorted({1, *values})) for name, values in given.items()}
+    return replace(bounds, **with_one)
+
+
+def _depths(model: ModelSpec, devices: int) -> Iterator[ModelSpec]:
+    """The model, then with half of its layers each time, which stages of a pipeline over the devices divide."""
+    layers = model.layers
+    yield model
+    while layers > 1:
+        layers //= 2
+        if layers > devices:
+            layers -= layers % devices
+        try:
+            yield replace(model, layers=layers)
+        except InvalidValue:  # other fields of the model count layers, too
+            return
+
+
+def _sure(training: Training, space: Space) -> int:
+    """How many plans likely fit."""
+    if not len(space):
+        return 0
+    return int(np.sum(estimate_memory(training, space.columns).fits(usable_bytes(training.cluster)) >= SURE))

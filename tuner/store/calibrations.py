@@ -1,0 +1,99 @@
+"""Calibrations in the database, one for each campaign that measured one; they outlive their campaigns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Row, delete, insert, select
+
+from meshtune.runners.documents import plain, read_value
+from meshtune.search_spaces.cluster import DeviceSpec
+from meshtune.search_spaces.physics.constants import CONSTANTS, Calibration, Constants
+from meshtune.tuner.access.tokens import OPERATOR, Rights
+from meshtune.tuner.campaign.calibration import CalibrationKey, StoredCalibration
+from meshtune.tuner.store.campaigns import readable_by
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import NotFound, StoreError
+from meshtune.tuner.store.tables import calibrations
+
+_KEY = ("device", "workload", "program", "framework", "dtype")
+_OF_ROW = ("campaign", "created_at", "version", "model", "cluster", "devices", "trials", "owner", "project")
+_OF_FIT = ("time_log_sd", "memory_log_sd", "times", "memories", "ooms")
+
+
+class Calibrations:
+    """`Store.calibrations`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keep(self, stored: StoredCalibration) -> None:
+        """Keep it, in place of an earlier one of the same campaign."""
+        with self._database.writing() as connection:
+            connection.execute(delete(calibrations).where(calibrations.c.campaign == stored.campaign))
+            connection.execute(insert(calibrations), _row(stored))
+
+    def newest_first(
+        self, key: CalibrationKey | None = None, *, reader: Rights = OPERATOR, limit: int = 1000
+    ) -> list[StoredCalibration]:
+        """Those that the reader may read, of one key or of all, newest first. One whose constants are not today's is
+        left out: the formulas have changed since."""
+        query = select(calibrations).where(*readable_by(reader, calibrations))
+        if key is not None:
+            query = query.where(*(calibrations.c[name] == getattr(key, name) for name in _KEY))
+        newest = query.order_by(calibrations.c.created_at.desc(), calibrations.c.campaign.desc()).limit(limit)
+        found: list[StoredCalibration] = []
+        with self._database.reading() as connection:
+            for row in connection.execute(newest):
+                with suppress(StoreError):
+                    found.append(_stored_of(row))
+        return found
+
+    def remove(self, campaign_id: str) -> None:
+        """Forget the calibration of this campaign. Raises NotFound."""
+        with self._database.writing() as connection:
+            if not connection.execute(delete(calibrations).where(calibrations.c.campaign == campaign_id)).rowcount:
+                raise NotFound(f"there is no calibration {campaign_id}")
+
+
+def _row(stored: StoredCalibration) -> dict[str, Any]:
+    return {
+        **{name: getattr(stored, name) for name in _OF_ROW},
+        **{name: getattr(stored.key, name) for name in _KEY},
+        "document": _document(stored),
+    }
+
+
+def _document(stored: StoredCalibration) -> dict[str, Any]:
+    fit = stored.calibration
+    return {
+        "described": plain(stored.described),
+        "constants": {name: getattr(fit.constants, name) for name in CONSTANTS},
+        # Whose rows and columns stand in this order.
+        "names": [*CONSTANTS],
+        "covariance": fit.covariance.tolist(),
+        **{name: getattr(fit, name) for name in _OF_FIT},
+    }
+
+
+def _stored_of(row: Row[Any]) -> StoredCalibration:
+    """Raises StoreError where the constants are not today's."""
+    document: Mapping[str, Any] = row.document
+    names: list[str] = document["names"]
+    if set(names) != set(CONSTANTS):
+        raise StoreError(f"calibration {row.campaign}: its constants are not those that this meshtune reads")
+    order = [names.index(name) for name in CONSTANTS]
+    covariance = np.array(document["covariance"], dtype=np.float64)[np.ix_(order, order)]
+    return StoredCalibration(
+        **{name: getattr(row, name) for name in _OF_ROW},
+        key=CalibrationKey(**{name: getattr(row, name) for name in _KEY}),
+        described=read_value(DeviceSpec, document["described"]),
+        calibration=Calibration(
+            Constants(**document["constants"]),
+            covariance,
+            **{name: document[name] for name in _OF_FIT},
+        ),
+    )
