@@ -28,10 +28,11 @@ demo: install
 	$(BIN)/meshtune estimate examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune run examples/demo.yaml --cluster $(DEMO_CLUSTER)
 
+# Three workers on two cores: the clusters' tests wait for most of their time.
 test: $(INSTALLED) dashboard
 	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi
 	sh tests/install_system_packages.sh
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
 # Without real training processes, servers, databases and clusters: for the inner loop.
 test-fast: $(INSTALLED)

@@ -91,7 +91,8 @@ def require_same_speed(trial: Trial, own: Run, exported: Run, turns: int) -> Non
 TURNS = pytest.mark.parametrize("turns", [0, pytest.param(3, marks=pytest.mark.long)])
 
 
-@TURNS
+@pytest.mark.long  # by default DeepSpeed itself runs in test_examples.py
+@pytest.mark.parametrize("turns", [0, 3])
 def test_the_deepspeed_line_starts_the_script_with_the_exported_file(tmp_path, turns):
     document = yaml.safe_load((ROOT / "examples" / "deepspeed" / "campaign.yaml").read_text(encoding="utf-8"))
     document["baseline"] = {"micro_batch_size": 4, "zero_stage": 2}

@@ -136,7 +136,8 @@ def test_the_examples_launch_script_imports_as_its_campaign():
     assert imported.space.items() <= written["space"].items()
 
 
-@pytest.mark.parametrize("stages", [[2], pytest.param([0, 2], marks=pytest.mark.long)])
+@pytest.mark.long  # by default the Trainer runs under torchrun
+@pytest.mark.parametrize("stages", [[2], [0, 2]])
 def test_accelerate_with_fsdp2_is_tuned_from_its_start_command(tmp_path, stages):
     files = {"accelerate.yaml": yaml.safe_dump(FSDP)}
     command = f"accelerate launch --config_file accelerate.yaml {ARGUMENTS}"

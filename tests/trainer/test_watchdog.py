@@ -111,8 +111,8 @@ QUICK = Measuring(max_warmup_steps=0, min_steps=1, max_steps=1, profile_steps=0)
 @pytest.mark.slow
 @pytest.mark.parametrize("begin", ["meet", "Trainer"])
 def test_a_late_start_is_no_stall(begin, run_job, make_job):
-    job = make_job(plan={"dp": 2}, measuring=replace(QUICK, stall_s=5.0))
-    finished = run_job(job, LATE.format(begin=begin, seconds=10))
+    job = make_job(plan={"dp": 2}, measuring=replace(QUICK, stall_s=2.0))
+    finished = run_job(job, LATE.format(begin=begin, seconds=4))
     assert finished.status == 0, f"{finished.output}\n{finished.logs}"
     assert len(finished.measurement.step_times_s) == 1
 

@@ -128,7 +128,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("budget", "times"), [pytest.param(4, 3, marks=pytest.mark.slow), pytest.param(15, 20, marks=pytest.mark.long)]
+    ("budget", "times"), [pytest.param(3, 2, marks=pytest.mark.slow), pytest.param(15, 20, marks=pytest.mark.long)]
 )
 def test_a_campaign_survives_many_kills_and_starts_each_job_once(site, budget, times):
     site, end = site(budget, 60), budget - 1
