@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused, Runner
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
@@ -198,7 +198,7 @@ class Session:
                     return
                 self.hold.confirm()
                 job_id = self.runner.submit(job)
-        except InvalidJob as error:
+        except (InvalidJob, Refused) as error:
             self._end(trial, Outcome(verdict=Verdict.ILLEGAL, reason=str(error)))
             return
         try:
