@@ -184,7 +184,7 @@ def test_what_is_not_true_is_named(app, service, problem, monkeypatch, tmp_path)
             (f"the disk of the home, {service.home.root}, has ", " MiB left"),
             ("the folder of the database", "cannot be read: No such file"),
             ("the thread that shares campaigns out has made no turn for ", " s: looks for campaigns"),
-        ("the thread that drives the campaigns of slurm has made no turn for ", " s: campaign c1"),
+            ("the thread that drives the campaigns of slurm has made no turn for ", " s: campaign c1"),
             ("no campaign is driven", "a trouble"),
             ("the thread that renews the leases has made no turn yet", ""),
         ],
