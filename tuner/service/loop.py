@@ -62,7 +62,7 @@ class Driver:
         may_ask: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
         passing one.
         """
-        if time.monotonic() < self.pauses.get(campaign_id, (0, 0.0))[1]:
+        if self.waits_out(campaign_id):
             return False
         try:
             with self._service.metrics.tick_s.time():
@@ -81,6 +81,10 @@ class Driver:
         if waits:
             self.troubles[campaign_id] = waits
         return acted
+
+    def waits_out(self, campaign_id: str) -> bool:
+        """Whether the campaign is left alone for now, since something went wrong."""
+        return time.monotonic() < self.pauses.get(campaign_id, (0, 0.0))[1]
 
     def trouble(self, campaign_id: str, message: str) -> bool:
         """Remember what is wrong and leave the campaign alone for a while, longer each time. Always False."""

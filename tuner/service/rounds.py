@@ -64,7 +64,8 @@ class Rounds:
         # What a lane is to let go of is taken, if at all, when it has.
         holder.take([id for id in to_take(drivers, holder.name) if id not in lanes.leaving])
         for campaign_id in holder.holds.keys() - lanes.campaigns:
-            self._put(campaign_id)
+            if not self._driver.waits_out(campaign_id):
+                self._put(campaign_id)
         return drivers
 
     def _put(self, campaign_id: str) -> None:
