@@ -164,17 +164,43 @@ def test_a_stuck_lane_holds_up_the_end_for_a_bounded_time_and_keeps_its_lease(la
     wait_for(lambda: lane_threads() == [])
 
 
-def test_a_campaign_that_a_lane_gave_back_is_ticked_again_when_it_goes_on(lab, drive, make):
-    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
+def test_a_campaign_that_a_tick_gave_back_is_ticked_again(lab, drive):
+    """A runner without time left ends the session, for another runner object may have more."""
+    lab.machine.closes = True
     id = lab.create()
-    running = drive()
+    drive()
     for _ in range(3):
-        wait_for(lambda: running.service.sessions.get(id) is not None)
-        lab.service.pause(id)
-        wait_for(lambda: running.service.sessions.get(id) is None or lab.trials(id)[-1].state.final)
+        wait_for(lambda: lab.campaign(id).state is CampaignState.PAUSED)
+        lab.service.resume(id)
+    lab.machine.closes = False
+    wait_for(lambda: lab.campaign(id).state is CampaignState.PAUSED or lab.campaign(id).state.final)
+    if lab.campaign(id).state is CampaignState.PAUSED:
         lab.service.resume(id)
     wait_for(lambda: lab.campaign(id).state is CampaignState.COMPLETED)
     assert lab.verdicts(id) == ["ok"] * 4
+
+
+def test_a_campaign_that_another_process_took_leaves_its_lane_and_comes_back_to_it(lab, drive, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=200.0)
+    id = lab.create()
+    running = drive()
+    wait_for(lambda: lab.trials(id) and lab.trials(id)[0].last.job_id)
+    other = Service(lab.store, lab.home, clock=lab.machine.clock, timer=lab.machine.clock)
+    lab.services.append(other)
+
+    def taken() -> bool:
+        lab.store.leases.leave(running.service.sessions.holder.name)
+        other.sessions.holder.take([id])
+        return id in other.sessions.holder.holds
+
+    wait_for(taken)
+    wait_for(lambda: running.trouble(id).startswith("driven by"))
+    wait_for(lambda: lane_threads() == [])
+    other.release(id)
+    wait_for(lambda: running.service.sessions.get(id) is not None)
+    lab.machine.script = lambda name: make.Behaviour()
+    wait_for(lambda: lab.campaign(id).state is CampaignState.COMPLETED)
+    assert set(lab.machine.sent.values()) == {1}
 
 
 def test_searches_of_different_lanes_ask_one_at_a_time(lab, gate, drive):

@@ -146,15 +146,11 @@ class Lane:
 
     def _go(self) -> float:
         """Tick each campaign that is due once; the seconds until another one is."""
-        with self._lock:
-            campaigns = set(self._campaigns)
         idle: list[str] = []
-        for campaign_id in sorted(campaigns, key=lambda id: self._asked_at.get(id, 0.0)):
+        for campaign_id in sorted(self._at_hand(), key=lambda id: self._asked_at.get(id, 0.0)):
             if self._stop.is_set():
                 return 0.0
-            # A tick gives a campaign back that rests or is over.
-            gone = campaign_id in self._leaving or campaign_id not in self._service.sessions.holder.holds
-            if gone or self._due.get(campaign_id, 0.0) > time.monotonic():
+            if campaign_id in self._leaving or self._due.get(campaign_id, 0.0) > time.monotonic():
                 continue
             begun = time.thread_time()
             if self._step(campaign_id):
@@ -166,7 +162,12 @@ class Lane:
                 self._turns.idle_s[campaign_id] = time.thread_time() - begun
         now = time.monotonic()
         self._due |= dict.fromkeys(idle, now + max(self._driver.periods.tick_s, self._turns.rest_s()))
-        return max(0.0, min((self._due.get(id, 0.0) for id in campaigns), default=now + MAX_REST_S) - now)
+        return max(0.0, min((self._due.get(id, 0.0) for id in self._at_hand()), default=now + MAX_REST_S) - now)
+
+    def _at_hand(self) -> set[str]:
+        """Without those that a tick has given back, since they rest or are over."""
+        with self._lock:
+            return self._campaigns & self._service.sessions.holder.holds.keys()
 
     def _step(self, campaign_id: str) -> bool:
         """As `Driver.step`, for one of many: what is wrong is its trouble alone, and it asks in its turn."""
@@ -227,7 +228,11 @@ class Lanes:
             self._lanes[scheduler] = lane, lane.start(scheduler)
             self._show()
         self._scheduler_of[campaign_id] = scheduler
-        self._lanes[scheduler][0].put(campaign_id)
+        self.wake(campaign_id)
+
+    def wake(self, campaign_id: str) -> None:
+        """Let the lane of the campaign see that this process holds it again."""
+        self._lanes[self._scheduler_of[campaign_id]][0].put(campaign_id)
 
     def let_go(self, campaign_id: str, *, lost: bool = False) -> None:
         """As `Lane.let_go`. May be repeated until the campaign is in `campaigns` no more."""

@@ -62,7 +62,11 @@ class Rounds:
             if campaign_id in lanes.campaigns:
                 lanes.let_go(campaign_id)
         # What a lane is to let go of is taken, if at all, when it has.
-        holder.take([id for id in to_take(drivers, holder.name) if id not in lanes.leaving])
+        free = [id for id in to_take(drivers, holder.name) if id not in lanes.leaving]
+        holder.take(free)
+        for campaign_id in free:
+            if campaign_id in lanes.campaigns and campaign_id in holder.holds:
+                lanes.wake(campaign_id)  # its last tick gave it back
         for campaign_id in holder.holds.keys() - lanes.campaigns:
             if not self._driver.waits_out(campaign_id):
                 self._put(campaign_id)
