@@ -45,9 +45,8 @@ class SharedLook:
         """As `Runner.poll`, for one of the members."""
         with self._lock:
             self._want(member, set(ids))
-            open_ = [id for wanted in self._wanted.values() for id in sorted(wanted) if not self._ended(id)]
             if not all(map(self._ended, ids)) and (self._due() or any(id not in self._seen for id in ids)):
-                self._look(open_)
+                self._look()
             return {id: self._seen[id] for id in ids}
 
     def sent(self, member: SharedRunner, id: str) -> None:
@@ -62,6 +61,8 @@ class SharedLook:
             self._wanted.pop(member, None)
 
     def _want(self, member: SharedRunner, ids: set[str]) -> None:
+        if self._wanted.get(member) == ids:
+            return
         self._wanted[member] = ids
         wanted = set().union(*self._wanted.values())
         self._seen = {id: status for id, status in self._seen.items() if id in wanted}
@@ -73,8 +74,9 @@ class SharedLook:
     def _ended(self, id: str) -> bool:
         return id in self._seen and self._seen[id].state.final
 
-    def _look(self, ids: Sequence[str]) -> None:
+    def _look(self) -> None:
         """Raises RunnerUnavailable."""
+        ids = [id for wanted in self._wanted.values() for id in sorted(wanted) if not self._ended(id)]
         looker = next(iter(self._wanted))  # always the same one: it remembers where the records of jobs are
         begun = self._clock()
         period_s = min(member.period_s for member in self._wanted)
