@@ -12,7 +12,7 @@ from meshtune.tuner.service.lanes import Lanes
 from meshtune.tuner.service.leases import process_name, to_release, to_take
 from meshtune.tuner.service.loop import ALL, DRIVEN, Driver
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import Drivers, NotFound, StoreError
+from meshtune.tuner.store import Drivers, NotFound, StoreError, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Rounds:
             runner = self._service.store.campaign(campaign_id).spec.runner
         except NotFound:
             self._service.release(campaign_id)
-        except StoreError:
+        except StoreUnavailable:
             raise
         except Exception as error:
             _log.exception("campaign %s", campaign_id)
