@@ -17,7 +17,12 @@ class RunnerError(Exception):
 
 
 class InvalidJob(RunnerError):
-    """The runner can never run this job; do not try it again."""
+    """The job itself is wrong, whatever the cluster; do not try it again."""
+
+
+class Refused(RunnerError):
+    """Nothing was sent: the cluster, as it is now, does not take such a job (a limit, a partition, too few nodes). A fact
+    about the cluster, not about the plan; once the cluster has changed, it may be taken."""
 
 
 class SubmitFailed(RunnerError):
@@ -123,7 +128,7 @@ class Runner(Protocol):
         """Send the job; return the runner's id of it.
 
         Returned: it was sent, and everything after, failures included, arrives by `poll`. Raised: nothing was sent.
-        Only InvalidJob, SubmitFailed, RunnerUnavailable and NoTimeLeft are raised. Submitting a name that is already
+        Only InvalidJob, Refused, SubmitFailed, RunnerUnavailable and NoTimeLeft are raised. Submitting a name that is already
         there sends nothing and returns the id it has."""
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:

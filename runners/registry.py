@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,17 +51,20 @@ class Scheduler:
     words: str = ""
     script_file: str = ""
     send: str = ""
+    # The options by which two schedulers of the kind are told apart, and their values where a spec leaves them out.
+    told_apart: Mapping[str, str] = field(default_factory=dict)
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
     "local": Scheduler(runner="meshtune.runners.local.runner:create"),
-    "ray": Scheduler(runner="meshtune.runners.ray.runner:create"),
+    "ray": Scheduler(runner="meshtune.runners.ray.runner:create", told_apart={"address": "", "namespace": "meshtune"}),
     "slurm": Scheduler(
         runner="meshtune.runners.slurm.runner:create",
         script="meshtune.runners.slurm.script:render_script",
         words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",
         send="sbatch",
+        told_apart={"mode": "job"},
     ),
     "pbs": Scheduler(
         runner="meshtune.runners.pbs.runner:create",
@@ -122,6 +125,13 @@ def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[
         require_extra(kind, f"the runner {kind}")
     runner: Runner = _load("runner", RUNNERS, kind)(root, cluster, options)
     return runner
+
+
+def scheduler_name(kind: str, options: Mapping[str, Any]) -> str:
+    """How a scheduler is called, the same for all runners that ask the same one: its kind, and what tells it apart."""
+    known = SCHEDULERS.get(kind, Scheduler()).told_apart.items()
+    differs = [f"{name}={value}" for name, usual in known if (value := options.get(name) or usual) != usual]
+    return " ".join((kind, *differs))
 
 
 def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:

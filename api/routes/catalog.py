@@ -30,6 +30,7 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.service.loop import RUNNER_TROUBLE
 from meshtune.tuner.service.telemetry import RunnerHealth
 from meshtune.tuner.store import NotFound
 
@@ -38,8 +39,6 @@ ACTIVE = frozenset(state for state in CampaignState if state.active)
 IN_FLIGHT = (TrialState.SUBMITTED, TrialState.RUNNING)
 # Far above what one service drives.
 MAX_ACTIVE = 10_000
-# The beginning of a campaign's trouble that is its runner's, see `tuner.service.loop`.
-RUNNER_TROUBLE = "the runner: "
 T = TypeVar("T")
 PresetName = Annotated[str, Path(max_length=100, examples=["gpt-micro"])]
 

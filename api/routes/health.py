@@ -144,14 +144,19 @@ class Readiness:
         if not self.thread.is_alive():
             driver = "the thread that drives the campaigns has ended"
         else:
-            driver = self._driver.heartbeat.trouble("the thread that drives the campaigns", DRIVER_LIMIT_S)
+            driver = self._driver.heartbeat.trouble("the thread that shares campaigns out", DRIVER_LIMIT_S)
+        lanes = [
+            beat.trouble(f"the thread that drives the campaigns of {scheduler}", DRIVER_LIMIT_S)
+            for scheduler, beat in sorted(self._driver.lanes.items())
+        ]
         if not self._hub.running:
             events = "the thread that reads the events has ended, or the service is ending"
         else:
             events = self._hub.heartbeat.trouble("the thread that reads the events", THREAD_LIMIT_S)
         leases = self._leases.trouble("the thread that renews the leases", THREAD_LIMIT_S)
         undriven = self._driver.troubles.get(ALL, "")
-        return [each for each in (driver, undriven and f"no campaign is driven: {undriven}", events, leases) if each]
+        told = (driver, *lanes, undriven and f"no campaign is driven: {undriven}", events, leases)
+        return [each for each in told if each]
 
 
 def full_disks(folders: Mapping[str, Path]) -> list[str]:
@@ -199,6 +204,7 @@ class Metrics:
             own.lease_changes,
             own.skews.gauge,
             hub.cut_off,
+            service.answers,
         ):
             registry.register(metric)
         troubled = Gauge("meshtune_troubled_campaigns", "Campaigns with a trouble here.", registry=registry)

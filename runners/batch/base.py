@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
 from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
 from meshtune.runners.job_files import UnfitFile, read_document
@@ -255,27 +255,3 @@ def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -
             raise InvalidJob(f"{spec.name} needs {wanted} {what}, but {owner} has {has}")
     if not spec.command:
         raise InvalidJob(f"{spec.name} has an empty command")
-
-
-class ThrottledRunner:
-    """Polls another runner at most once in `period_s`, and whenever a job is new; ended jobs are not asked for
-    again."""
-
-    def __init__(self, runner: Runner, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """clock: seconds that never go back."""
-        self.runner = runner
-        self.submit, self.cancel = runner.submit, runner.cancel
-        self.find, self.close = runner.find, runner.close
-        self._period_s = period_s
-        self._clock = clock
-        self._seen: dict[str, JobStatus] = {}
-        self._looked_at: float | None = None
-
-    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        open_ = [id for id in ids if id not in self._seen or not self._seen[id].state.final]
-        unseen = any(id not in self._seen for id in open_)
-        due = self._looked_at is None or self._clock() - self._looked_at >= self._period_s
-        if open_ and (due or unseen):
-            self._seen |= self.runner.poll(open_)
-            self._looked_at = self._clock()
-        return {id: self._seen[id] for id in ids}

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable, Start
-from meshtune.runners.batch.base import BatchRunner, Record, ThrottledRunner
+from meshtune.runners.batch.base import BatchRunner, Record
 from meshtune.runners.batch.launch_wrapper import read_notes
 from meshtune.runners.batch.script import BACKSTOP_S, LAUNCH_WRAPPER, BatchOptions, SubmitHost, render_body, submit_host
+from meshtune.runners.batch.shared_look import SharedRunner, share
 from meshtune.runners.documents import read_value
 from meshtune.runners.pbs.vocabulary import Unreadable, read_jobs, read_status, status_of
 from meshtune.runners.processes.command import Answer
@@ -196,7 +197,7 @@ class PbsRunner(BatchRunner[PbsOptions]):
         return self._call(program, *rest)
 
 
-def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ThrottledRunner:
+def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> SharedRunner:
     chosen = read_value(PbsOptions, dict(options))
     runner = PbsRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
-    return ThrottledRunner(runner, chosen.poll_s)
+    return share(runner, "pbs", root, chosen.poll_s)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Runner, RunnerUnavailable
-from meshtune.runners.batch.base import BatchRunner, Record, ThrottledRunner
+from meshtune.runners.batch.base import BatchRunner, Record
 from meshtune.runners.batch.launch_wrapper import noted_end, read_notes
 from meshtune.runners.batch.script import submit_host
+from meshtune.runners.batch.shared_look import share
 from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.allocation import create_steps
 from meshtune.runners.slurm.script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
@@ -159,4 +160,4 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runn
         runner = create_steps(root, cluster, chosen)
     else:
         runner = SlurmRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
-    return ThrottledRunner(runner, chosen.poll_s)
+    return share(runner, f"slurm {chosen.mode}", root, chosen.poll_s)

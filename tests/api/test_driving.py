@@ -15,6 +15,7 @@ from meshtune.api.routes import health
 from meshtune.api.settings import Settings
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import Store, StoreUnavailable
 
 LIMIT_S = 60.0
@@ -31,7 +32,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def drivers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "driver"]
+    return [thread for thread in threading.enumerate() if thread.name == "driver" or thread.name.startswith("lane ")]
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_stopping_leaves_no_thread_and_lets_another_service_drive(client, spec, 
     with client as running:
         id = running.post("/v1/campaigns", json=spec).json()["id"]
         wait_for(lambda: running.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
-        assert len(drivers()) == 1
+        assert [thread.name for thread in drivers()] == ["driver", "lane instant"]
     assert drivers() == []
     service.store.check()
     other = Service(service.store, service.home)
@@ -169,7 +170,9 @@ def test_what_is_not_true_is_named(app, service, problem, monkeypatch, tmp_path)
         patch.setattr("meshtune.api.app._drive", lambda _driver, _service, stop: stop.wait())
         with TestClient(app) as client:
             wait_for(lambda: app.state.hub.heartbeat.trouble("", LIMIT_S) == "")
-            app.state.driver.heartbeat.beat("campaign c1")
+            app.state.driver.heartbeat.beat("looks for campaigns")
+            app.state.driver.lanes = {"slurm": Heartbeat()}
+            app.state.driver.lanes["slurm"].beat("campaign c1")
             app.state.driver.troubles["*"] = "a trouble"
             patch.setattr(health, "DRIVER_LIMIT_S", -1.0)
             patch.setattr(health, "FREE_BYTES", 2**60)
@@ -180,7 +183,8 @@ def test_what_is_not_true_is_named(app, service, problem, monkeypatch, tmp_path)
         [
             (f"the disk of the home, {service.home.root}, has ", " MiB left"),
             ("the folder of the database", "cannot be read: No such file"),
-            ("the thread that drives the campaigns has made no turn for ", " s: campaign c1"),
+            ("the thread that shares campaigns out has made no turn for ", " s: looks for campaigns"),
+            ("the thread that drives the campaigns of slurm has made no turn for ", " s: campaign c1"),
             ("no campaign is driven", "a trouble"),
             ("the thread that renews the leases has made no turn yet", ""),
         ],

@@ -85,6 +85,7 @@ def test_asks_ticks_polls_and_leases_are_this_process_s_own_and_every_metric_is_
     assert buckets == sorted(buckets)
     assert found["meshtune_polls_total", "instant"] >= 1
     assert found["meshtune_poll_errors_total", "instant"] == 0
+    assert found["meshtune_scheduler_answer_age_seconds", "instant"] == 0
     assert found["meshtune_lease_changes_total", "taken"] == found["meshtune_lease_changes_total", "released"] == 1
     assert found["process_resident_memory_bytes",] > 1e6
     shown = {line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE meshtune")}

@@ -59,3 +59,6 @@ def test_polls_and_errors_are_counted_by_kind_and_an_answer_ends_the_trouble():
     }
     poll("slurm")
     assert metrics.runners()["slurm"] == RunnerHealth(poll_errors=1, answered_at=200.0)
+    with metrics.polling("slurm", lambda: 4.0):  # an answer that others had before
+        pass
+    assert metrics.runners()["slurm"] == RunnerHealth(poll_errors=1, answered_at=196.0)

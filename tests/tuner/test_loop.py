@@ -11,7 +11,8 @@ import pytest
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.loop import Driver, Periods, drive_all, drive_one
+from meshtune.tuner.service.loop import Driver, Periods, drive_one
+from meshtune.tuner.service.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError, StoreUnavailable
 

@@ -25,7 +25,9 @@ class InvalidLimits(InvalidValue):
 
 
 class CampaignQuotas:
-    """The limits, by a file that people may edit at any time, and the quotas of all tokens, of one store."""
+    """The limits, by a file that people may edit at any time, and the quotas of all tokens, of one store.
+
+    Any thread may call."""
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
@@ -77,10 +79,11 @@ class CampaignQuotas:
         """The limits as the file says now; None where it sets none. Raises InvalidLimits."""
         try:
             found = self._path.stat()
-            if self._read is None or self._read[:2] != (found.st_mtime_ns, found.st_size):
+            read = self._read  # other threads read too
+            if read is None or read[:2] != (found.st_mtime_ns, found.st_size):
                 limits = parse_limits(read_file(self._path, SLOW_LIMITS.max_bytes))
-                self._read = (found.st_mtime_ns, found.st_size, limits)
-            return self._read[2]
+                self._read = read = (found.st_mtime_ns, found.st_size, limits)
+            return read[2]
         except FileNotFoundError:
             self._read = None
             return None

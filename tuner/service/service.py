@@ -21,6 +21,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, new_
 from meshtune.tuner.campaign.decide import excluded_nodes
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.service.answers import Answers
 from meshtune.tuner.service.clocks import uptime
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
@@ -41,7 +42,8 @@ def always() -> bool:
 
 
 class Service:
-    """All campaigns of one home and store. Methods may be called from several threads, `tick` and `release` from one.
+    """All campaigns of one home and store. Methods may be called from several threads; `tick` and `release` for one
+    campaign from one thread.
 
     clock: seconds since the epoch. timer: seconds on a clock that nobody sets. lease_s: see `tuner.service.leases`.
     public_url: where jobs report to, see `tuner.service.job_files`.
@@ -66,7 +68,8 @@ class Service:
         self.trial, self.trials, self.verdict_counts = store.trial, store.trials, store.verdict_counts
         self.events, self.newest_event, self.figures = store.events, store.newest_event, store.figures
         self.pages, self.access = store.pages, store.access
-        self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock, timer)
+        self.answers = Answers()
+        self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock, timer, self.answers)
         self.metrics = ServiceMetrics(self.sessions.holder.changes, self.sessions.holder.skews, clock)
         self._quotas = CampaignQuotas(store, home.limits)
         self.reports = Reports(home, public_url)
@@ -170,6 +173,11 @@ class Service:
             return self._quotas.waits(campaign, self._clock())
         except InvalidLimits as error:
             return str(error)
+
+    def silence_s(self, campaign_id: str) -> float:
+        """For how long the campaign's scheduler has owed an answer, 0 where it owes none."""
+        session = self.sessions.get(campaign_id)
+        return 0.0 if session is None else self.answers.silence_s(session.runner.scheduler)
 
     def used(self, owner: str) -> Used:
         """What the campaigns of this owner use, as the quotas of its token count it."""

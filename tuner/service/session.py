@@ -14,15 +14,15 @@ gives the name up, and the one that wakes calls its job back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused
 from meshtune.runners.outcome import Outcome, Verdict
-from meshtune.runners.registry import create_runner
+from meshtune.runners.registry import create_runner, scheduler_name
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
@@ -34,6 +34,7 @@ from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import LEARNS, create_search
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
+from meshtune.tuner.service.answers import Answers, WatchedRunner
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import Reading
@@ -62,7 +63,7 @@ class Session:
     task: Task
     search: Search
     workload: Workload
-    runner: Runner
+    runner: WatchedRunner
     # Time worked on the campaign that the store does not know yet.
     unsaved_s: float = 0.0
     # Job names whose end was asked for already.
@@ -198,7 +199,7 @@ class Session:
                     return
                 self.hold.confirm()
                 job_id = self.runner.submit(job)
-        except InvalidJob as error:
+        except (InvalidJob, Refused) as error:
             self._end(trial, Outcome(verdict=Verdict.ILLEGAL, reason=str(error)))
             return
         try:
@@ -255,15 +256,23 @@ class Session:
 
 
 class Sessions:
-    """The sessions, by campaign. A campaign may be held and not opened yet. clock, timer: see `Session`.
+    """The sessions, by campaign. A campaign may be held and not opened yet. clock, timer: see `Session`. answers: of
+    their runners.
 
-    `get` may be called from any thread, the others from the one that ticks.
+    `get` may be called from any thread; `open`, `release` and `drop` from the one that ticks the campaign; `close` when
+    nobody ticks what it closes.
     """
 
     def __init__(
-        self, store: Store, home: Home, holder: Holder, clock: Callable[[], float], timer: Callable[[], float]
+        self,
+        store: Store,
+        home: Home,
+        holder: Holder,
+        clock: Callable[[], float],
+        timer: Callable[[], float],
+        answers: Answers,
     ) -> None:
-        self.holder = holder
+        self.holder, self._answers = holder, answers
         self._store, self._home, self._clock, self._timer = store, home, clock, timer
         self._sessions: dict[str, Session] = {}
 
@@ -286,7 +295,8 @@ class Sessions:
             try:
                 spec = campaign.spec
                 space, training = space_of(spec), training_of(spec)
-                runner_files = self._home.runner(spec.runner.kind)
+                kind, options = spec.runner.kind, spec.runner.options
+                runner = create_runner(kind, self._home.runner(kind), spec.cluster, options)
                 self._sessions[campaign_id] = Session(
                     store=self._store,
                     hold=hold,
@@ -296,7 +306,7 @@ class Sessions:
                     search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
                     task=Task(space=space, training=training, tolerance=spec.stop.tolerance, pareto=spec.pareto),
                     workload=workload_of(spec),
-                    runner=create_runner(spec.runner.kind, runner_files, spec.cluster, spec.runner.options),
+                    runner=WatchedRunner(runner, scheduler_name(kind, options), self._answers),
                 )
             except BaseException:
                 self.holder.release(campaign_id)
@@ -319,15 +329,20 @@ class Sessions:
         if session is not None:
             session.runner.close()
 
-    def close(self) -> None:
-        """Let other processes have all of them; where the database is away, when our leases end by themselves."""
+    def close(self, but: Collection[str] = ()) -> None:
+        """Let other processes have all of them; where the database is away, when our leases end by themselves.
+
+        but: campaigns that are being ticked. They stay open and ours, and this holder alive."""
         try:
-            for campaign_id in list(self._sessions):
+            for campaign_id in self._sessions.keys() - but:
                 with _told_only(f"the time of campaign {campaign_id} was not saved"):
                     self._close(campaign_id)
         finally:
             with _told_only("the leases were not given back"):
-                self.holder.leave()
+                if not but:
+                    self.holder.leave()
+                for campaign_id in self.holder.holds.keys() - but:
+                    self.holder.release(campaign_id)
 
     def _close(self, campaign_id: str) -> None:
         """Save the time worked on the campaign and close its session, but keep its lease."""

@@ -192,20 +192,22 @@ class ServiceMetrics:
             return dict(self._runners)
 
     @contextmanager
-    def polling(self, kind: str) -> Iterator[None]:
-        """Counts the poll in its body. Only a RunnerError counts as the runner's; every error is raised again."""
+    def polling(self, kind: str, age_s: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+        """Counts the poll in its body. Only a RunnerError counts as the runner's; every error is raised again.
+
+        age_s: how old the answer is, once it is there."""
         try:
             yield
         except RunnerError as error:
-            self._count(kind, str(error))
+            self._count(kind, str(error), 0.0)
             raise
-        self._count(kind, "")
+        self._count(kind, "", age_s())
 
-    def _count(self, kind: str, trouble: str) -> None:
+    def _count(self, kind: str, trouble: str, age_s: float) -> None:
         self.polls.labels(kind).inc()
         self.poll_errors.labels(kind).inc(bool(trouble))
         with self._lock:
             known = self._runners.get(kind, RunnerHealth())
-            answered_at = known.answered_at if trouble else self._clock()
+            answered_at = known.answered_at if trouble else self._clock() - age_s
             errors = known.poll_errors + bool(trouble)
             self._runners[kind] = replace(known, poll_errors=errors, answered_at=answered_at, trouble=trouble)

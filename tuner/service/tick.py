@@ -82,7 +82,7 @@ class Ticker:
         }
         statuses: Mapping[str, JobStatus] = {}
         if by_job:
-            with self.metrics.polling(campaign.spec.runner.kind):
+            with self.metrics.polling(campaign.spec.runner.kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
         now, found = self.clock(), {}
         running_s = session.observed([(by_job[job_id].last, status) for job_id, status in statuses.items()])
