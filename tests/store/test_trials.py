@@ -275,7 +275,9 @@ def test_nothing_else_is_tried_again(verdict: Verdict | None, make):
         if verdict is not None:
             store.finish("c1", 0, make.outcome(verdict), started_at=1.0, finished_at=2.0, now=2.0)
         before = everything(store)
-        with pytest.raises(IllegalMove, match="only what the infrastructure lost is tried again"):
+        with pytest.raises(
+            IllegalMove, match="only what the infrastructure lost, or a queue limit withdrew, is tried again"
+        ):
             store.plan_attempt("c1", 0, now=3.0)
         assert everything(store) == before
 

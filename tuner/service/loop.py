@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtune.runners.base import RunnerError
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.leases import CampaignBusy, process_name, to_release, to_take
 from meshtune.tuner.service.quotas import InvalidLimits
@@ -147,7 +148,8 @@ class Rounds:
             return self._driver.step(campaign_id, may_ask)
         except NotFound:
             self._service.release(campaign_id)
-        except (CampaignBusy, StoreUnavailable) as error:
+        except (CampaignBusy, StoreUnavailable, InvalidValue) as error:
+            # InvalidValue: its runner's options held where it was created, such as in an allocation of a scheduler.
             self._driver.trouble(campaign_id, str(error))
         except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
             _log.exception("campaign %s", campaign_id)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused, Runner
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
@@ -45,6 +45,20 @@ MAX_EVENTS = 1000
 SAVE_ELAPSED_S = 10.0
 _log = logging.getLogger(__name__)
 VANISHED = "its service vanished while sending it"
+# Between two tries to send a job that the runner refuses; twice as long each time.
+LEAST_REFUSED_S, MOST_REFUSED_S = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The runner takes no job of the campaign just now. again_at: by the session's timer."""
+
+    why: str
+    pause_s: float
+    again_at: float
+
+    def __str__(self) -> str:
+        return f"the runner refuses jobs: {self.why}; tried again"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +83,8 @@ class Session:
     cancelled: set[str] = field(default_factory=set)
     # How many trials had ended when the search had nothing to propose.
     stuck_at: int | None = None
+    # None once it took a job.
+    refusal: Refusal | None = None
     # Of the ended job whose files are being read; one at a time.
     reading: Reading | None = None
     # It was paused or ended by a tick, so the session is to be given back.
@@ -187,8 +203,8 @@ class Session:
     def send(self, trial: Trial, job: JobSpec) -> None:
         """Send the planned attempt, unless the runner has it: a crash after sending is healed by finding its name.
 
-        A job that the runner can never run ends here, as ILLEGAL; one that another process may still send, as LOST.
-        Raises the other RunnerErrors: then it was not sent. Raises LeaseLost: then it is another process's to send.
+        A job that is wrong itself ends here, as ILLEGAL; one that another process may still send, as LOST. Raises the
+        other RunnerErrors: then it was not sent. Raises LeaseLost: then it is another process's to send.
         """
         try:
             job_id = self.runner.find(job.name)
@@ -198,7 +214,7 @@ class Session:
                     return
                 self.hold.confirm()
                 job_id = self.runner.submit(job)
-        except (InvalidJob, Refused) as error:
+        except InvalidJob as error:
             self._end(trial, Outcome(verdict=Verdict.ILLEGAL, reason=str(error)))
             return
         try:
@@ -210,6 +226,12 @@ class Session:
             if attempt.state.final and attempt.job_id is None:
                 self.runner.cancel(job_id)
             raise
+
+    def refuse(self, why: str) -> str:
+        """Send nothing for a while, longer each time; what to say of it."""
+        pause_s = LEAST_REFUSED_S if self.refusal is None else min(MOST_REFUSED_S, 2 * self.refusal.pause_s)
+        self.refusal = Refusal(why, pause_s, self.timer() + pause_s)
+        return str(self.refusal)
 
     def call_back(self, trial: Trial, reason: str) -> bool:
         """Ask once for the end of the attempt's job; an attempt that was never sent ends here. False: asked already."""
