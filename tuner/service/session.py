@@ -14,6 +14,7 @@ gives the name up, and the one that wakes calls its job back.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, lea
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import Reading
+from meshtune.tuner.service.refusal import Refusal
 from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
 
 # Of more changes than this everything is read again.
@@ -45,20 +47,6 @@ MAX_EVENTS = 1000
 SAVE_ELAPSED_S = 10.0
 _log = logging.getLogger(__name__)
 VANISHED = "its service vanished while sending it"
-# Between two tries to send a job that the runner refuses; twice as long each time.
-LEAST_REFUSED_S, MOST_REFUSED_S = 1.0, 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The runner takes no job of the campaign just now. again_at: by the session's timer."""
-
-    why: str
-    pause_s: float
-    again_at: float
-
-    def __str__(self) -> str:
-        return f"the runner refuses jobs: {self.why}; tried again"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,12 +215,6 @@ class Session:
                 self.runner.cancel(job_id)
             raise
 
-    def refuse(self, why: str) -> str:
-        """Send nothing for a while, longer each time; what to say of it."""
-        pause_s = LEAST_REFUSED_S if self.refusal is None else min(MOST_REFUSED_S, 2 * self.refusal.pause_s)
-        self.refusal = Refusal(why, pause_s, self.timer() + pause_s)
-        return str(self.refusal)
-
     def call_back(self, trial: Trial, reason: str) -> bool:
         """Ask once for the end of the attempt's job; an attempt that was never sent ends here. False: asked already."""
         name = trial.last.job_name
@@ -279,7 +261,7 @@ class Session:
 class Sessions:
     """The sessions, by campaign. A campaign may be held and not opened yet. clock, timer: see `Session`.
 
-    `get` may be called from any thread, the others from the one that ticks.
+    `get` and `queued` may be called from any thread, the others from the one that ticks.
     """
 
     def __init__(
@@ -292,6 +274,17 @@ class Sessions:
     def get(self, campaign_id: str) -> Session | None:
         """The session of the campaign, None where none is open."""
         return self._sessions.get(campaign_id)
+
+    def queued(self, now: float) -> dict[str, list[float]]:
+        """By kind of runner: how long each job of the open sessions has waited in a queue, in seconds."""
+        waits: defaultdict[str, list[float]] = defaultdict(list)
+        for session in list(self._sessions.values()):
+            waits[session.campaign.spec.runner.kind] += [
+                max(0.0, now - trial.last.submitted_at)
+                for trial in list(session.trials)
+                if trial.state is TrialState.SUBMITTED and trial.last.submitted_at is not None
+            ]
+        return dict(waits)
 
     def open(self, campaign_id: str) -> Session | None:
         """The session of the campaign, which this process holds; None for a campaign that is over.

@@ -20,6 +20,7 @@ from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
+from meshtune.tuner.service.refusal import refused
 from meshtune.tuner.service.session import Session
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.store import IllegalMove, Store
@@ -176,10 +177,11 @@ class Ticker:
         back: the trial waits. Where it never did, the campaign has failed."""
         session.look()
         if any(attempt.job_id is not None for other in session.trials for attempt in other.attempts):
-            refusal = session.refuse(why)
-            if refusal == session.trials[trial.number].last.wait:
+            session.refusal = refused(why, session.refusal, session.timer())
+            wait = str(session.refusal)
+            if wait == session.trials[trial.number].last.wait:
                 return False
-            self.store.note_wait(session.campaign.id, trial.number, refusal, now=self.clock())
+            self.store.note_wait(session.campaign.id, trial.number, wait, now=self.clock())
             return True
         reason = f"the runner takes no such jobs, so the spec or the runner's options are wrong: {why}"
         for other in session.trials:

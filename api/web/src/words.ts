@@ -50,6 +50,7 @@ export const CAUSE_WORDS: Record<Cause, string> = {
   storage: "storage",
   preemption: "preempted",
   time_limit: "time limit",
+  queue_limit: "queue limit",
   user_bug: "bug in the job",
   crash: "crash",
 };

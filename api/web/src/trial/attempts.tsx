@@ -60,7 +60,8 @@ function between(start: string | null, end: string | null): string {
   return end === null ? `since ${ago(start).replace(" ago", "")}` : duration((Date.parse(end) - Date.parse(start)) / 1000);
 }
 
-function whyWords({ failure, reason, failed_rank, phase, partial }: AttemptView): string {
+function whyWords({ state, wait, failure, reason, failed_rank, phase, partial }: AttemptView): string {
+  if (state === "planned" || state === "submitted") return wait || "–";
   const where = [failed_rank !== null && `rank ${failed_rank}`, phase && `in ${phase}`].filter(Boolean).join(" ");
   const words = [failure && CAUSE_WORDS[failure], reason, where, partial && `${partial.steps} steps before`];
   return words.filter(Boolean).join("; ") || "–";

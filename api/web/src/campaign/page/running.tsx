@@ -44,6 +44,7 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
         <span class="mono">{trial.plan_key}</span>
         <span class="muted small">{ago(trial.started_at ?? trial.submitted_at ?? trial.planned_at)}</span>
       </div>
+      {trial.started_at === null && trial.wait !== "" && <p class="small">Waits: {trial.wait}</p>}
       <p class="small">{whyChosen(trial)}</p>
     </li>
   );
