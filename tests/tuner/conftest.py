@@ -45,11 +45,12 @@ BUG = "ModuleNotFoundError: No module named 'megatron'"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a job will do: wait, run, end. kind: a key of ENDS; "fault": its nodes are to blame. cancellable False: it
-    ends when it likes."""
+    """What a job will do: wait, run, end. why: what it waits for. kind: a key of ENDS; "fault": its nodes are to blame.
+    cancellable False: it ends when it likes."""
 
     kind: str = "ok"
     queue_s: float = 0.0
+    why: str = ""
     run_s: float = 1.0
     cancellable: bool = True
 
@@ -74,7 +75,7 @@ class FakeJob:
             began = starts if starts < stop else None
             return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=stop)
         if now < starts:
-            return JobStatus(state=JobState.QUEUED)
+            return JobStatus(state=JobState.QUEUED, reason=self.behaviour.why)
         if now < ends:
             return JobStatus(state=JobState.RUNNING, started_at=starts, nodes=self.nodes)
         state, failed = ENDS[self.behaviour.kind], self.nodes if self.behaviour.kind == "fault" else ()
@@ -384,7 +385,7 @@ def lab(url: str, fakes: None, tmp_path: Path) -> Iterator[Lab]:
 class Make:
     """Values, and the classes of this file that tests need."""
 
-    Behaviour, Killed, Mortal, FakeRunner = Behaviour, Killed, Mortal, FakeRunner
+    Behaviour, Killed, Mortal, FakeRunner, FakeWorkload = Behaviour, Killed, Mortal, FakeRunner, FakeWorkload
 
     def measurement(self, step_s: float, *, spread: float = 0.001, devices: int = 4, **more: Any) -> Measurement:
         """STEPS steps around step_s, evenly from -spread to +spread."""

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from meshtune.runners.base import RunnerUnavailable
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.loop import Driver, Periods, drive_all, drive_one
@@ -127,6 +128,20 @@ def test_one_campaigns_defect_never_stops_the_others(lab, monkeypatch, defect):
     driver = drive_them_all(lab, lambda driver: lab.campaign(good).state.final)
     assert str(defect) in driver.troubles[bad]
     assert good not in driver.troubles
+
+
+def test_a_runner_that_can_no_longer_be_made_is_a_trouble_and_no_traceback(lab, make, monkeypatch, caplog):
+    id = lab.create()
+    lab.service.pause(id)
+    ended = InvalidValue([Problem("mode", "allocation: there is no allocation here")])
+
+    def create(*how):
+        raise ended
+
+    monkeypatch.setattr("meshtune.tuner.service.session.create_runner", create)
+    driver = drive_them_all(lab, lambda driver: id in driver.troubles)
+    assert driver.troubles == {id: "mode: allocation: there is no allocation here"}
+    assert caplog.records == []
 
 
 def test_a_list_of_campaigns_that_cannot_be_read_is_read_again(lab, monkeypatch):

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from meshtune.runners.base import InvalidJob
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState
 from meshtune.tuner.campaign.waiting import wait_text
@@ -80,6 +82,50 @@ def test_a_campaign_of_which_no_job_was_ever_taken_fails_with_the_refusal(lab):
     assert lab.verdicts(id) == ["cancelled"] * 3
     assert all(told in trial.outcome.reason for trial in trials)
     assert not lab.machine.jobs
+
+
+HELD = "JobHeldAdmin"
+
+
+def test_a_job_that_waits_too_long_is_withdrawn_and_sent_again_when_the_campaign_is_resumed(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=9999.0 if name.endswith("-a1") else 0.0, why=HELD)
+    id = lab.create(budget={"trials": 2}, trial={"queue_limit_s": 60})
+    lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].last.wait == HELD)
+    (waiting,) = lab.trials(id)
+    assert wait_text(waiting.last) == "queued since 1970-01-01 00:16 UTC: JobHeldAdmin"
+    assert lab.service.sessions.queued(lab.now + 5) == {"fake": [pytest.approx(5.0, abs=0.6)]}
+    told = f"waited longer than its queue limit of 60 s: {HELD}"
+    for number in range(2):
+        lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
+        assert lab.campaign(id).reason == f"trial {number} {told}; resume it to go on"
+        # A service that starts meanwhile sends nothing.
+        lab.kill()
+        lab.open()
+        for _ in range(20):
+            lab.tick(id, 10.0)
+        assert len(lab.machine.sent) == 2 * number + 1
+        lab.service.resume(id)
+        lab.run(id, until=lambda: lab.campaign(id).state is not CampaignState.RUNNING)
+    assert lab.verdicts(id) == ["ok", "ok"]
+    first, second = lab.trials(id)[0].attempts
+    assert (first.outcome.verdict, first.outcome.cause, first.outcome.reason) == ("cancelled", "queue_limit", told)
+    assert first.started_at is None
+    assert (second.number, second.wait) == (2, "")
+
+
+def test_three_preemptions_do_not_drop_a_plan(lab, make, monkeypatch):
+    preempted = Outcome(verdict=Verdict.LOST, cause=Cause.PREEMPTION, reason="preempted")
+    read = make.FakeWorkload.read
+    early = ("-a1", "-a2", "-a3")
+    monkeypatch.setattr(
+        make.FakeWorkload,
+        "read",
+        lambda one, folder, how: preempted if folder.name.endswith(early) else read(one, folder, how),
+    )
+    id = lab.create(budget={"trials": 1})
+    lab.run(id)
+    (trial,) = lab.trials(id)
+    assert (trial.verdict, len(trial.attempts)) == (Verdict.OK, 4)
 
 
 def test_a_job_that_is_wrong_itself_is_illegal_and_the_campaign_goes_on(lab):
