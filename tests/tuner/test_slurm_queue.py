@@ -37,7 +37,7 @@ def document(folder: Path, trials: int, **trial: float) -> dict[str, object]:
     return {
         "name": "queue",
         "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "nodes": 1, "devices_per_node": 1},
+        "cluster": {"preset": "local-cpu", "nodes": 1, "devices_per_node": 2},
         "global_batch_size": 8,
         "space": {"micro_batch_size": [1, 2, 4]},
         "workload": {
@@ -89,7 +89,7 @@ def test_a_campaign_waits_while_slurm_refuses_its_jobs_and_then_measures_them_al
 
 def test_a_held_job_says_who_holds_it_and_is_withdrawn_by_the_queue_limit(partition, tmp_path):
     partition.run("scontrol", "update", "PartitionName=one", "State=DOWN")
-    home = Home(tmp_path / "home")
+    home = Home(tmp_path)
     with Store.open(home.database_url) as store:
         service = Service(store, home)
         id = service.create(document(tmp_path, trials=1, queue_limit_s=6.0)).id
