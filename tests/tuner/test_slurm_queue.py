@@ -42,7 +42,7 @@ def document(folder: Path, trials: int, **trial: float) -> dict[str, object]:
         "space": {"micro_batch_size": [1, 2, 4]},
         "workload": {
             "kind": "command",
-            "command": ["{python}", str(folder / "train.py"), str(ROOT), "{grad_accum_steps}"],
+            "command": ["{python}", str(folder / "train.py"), str(ROOT), "{grad_accum_steps}", "{micro_batch_size}"],
         },
         "search": "grid",
         "confirm": 0,
