@@ -143,7 +143,7 @@ def work_on(service: Service, campaign: Campaign) -> Campaign:
         if console.is_terminal:
             _follow_live(Driver(service), service, campaign.id)
         else:
-            _follow_logged(Driver(service), service, campaign)
+            follow_logged(Driver(service), service, campaign)
     except KeyboardInterrupt:
         where = home_option(service.home.root)
         console.print("\nInterrupted. Running trials go on by themselves. To collect them and go on, or to end them:")
@@ -234,7 +234,7 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
         drive_one(driver, service, campaign_id, watch)
 
 
-def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
+def follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
     begun, ended = False, False
     told = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
     told_waits: dict[str, str] = {}
