@@ -58,7 +58,7 @@ _LIMITS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("nodes", "devices_per_node", "devices_per_module"), _WHOLE),
     **dict.fromkeys(("kv_heads", "experts", "top_k", "vocab_multiple", "nodes_per_rack"), _COUNT),
     **dict.fromkeys(("memory_bandwidth_bytes_per_s", "bandwidth_bytes_per_s", "device_hour_price"), _POSITIVE),
-    **dict.fromkeys(("peak_flops", "wall_time_s", "device_hours", "time_limit_s"), _POSITIVE),
+    **dict.fromkeys(("peak_flops", "wall_time_s", "device_hours", "time_limit_s", "queue_limit_s"), _POSITIVE),
     **dict.fromkeys(("memory_bytes", "trials", "attempts"), _SOME),
     **dict.fromkeys(("tolerance", "chance"), _FRACTION),
     "latency_s": {"minimum": 0},

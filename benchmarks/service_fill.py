@@ -216,6 +216,7 @@ def _attempt_row(campaign: Campaign, number: int, attempt: int, start: float, en
         "nodes": [f"node{number % 7:03d}"],
         "planned_at": start,
         "submitted_at": start + 1.0,
+        "wait": "",
         "started_at": start + 2.0,
         "finished_at": start + 2.0 + 0.3 * TRIAL_S,
         "running_s": 0.3 * TRIAL_S,

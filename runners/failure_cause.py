@@ -7,7 +7,8 @@ from meshtune.search_spaces.checks import StrEnum
 
 class Cause(StrEnum):
     """storage: the disk or file server of the job's folder, not the job. user_bug: a failure that no plan can change,
-    such as a missing file or module; trying other plans is waste."""
+    such as a missing file or module; trying other plans is waste. queue_limit: no failure, a job that was withdrawn
+    because it waited too long."""
 
     OOM = "oom"
     ILLEGAL_SETTING = "illegal_setting"
@@ -17,5 +18,6 @@ class Cause(StrEnum):
     STORAGE = "storage"
     PREEMPTION = "preemption"
     TIME_LIMIT = "time_limit"
+    QUEUE_LIMIT = "queue_limit"
     USER_BUG = "user_bug"
     CRASH = "crash"

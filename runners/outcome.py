@@ -203,7 +203,7 @@ class Outcome:
     """How a job ended: a verdict, a measurement exactly when the verdict is OK, and what people need to see.
 
     partial: the steps that a PRUNED job took before it gave up; they prove that it is slower, and measure nothing.
-    cause: why it failed, where somebody said so; see `failure`.
+    cause: why it failed, where somebody said so; see `failure`. Of a CANCELLED one: QUEUE_LIMIT, or nobody says.
     """
 
     verdict: Verdict
@@ -225,7 +225,8 @@ class Outcome:
             checks.require(False, "partial", f"does not go with the verdict {verdict}")
         if self.failed_rank is not None:
             checks.at_least(0, failed_rank=self.failed_rank)
-        if self.cause is not None and verdict not in FAILED:
+        withdrawn = verdict is Verdict.CANCELLED and self.cause is Cause.QUEUE_LIMIT
+        if self.cause is not None and verdict not in FAILED and not withdrawn:
             checks.require(False, "cause", f"does not go with the verdict {verdict}")
         checks.done()
 
@@ -233,6 +234,11 @@ class Outcome:
     def failure(self) -> Cause | None:
         """Why it failed: the cause that was named, else the verdict's own; None for what did not fail."""
         return failure_of(self.verdict, self.cause)
+
+    @property
+    def retryable(self) -> bool:
+        """True when the same plan may be run again: the infrastructure lost it, or it never got out of the queue."""
+        return self.verdict.retryable or self.cause is Cause.QUEUE_LIMIT
 
 
 def failure_of(verdict: Verdict, named: Cause | None) -> Cause | None:

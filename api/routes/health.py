@@ -211,6 +211,7 @@ class Metrics:
         troubled.set_function(lambda: len(driver.troubles))
         streams = Gauge("meshtune_open_streams", "Streams of events that are open.", registry=registry)
         streams.set_function(lambda: hub.open_streams)
+        registry.register(QueueCollector(service, clock))
         self._store = StoreCollector(service, clock)
         registry.register(self._store)
 
@@ -224,6 +225,26 @@ class Metrics:
         """All metrics, as Prometheus reads them."""
         await self._store.refresh()
         return generate_latest(self._registry)
+
+
+class QueueCollector(Collector):
+    """The jobs that wait in queues, of the campaigns that this process drives. clock: epoch seconds."""
+
+    def __init__(self, service: Service, clock: Callable[[], float]) -> None:
+        self._service, self._clock = service, clock
+
+    def describe(self) -> list[Metric]:
+        return []  # so that registering does not collect
+
+    def collect(self) -> Iterator[Metric]:
+        words = "Trials whose job waits in a queue, of campaigns of this process."
+        waiting = GaugeMetricFamily("meshtune_trials_queued", words, labels=("runner",))
+        longest = GaugeMetricFamily("meshtune_longest_queued_seconds", "The longest such wait.", labels=("runner",))
+        for kind, waits in self._service.sessions.queued(self._clock()).items():
+            waiting.add_metric((kind,), len(waits))
+            longest.add_metric((kind,), max(waits, default=0.0))
+        yield waiting
+        yield longest
 
 
 class StoreCollector(Collector):

@@ -80,7 +80,8 @@ class PartialView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:
-    """One job. failure: why it failed; null for one that did not. avoid: the nodes that the runner was asked to keep it
+    """One job. failure: why it failed; null for one that did not. wait: why it waits in a queue, or is refused, in the
+    runner's words; as last heard for one that has started. avoid: the nodes that the runner was asked to keep it
     away from. nodes: where it ran, failed_nodes: those of them to blame for its end; empty where the runner knows none.
     """
 
@@ -98,6 +99,7 @@ class AttemptView:
     avoid: tuple[str, ...]
     nodes: tuple[str, ...]
     failed_nodes: tuple[str, ...]
+    wait: str
     planned_at: datetime
     submitted_at: datetime | None
     started_at: datetime | None
@@ -131,8 +133,9 @@ class TrialPage:
 class TrialBrief:
     """A trial by its last attempt. failure: why it failed; null for one that did not. objective: the campaign's, by
     this run alone. peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left
-    of its device. device_seconds: of jobs that have ended, over all attempts; attempts: how many there were. All
-    measured numbers are null where nothing was measured. The whole trial has the rest."""
+    of its device. device_seconds: of jobs that have ended, over all attempts; attempts: how many there were. wait: why
+    it waits in a queue, or is refused, as the attempt says. All measured numbers are null where nothing was measured.
+    The whole trial has the rest."""
 
     number: int
     origin: Origin
@@ -153,6 +156,7 @@ class TrialBrief:
     device_seconds: float
     attempts: int
     nodes: tuple[str, ...]
+    wait: str
     planned_at: datetime
     submitted_at: datetime | None
     started_at: datetime | None
@@ -245,6 +249,7 @@ def _brief(spec: CampaignSpec, yardstick: Yardstick, trial: Trial) -> TrialBrief
         device_seconds=spec.cluster.devices * sum(one.running_s for one in trial.attempts if one.state.final),
         attempts=len(trial.attempts),
         nodes=last.nodes,
+        wait=last.wait,
         planned_at=rfc3339(last.planned_at),
         submitted_at=optional_time(last.submitted_at),
         started_at=optional_time(last.started_at),

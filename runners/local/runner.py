@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.devices import VisibleDevices, visible_devices
@@ -47,16 +47,18 @@ class LocalRunner:
 
     def submit(self, spec: JobSpec) -> str:
         require_fit(spec.name)
-        if not 1 <= spec.devices <= self._slots:
-            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
+        if spec.devices < 1:
+            raise InvalidJob(f"{spec.name} needs {spec.devices} processes")
         if not spec.command:
             raise InvalidJob(f"{spec.name} has an empty command")
+        if spec.devices > self._slots:
+            raise Refused(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
         visible = VisibleDevices("", ())
         if self._gives_devices:
             visible = visible_devices({**os.environ, **spec.env}, self._slots)
             if len(visible.names) < spec.devices:
                 has = f"{len(visible.names)} of this machine are visible ({visible.variable})"
-                raise InvalidJob(f"{spec.name} needs {spec.devices} devices, but {has}")
+                raise Refused(f"{spec.name} needs {spec.devices} devices, but {has}")
         try:
             self._spool.create()
             if not self._spool.has(spec.name):

@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused, SubmitFailed
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.local.spool import require_fit
@@ -59,7 +59,7 @@ class RayRunner:
         document = encode(RayJob(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
         refused = self._ask("refuse", document)
         if refused:
-            raise InvalidJob(refused)
+            raise (Refused if spec.devices and spec.command else InvalidJob)(refused)
         if not self._ask("has", self._key(spec.name)):
             try:
                 spec.directory.mkdir(parents=True, exist_ok=True)

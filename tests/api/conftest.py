@@ -46,9 +46,11 @@ SPEC: Mapping[str, Any] = {
 
 @dataclass
 class InstantRunner:
-    """Jobs that end when they are submitted, or, while `hold` is set, when they are cancelled. Shared by all roots."""
+    """Jobs that end when they are submitted, or, while `hold` is set, when they are cancelled. Shared by all roots.
+    queue: while set, jobs wait in a queue for this reason."""
 
     hold: bool = False
+    queue: str = ""
     jobs: dict[str, JobStatus] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -73,6 +75,8 @@ class InstantRunner:
         pass
 
     def _start(self, spec: JobSpec) -> JobStatus:
+        if self.queue:
+            return JobStatus(state=JobState.QUEUED, reason=self.queue)
         if self.hold:
             return JobStatus(state=JobState.RUNNING, started_at=time.time())
         spec.directory.mkdir(parents=True)

@@ -54,6 +54,22 @@ def test_trials_and_campaigns_are_counted_as_the_store_has_them(client, create, 
     assert found["meshtune_store_up",] == 1
 
 
+def test_a_job_that_waits_says_why_and_is_counted_by_its_runner(client, create, service, runner):
+    runner.queue = "QOSMaxWallDurationPerJobLimit"
+    id = create(budget={"trials": 1})
+    while not (trials := service.store.trials(id)) or not trials[0].last.wait:
+        service.tick(id)
+    found = read(client)
+    (kind,) = (key[1] for key in found if key[0] == "meshtune_trials_queued")
+    assert found["meshtune_trials_queued", kind] == 1
+    assert 0 <= found["meshtune_longest_queued_seconds", kind] < 60
+    briefs = client.get(f"/v1/campaigns/{id}/trials", params={"view": "brief"}).json()["trials"]
+    (attempt,) = client.get(f"/v1/campaigns/{id}/trials/0").json()["attempts"]
+    assert [brief["wait"] for brief in briefs] == [runner.queue]
+    assert (attempt["state"], attempt["wait"]) == ("submitted", runner.queue)
+    assert attempt["submitted_at"] is not None
+
+
 def test_jobs_in_flight_count_once_and_their_time_on_devices_grows(client, create, service, runner, monkeypatch):
     monkeypatch.setattr(session, "SAVE_ELAPSED_S", 0.0)
     runner.hold = True

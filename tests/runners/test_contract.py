@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import InvalidJob, JobState, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobState, Refused, SubmitFailed
 
 # Long enough to outlive any test: what must end it is the runner.
 FOREVER = "exec sleep 300"
@@ -123,14 +123,14 @@ def test_never_more_processes_run_than_there_are_slots(lab):
     assert max(sum(start <= moment < end for start, end in ran) for moment, _ in ran) == lab.slots
 
 
-def test_what_can_never_run_is_refused_and_leaves_nothing(lab):
-    for name, changes, message in (
-        ("big", {"processes": 5}, "^big needs 5 "),
-        ("nodes", {"processes": 2, "nodes": 3}, "^nodes needs (3 nodes|6 processes|6 devices)"),
-        ("nothing", {"processes": 0}, "^nothing needs 0 "),
-        ("silent", {"command": ()}, "silent has an empty command"),
+def test_what_is_no_job_is_invalid_and_what_is_too_large_is_refused_and_neither_leaves_anything(lab):
+    for name, changes, error, message in (
+        ("big", {"processes": 5}, Refused, "^big needs 5 "),
+        ("nodes", {"processes": 2, "nodes": 3}, Refused, "^nodes needs (3 nodes|6 processes|6 devices)"),
+        ("nothing", {"processes": 0}, InvalidJob, "^nothing needs 0 "),
+        ("silent", {"command": ()}, InvalidJob, "silent has an empty command"),
     ):
-        with pytest.raises(InvalidJob, match=message):
+        with pytest.raises(error, match=message):
             lab.runner.submit(lab.spec(name, "true", directory=lab.folder / "work" / "refused", **changes))
         assert lab.runner.find(name) is None
     assert not (lab.folder / "work").exists()

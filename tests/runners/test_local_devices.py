@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import InvalidJob, JobState
+from meshtune.runners.base import JobState, Refused
 from meshtune.runners.local.devices import visible_devices
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import create_runner, create_workload
@@ -110,7 +110,7 @@ def test_a_job_takes_its_devices_from_the_list_of_its_own_environment(give):
 def test_more_devices_than_are_visible_are_refused(give):
     lab = give("0,1,-1,2")
     told = r"^big needs 3 devices, but 2 of this machine are visible \(CUDA_VISIBLE_DEVICES\)$"
-    with pytest.raises(InvalidJob, match=told):
+    with pytest.raises(Refused, match=told):
         lab.submit("big", "true", processes=3)
     assert lab.runner.find("big") is None
 

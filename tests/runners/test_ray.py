@@ -21,7 +21,7 @@ from jobs import processes_where, wait_for
 from ray_jobs import RayLaboratory
 from ray_lab import RayLab, prefer
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
+from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.ray.runner import RayOptions, RayRunner
@@ -208,10 +208,10 @@ def test_every_process_of_a_node_sees_all_of_the_jobs_gpus_there(wide):
     spec = wide.spec("job", "echo $CUDA_VISIBLE_DEVICES > rank-$RANK.txt", processes=2)
     assert wide.wait(wide.runner.submit(spec)).nodes == ("n1",)
     assert {(spec.directory / f"rank-{rank}.txt").read_text() for rank in range(2)} == {"0,1\n"}
-    with pytest.raises(InvalidJob, match=r"^big needs 2 nodes of 1 GPU, but Ray's nodes have 2, 0, 0$"):
+    with pytest.raises(Refused, match=r"^big needs 2 nodes of 1 GPU, but Ray's nodes have 2, 0, 0$"):
         wide.submit("big", "true", nodes=2)
     wide.runner = wide.open()
-    with pytest.raises(InvalidJob, match=r"^job needs 1 nodes of 3 CPU, but Ray's nodes have 2, 2, 0$"):
+    with pytest.raises(Refused, match=r"^job needs 1 nodes of 3 CPU, but Ray's nodes have 2, 2, 0$"):
         wide.submit("job", "true", processes=3)
 
 

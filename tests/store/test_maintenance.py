@@ -128,8 +128,8 @@ def test_nothing_is_wrong_with_what_the_store_wrote(file, make):
         ("UPDATE attempts SET number = 2 WHERE job_name = 'c1-t0001-a1'", "not numbered 1, 2, 3 ...: c1"),
         ("DELETE FROM attempts WHERE job_name = 'c1-t0001-a1'", "without an attempt: c1"),
         (
-            "INSERT INTO attempts (trial_id, number, job_name, state, reason, log_tail, planned_at, running_s)"
-            " SELECT trial_id, 2, 'again', 'planned', '', '', 1.0, 0.0 FROM attempts WHERE verdict = 'oom'",
+            "INSERT INTO attempts (trial_id, number, job_name, state, reason, wait, log_tail, planned_at, running_s)"
+            " SELECT trial_id, 2, 'again', 'planned', '', '', '', 1.0, 0.0 FROM attempts WHERE verdict = 'oom'",
             "their verdict allows it not: c1-t0001-a1",
         ),
         ("DELETE FROM events WHERE kind = 'campaign.created'", "nothing tells of: c1"),

@@ -3,6 +3,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
@@ -105,6 +106,34 @@ def test_the_searchs_word_on_what_is_left_is_kept_with_or_without_plans(store: S
     assert store.campaign("c1").chance_left == 0.0
     told = [event.data for event in store.events("c1") if event.kind == "search.asked"]
     assert told == [{"chance_left": 0.1 + 0.2}, {"chance_left": 0.0}]
+
+
+def test_why_a_job_waits_is_kept_and_told_until_it_starts(store: Store, make):
+    make.running(store)
+    store.note_wait("c1", 0, "the runner refuses jobs", now=5.0)
+    assert store.trial("c1", 0).last.wait == "the runner refuses jobs"
+    store.mark_submitted("c1", 0, "j0", now=6.0)
+    assert store.trial("c1", 0).last.wait == ""
+    store.note_wait("c1", 0, "JobHeldAdmin", now=7.0)
+    assert store.pages.listed("c1")[0].last.wait == "JobHeldAdmin"
+    told = store.events("c1")[-1]
+    assert (told.kind, told.data) == (
+        "trial.waits",
+        {"number": 0, "attempt": 1, "state": "submitted", "wait": "JobHeldAdmin"},
+    )
+    store.mark_running("c1", 0, started_at=8.0, now=8.0)
+    before = everything(store)
+    store.note_wait("c1", 0, "Priority", now=9.0)
+    assert everything(store) == before
+
+
+def test_what_a_queue_limit_withdrew_is_tried_again(store: Store, make):
+    make.running(store)
+    store.mark_submitted("c1", 0, "j0", now=6.0)
+    withdrawn = Outcome(verdict=Verdict.CANCELLED, cause=Cause.QUEUE_LIMIT, reason="waited too long")
+    store.finish("c1", 0, withdrawn, started_at=None, finished_at=9.0, now=9.0)
+    assert store.trial("c1", 0).outcome == withdrawn
+    assert store.plan_attempt("c1", 0, now=10.0).last.number == 2
 
 
 def test_only_a_running_campaign_takes_trials_and_attempts(store: Store, make):
@@ -275,7 +304,9 @@ def test_nothing_else_is_tried_again(verdict: Verdict | None, make):
         if verdict is not None:
             store.finish("c1", 0, make.outcome(verdict), started_at=1.0, finished_at=2.0, now=2.0)
         before = everything(store)
-        with pytest.raises(IllegalMove, match="only what the infrastructure lost is tried again"):
+        with pytest.raises(
+            IllegalMove, match="only what the infrastructure lost, or a queue limit withdrew, is tried again"
+        ):
             store.plan_attempt("c1", 0, now=3.0)
         assert everything(store) == before
 

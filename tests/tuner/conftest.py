@@ -20,7 +20,7 @@ import pytest
 from new_stores import migrations_run_once
 
 from meshtune.runners import registry
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft
+from meshtune.runners.base import JobSpec, JobState, JobStatus, NoTimeLeft, Refused
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.workloads.base import Workload, outcome_from_result, outcome_without_result
@@ -45,11 +45,12 @@ BUG = "ModuleNotFoundError: No module named 'megatron'"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a job will do: wait, run, end. kind: a key of ENDS; "fault": its nodes are to blame. cancellable False: it
-    ends when it likes."""
+    """What a job will do: wait, run, end. why: what it waits for. kind: a key of ENDS; "fault": its nodes are to blame.
+    cancellable False: it ends when it likes."""
 
     kind: str = "ok"
     queue_s: float = 0.0
+    why: str = ""
     run_s: float = 1.0
     cancellable: bool = True
 
@@ -74,7 +75,7 @@ class FakeJob:
             began = starts if starts < stop else None
             return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=stop)
         if now < starts:
-            return JobStatus(state=JobState.QUEUED)
+            return JobStatus(state=JobState.QUEUED, reason=self.behaviour.why)
         if now < ends:
             return JobStatus(state=JobState.RUNNING, started_at=starts, nodes=self.nodes)
         state, failed = ENDS[self.behaviour.kind], self.nodes if self.behaviour.kind == "fault" else ()
@@ -85,7 +86,7 @@ class FakeJob:
 @dataclass
 class Machine:
     """The jobs and what they do. script: by job name. step_s: seconds of one step, by plan. troubles: what the next
-    calls of the runner raise, one each. largest: jobs of more processes are invalid. nodes: a job gets the first one
+    calls of the runner raise, one each. largest: jobs of more processes are refused. nodes: a job gets the first one
     that it need not avoid. closes: no job is taken any more. sent: how often each job started.
     """
 
@@ -139,7 +140,7 @@ class FakeRunner:
         machine = self._machine
         machine.answer()
         if spec.processes > machine.largest:
-            raise InvalidJob(f"{spec.name} needs {spec.processes} processes, but there are {machine.largest}")
+            raise Refused(f"{spec.name} needs {spec.processes} processes, but there are {machine.largest}")
         if spec.name not in machine.jobs:
             if machine.closes:
                 raise NoTimeLeft("12 s are left, and a trial may take 300 s")
@@ -228,7 +229,7 @@ class Killed(BaseException):
 
 
 MOVES = "create_campaign move_campaign add_elapsed end_search keep_lessons"
-WRITES = f"{MOVES} plan_trials plan_attempt mark_sending mark_submitted mark_running finish claim take"
+WRITES = f"{MOVES} plan_trials plan_attempt note_wait mark_sending mark_submitted mark_running finish claim take"
 ACTS = frozenset(f"{WRITES} submit poll cancel find".split())
 
 
@@ -384,7 +385,7 @@ def lab(url: str, fakes: None, tmp_path: Path) -> Iterator[Lab]:
 class Make:
     """Values, and the classes of this file that tests need."""
 
-    Behaviour, Killed, Mortal, FakeRunner = Behaviour, Killed, Mortal, FakeRunner
+    Behaviour, Killed, Mortal, FakeRunner, FakeWorkload = Behaviour, Killed, Mortal, FakeRunner, FakeWorkload
 
     def measurement(self, step_s: float, *, spread: float = 0.001, devices: int = 4, **more: Any) -> Measurement:
         """STEPS steps around step_s, evenly from -spread to +spread."""

@@ -20,14 +20,17 @@ from meshtune.tuner.campaign.decide import (
     EndSearch,
     Finish,
     MarkRunning,
+    NoteWait,
     Observation,
+    Pause,
     PlanBaseline,
     Retry,
     Submit,
     decide,
 )
 from meshtune.tuner.campaign.spec import Budget, TrialLimits
-from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.campaign.trial import MAX_ATTEMPTS, Origin, TrialState
+from meshtune.tuner.campaign.waiting import MAX_WAIT
 from meshtune.tuner.specs.read import read_spec
 
 ENOUGH = "it was enough"
@@ -232,3 +235,75 @@ def test_no_more_trials_are_planned_than_the_owner_has_left(make):
         assert decide(campaign, trials, {}, 0.0, None, left) == [Submit(1), *asked]
     ended = replace(campaign, search_ended=ENOUGH)
     assert decide(ended, trials[:1], {}, 0.0, None, 0) == []
+
+
+def waits(reason, **more):
+    return {0: look(JobState.QUEUED, reason=reason, **more)}
+
+
+def submitted(make, wait="", **more):
+    trial = make.trial(0, state=SUBMITTED, **more)
+    return replace(trial, attempts=(*trial.attempts[:-1], replace(trial.last, submitted_at=100.0, wait=wait)))
+
+
+def test_why_a_job_waits_is_noted_when_it_changes_and_keeps_nothing_else_from_being_decided(make):
+    trials = [submitted(make), make.trial(1)]
+    seen = waits("held by\n\0root")
+    assert decided(make, trials, seen=seen, parallel=2) == [NoteWait(0, "held by root"), Submit(1)]
+    assert decided(make, [submitted(make, "held by root")], seen=seen) == []
+    assert decided(make, [submitted(make, "held by root")], seen=waits("")) == [NoteWait(0, "")]
+    (long,) = decided(make, [submitted(make)], seen=waits("x" * 9999), state=CampaignState.PAUSED)
+    assert len(long.wait) == MAX_WAIT
+
+
+QUEUE_LIMIT = {"trial": TrialLimits(time_limit_s=100.0, attempts=2, queue_limit_s=600.0)}
+LATE = "waited longer than its queue limit of 600 s: held"
+WITHDRAWN = Outcome(verdict=Verdict.CANCELLED, cause=Cause.QUEUE_LIMIT, reason=LATE)
+
+
+@pytest.mark.parametrize("state", [CampaignState.RUNNING, CampaignState.PAUSED])
+def test_a_job_that_waits_longer_than_the_queue_limit_is_withdrawn(make, state):
+    trials = [submitted(make, "held")]
+    seen = waits("held")
+    assert decided(make, trials, seen=seen, now=700.0, state=state, **QUEUE_LIMIT) == []
+    assert decided(make, trials, seen=seen, now=700.1, state=state, **QUEUE_LIMIT) == [Cancel(0, LATE)]
+    assert decided(make, trials, seen=seen, now=99_999.0, state=state) == []
+
+
+def test_a_withdrawn_job_is_told_apart_from_one_that_somebody_cancelled(make):
+    cancelled = Outcome(verdict=Verdict.CANCELLED, reason="cancelled")
+    seen = {0: replace(look(JobState.CANCELLED), outcome=cancelled)}
+    trials = [submitted(make, "held")]
+    assert decided(make, trials, seen=seen, now=701.0, **QUEUE_LIMIT) == [Finish(0, WITHDRAWN, None, 701.0)]
+    assert decided(make, trials, seen=seen, now=650.0, **QUEUE_LIMIT) == [Finish(0, cancelled, None, 650.0)]
+    ran = [make.trial(0, state=RUNNING)]
+    assert decided(make, ran, seen=seen, now=701.0, **QUEUE_LIMIT) == [Finish(0, cancelled, None, 701.0)]
+
+
+def test_a_withdrawn_trial_pauses_the_campaign_and_is_tried_again_once_that_is_resumed(make):
+    trials = [make.trial(0, WITHDRAWN, finished_at=50.0), make.trial(1)]
+    campaign = make.campaign(replace(SPEC, parallel=2, **QUEUE_LIMIT))
+    assert decide(campaign, trials, {}, 60.0) == [Pause(f"trial 0 {LATE}")]
+    assert decide(replace(campaign, state=CampaignState.PAUSED), trials, {}, 60.0) == []
+    assert decide(replace(campaign, running_since=55.0), trials, {}, 60.0) == [Retry(0)]
+
+
+PREEMPTED = Outcome(verdict=Verdict.LOST, cause=Cause.PREEMPTION, reason="preempted")
+
+
+@pytest.mark.parametrize(
+    ("ends", "again"),
+    [
+        ([PREEMPTED] * 3, True),
+        ([PREEMPTED, LOST, WITHDRAWN, PREEMPTED], True),
+        ([LOST, PREEMPTED, LOST], False),
+        ([PREEMPTED] * (MAX_ATTEMPTS - 1), True),
+        ([PREEMPTED] * MAX_ATTEMPTS, False),
+    ],
+)
+def test_preemptions_and_withdrawals_do_not_count_against_the_attempts_but_are_bounded(make, ends, again):
+    trial = make.trial(0, ends[-1])
+    attempts = tuple(
+        replace(trial.last, number=number, outcome=end, finished_at=-1.0) for number, end in enumerate(ends)
+    )
+    assert decided(make, [replace(trial, attempts=attempts)]) == ([Retry(0)] if again else [Ask(1)])

@@ -45,6 +45,18 @@ def test_progress_of_a_campaign_in_any_state(lab, make, every_trial, state, trou
     assert trouble in text
 
 
+def test_a_trial_that_waits_says_since_when_and_why_on_every_page(lab, make):
+    trial = make.trial(0, state=TrialState.SUBMITTED)
+    waiting = replace(trial, attempts=(replace(trial.last, submitted_at=43_380.0, wait="[bold]JobHeldAdmin"),))
+    told = "queued since 1970-01-01 12:03 UTC: [bold]JobHeldAdmin"
+    campaign = make.campaign(lab.spec())
+    assert f"submitted: trial 0, {trial.plan.key}, {told}" in shown(display.progress(campaign, [waiting], [], ""))
+    for page in (display.trials_table([waiting]), trial_page(waiting)):
+        assert told in shown(page)
+    running = replace(waiting, attempts=(replace(waiting.last, state=TrialState.RUNNING),))
+    assert "JobHeldAdmin" not in shown(display.trials_table([running]))
+
+
 def test_progress_never_promises_more_trials_than_there_are_plans(lab, make):
     campaign = make.campaign(lab.spec(budget={"trials": 50}), legal=10)
     assert "0/10 trials" in shown(display.progress(campaign, [], [], ""))

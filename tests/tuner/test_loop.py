@@ -9,8 +9,10 @@ from itertools import pairwise
 import pytest
 
 from meshtune.runners.base import RunnerUnavailable
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.cli.commands.campaign import follow_logged
 from meshtune.tuner.service.loop import Driver, Periods, drive_one
 from meshtune.tuner.service.rounds import drive_all
 from meshtune.tuner.service.service import Service
@@ -128,6 +130,29 @@ def test_one_campaigns_defect_never_stops_the_others(lab, monkeypatch, defect):
     driver = drive_them_all(lab, lambda driver: lab.campaign(good).state.final)
     assert str(defect) in driver.troubles[bad]
     assert good not in driver.troubles
+
+
+def test_a_runner_that_can_no_longer_be_made_is_a_trouble_and_no_traceback(lab, make, monkeypatch, caplog):
+    id = lab.create()
+    lab.service.pause(id)
+    ended = InvalidValue([Problem("mode", "allocation: there is no allocation here")])
+
+    def create(*how):
+        raise ended
+
+    monkeypatch.setattr("meshtune.tuner.service.session.create_runner", create)
+    driver = drive_them_all(lab, lambda driver: id in driver.troubles)
+    assert driver.troubles == {id: "mode: allocation: there is no allocation here"}
+    assert caplog.records == []
+
+
+def test_a_log_says_once_why_a_job_waits_long(lab, make, capsys):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=50.0, why="JobHeldAdmin")
+    campaign = lab.campaign(lab.create(budget={"trials": 1}))
+    follow_logged(Driver(lab.service, QUICK), lab.service, campaign)
+    told = capsys.readouterr().err
+    assert told.count(f"{campaign.id}-t0000-a1: queued since 1970-01-01 00:16 UTC: JobHeldAdmin") == 1
+    assert lab.verdicts(campaign.id) == ["ok"]
 
 
 def test_a_list_of_campaigns_that_cannot_be_read_is_read_again(lab, monkeypatch):

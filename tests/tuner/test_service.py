@@ -6,8 +6,12 @@ import json
 
 import pytest
 
+from meshtune.runners.base import InvalidJob
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState
+from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.store import IllegalMove, NotFound, StoreUnavailable
 
 
@@ -30,12 +34,106 @@ def test_what_a_job_measured_is_what_is_stored(lab):
     assert not lab.service.sessions.holder.holds
 
 
-def test_a_job_that_is_refused_after_others_were_taken_is_illegal_and_the_campaign_goes_on(lab):
+REFUSED = "{} needs 4 processes, but there are 3"
+
+
+def test_a_job_that_is_refused_after_others_were_taken_waits_until_the_cluster_takes_it(lab, make, monkeypatch):
     id = lab.create(budget={"trials": 2})
     lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].state.final)
     lab.machine.largest = 3
+    submit, tries = make.FakeRunner.submit, []
+    monkeypatch.setattr(make.FakeRunner, "submit", lambda runner, job: tries.append(job) or submit(runner, job))
+    for _ in range(100):
+        if not lab.service.tick(id):
+            lab.now += 1.0
+    waiting = lab.trials(id)[1]
+    told = f"the runner refuses jobs: {REFUSED.format(waiting.last.job_name)}; tried again"
+    assert (waiting.state, waiting.last.wait) == (TrialState.PLANNED, told)
+    assert lab.service.waits(id) == wait_text(waiting.last) == told
+    assert [event.kind for event in lab.store.events(id)].count("trial.waits") == 1
+    # After 1, 2, 4, 8, 16 s, and every 30 s from then on.
+    assert len(tries) in range(6, 10)
+    lab.machine.largest = 4
     lab.run(id)
-    assert lab.verdicts(id) == ["ok", "illegal"]
+    assert lab.verdicts(id) == ["ok", "ok"]
+    assert lab.campaign(id).state is CampaignState.COMPLETED
+    assert [len(trial.attempts) for trial in lab.trials(id)] == [1, 1]
+
+
+def test_a_refused_campaign_collects_what_runs_and_obeys_an_order_to_cancel(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
+    id = lab.create(budget={"trials": 4}, parallel=2)
+    lab.run(id, until=lambda: len(lab.machine.jobs) == 2)
+    lab.machine.largest = 3
+    lab.run(id, until=lambda: lab.service.waits(id) != "" and lab.verdicts(id)[:2] == ["ok", "ok"])
+    lab.service.cancel(id)
+    lab.run(id, ticks=5)
+    assert lab.campaign(id).state is CampaignState.CANCELLED
+
+
+def test_a_campaign_of_which_no_job_was_ever_taken_fails_with_the_refusal(lab):
+    lab.machine.largest = 3
+    id = lab.create(budget={"trials": 4}, parallel=3)
+    lab.run(id)
+    campaign, trials = lab.campaign(id), lab.trials(id)
+    told = f"so the spec or the runner's options are wrong: {REFUSED.format(trials[0].last.job_name)}"
+    assert campaign.state is CampaignState.FAILED
+    assert campaign.reason == f"the runner takes no such jobs, {told}; mend it and start a new campaign"
+    assert lab.verdicts(id) == ["cancelled"] * 3
+    assert all(told in trial.outcome.reason for trial in trials)
+    assert not lab.machine.jobs
+
+
+HELD = "JobHeldAdmin"
+
+
+def test_a_job_that_waits_too_long_is_withdrawn_and_sent_again_when_the_campaign_is_resumed(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=9999.0 if name.endswith("-a1") else 0.0, why=HELD)
+    id = lab.create(budget={"trials": 2}, trial={"queue_limit_s": 60})
+    lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].last.wait == HELD)
+    (waiting,) = lab.trials(id)
+    assert wait_text(waiting.last) == "queued since 1970-01-01 00:16 UTC: JobHeldAdmin"
+    assert lab.service.sessions.queued(lab.now + 5) == {"fake": [pytest.approx(5.0, abs=0.6)]}
+    told = f"waited longer than its queue limit of 60 s: {HELD}"
+    for number in range(2):
+        lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
+        assert lab.campaign(id).reason == f"trial {number} {told}; resume it to go on"
+        # A service that starts meanwhile sends nothing.
+        lab.kill()
+        lab.open()
+        for _ in range(20):
+            lab.tick(id, 10.0)
+        assert len(lab.machine.sent) == 2 * number + 1
+        lab.service.resume(id)
+        lab.run(id, until=lambda: lab.campaign(id).state is not CampaignState.RUNNING)
+    assert lab.verdicts(id) == ["ok", "ok"]
+    first, second = lab.trials(id)[0].attempts
+    assert (first.outcome.verdict, first.outcome.cause, first.outcome.reason) == ("cancelled", "queue_limit", told)
+    assert first.started_at is None
+    assert (second.number, second.wait) == (2, "")
+
+
+def test_three_preemptions_do_not_drop_a_plan(lab, make, monkeypatch):
+    preempted = Outcome(verdict=Verdict.LOST, cause=Cause.PREEMPTION, reason="preempted")
+    read = make.FakeWorkload.read
+    early = ("-a1", "-a2", "-a3")
+    monkeypatch.setattr(
+        make.FakeWorkload,
+        "read",
+        lambda one, folder, how: preempted if folder.name.endswith(early) else read(one, folder, how),
+    )
+    id = lab.create(budget={"trials": 1})
+    lab.run(id)
+    (trial,) = lab.trials(id)
+    assert (trial.verdict, len(trial.attempts)) == (Verdict.OK, 4)
+
+
+def test_a_job_that_is_wrong_itself_is_illegal_and_the_campaign_goes_on(lab):
+    id = lab.create(budget={"trials": 3})
+    lab.run(id, until=lambda: bool(lab.trials(id)))
+    lab.machine.troubles.extend([InvalidJob("its command is empty")])
+    lab.run(id)
+    assert lab.verdicts(id) == ["illegal", "ok", "ok"]
     assert lab.campaign(id).state is CampaignState.COMPLETED
 
 

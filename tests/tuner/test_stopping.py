@@ -187,15 +187,16 @@ def refused(trial):
     return replace(trial, attempts=(replace(trial.last, job_id=None),))
 
 
-def test_a_runner_that_never_took_a_job_and_refuses_one_will_take_none(make):
-    illegal = Outcome(verdict=Verdict.ILLEGAL, reason="slurm: invalid partition specified: gpuu")
-    first = refused(make.trial(0, illegal))
-    told = "the runner takes no such jobs: trial 0: slurm: invalid partition specified: gpuu"
-    assert hopeless_reason([first]) == f"{told}; mend it and start a new campaign"
-    assert hopeless_reason([first, make.trial(1)]) == hopeless_reason([first])
-    assert hopeless_reason([make.trial(0, Verdict.OOM), refused(make.trial(1, illegal))]) == ""
-    # It was sent: the job itself said so.
-    assert hopeless_reason([make.trial(0, illegal)]) == ""
+def test_three_plans_whose_jobs_are_invalid_are_enough_where_none_was_ever_sent(make):
+    illegal = Outcome(verdict=Verdict.ILLEGAL, reason="the job has an empty command")
+    invalid = [refused(make.trial(number, illegal)) for number in range(3)]
+    told = "the runner could send no job of 3 plans: trial 0: the job has an empty command"
+    assert hopeless_reason(invalid) == f"{told}; mend it and start a new campaign"
+    assert hopeless_reason([*invalid, make.trial(3)]) == hopeless_reason(invalid)
+    assert hopeless_reason(invalid[:2]) == ""
+    assert hopeless_reason([*invalid, make.trial(3, Verdict.OOM)]) == ""
+    # They were sent: the jobs themselves said so.
+    assert hopeless_reason([make.trial(number, illegal) for number in range(3)]) == ""
 
 
 def lost(make, number, at, *, attempts=2):

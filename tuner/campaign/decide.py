@@ -8,22 +8,27 @@ avoids nodes that failed under its trial, nodes that failed twice under anybody 
 once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops nodes that
 cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
 measurement: this saves steps, and the search learns nothing from slow plans.
+
+A job that waits longer than the spec's queue limit is withdrawn, and the campaign pauses: the next job would wait in
+the same queue. Resumed, it sends the trial again. Neither such an end nor a preemption says anything of the plan.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.outcome import Outcome
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.waiting import overdue_reason, wait_of, withdrawn_reason
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
@@ -79,6 +84,14 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteWait:
+    """The trial's attempt is still queued, and this is why, as far as the runner says."""
+
+    number: int
+    wait: str
+
+
+@dataclass(frozen=True, slots=True)
 class MarkRunning:
     """The trial's attempt runs."""
 
@@ -102,7 +115,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Plan one more attempt for a trial that the infrastructure lost."""
+    """Plan one more attempt for a trial that the infrastructure lost, or that was withdrawn from a queue."""
 
     number: int
 
@@ -130,7 +143,9 @@ class Close:
     reason: str
 
 
-Intent = PlanBaseline | Ask | EndSearch | Confirm | Submit | MarkRunning | Finish | Retry | Cancel | Pause | Close
+Intent = (
+    PlanBaseline | Ask | EndSearch | Confirm | Submit | NoteWait | MarkRunning | Finish | Retry | Cancel | Pause | Close
+)
 # The intents that lead to another job.
 Starting = PlanBaseline | Ask | Confirm | Submit | Retry
 
@@ -144,18 +159,31 @@ def decide(
     trials_left: int | None = None,
 ) -> list[Intent]:
     """The next steps; news of jobs come first and alone, since everything else is decided on a history that holds them.
+    Why a job waits is no such news: some schedulers say it anew with each look.
 
     observations: by trial number, for attempts that were submitted and looked at just now. share: how many jobs the
     campaign may have in flight; no more plans are chosen, so that they are chosen when they can run. trials_left: how
     many trials its owner may plan just now. None: no limit.
     """
-    news = _news(trials, observations, now)
+    news = _news(campaign, trials, observations, now)
     if news:
         return news
+    next_steps = _next_steps(campaign, trials, observations, now, share, trials_left)
+    return [*_waits(trials, observations), *next_steps]
+
+
+def _next_steps(
+    campaign: Campaign,
+    trials: Sequence[Trial],
+    observations: Mapping[int, Observation],
+    now: float,
+    share: int | None,
+    trials_left: int | None,
+) -> list[Intent]:
     unfinished = [trial for trial in trials if not trial.state.final]
     if campaign.state is CampaignState.CANCELLING:
         return _wind_down(unfinished, CampaignState.CANCELLED, campaign.reason or "cancelled")
-    overtime = _overtime(campaign, unfinished, observations)
+    overtime = [*_overtime(campaign, unfinished, observations), *_overdue(campaign, unfinished, observations, now)]
     if campaign.state is not CampaignState.RUNNING:
         return overtime
     spent = _spent(campaign, trials, observations)
@@ -165,14 +193,11 @@ def decide(
         return _wind_down(unfinished, CampaignState.FAILED, failure)
     if lost := loses_every_job(campaign, trials):
         return [Pause(lost)]
+    if withdrawn := withdrawn_reason(campaign, trials):
+        return [*overtime, Pause(withdrawn)]
     if not trials and campaign.spec.baseline is not None:
         return [] if trials_left == 0 else [PlanBaseline()]
-    retries: list[Intent] = [
-        Retry(trial.number)
-        for trial in trials
-        if trial.verdict is not None and trial.verdict.retryable
-        if len(trial.attempts) < campaign.spec.trial.attempts
-    ]
+    retries: list[Intent] = [Retry(trial.number) for trial in trials if trial.may_retry(campaign.spec.trial.attempts)]
     submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
     if retries:
         return [*overtime, *retries]
@@ -215,7 +240,9 @@ def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[In
     return [Close(CampaignState.COMPLETED, closing_reason(campaign, trials))]
 
 
-def _news(trials: Sequence[Trial], observations: Mapping[int, Observation], now: float) -> list[Intent]:
+def _news(
+    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation], now: float
+) -> list[Intent]:
     found: list[Intent] = []
     for trial in trials:
         seen = observations.get(trial.number)
@@ -225,10 +252,35 @@ def _news(trials: Sequence[Trial], observations: Mapping[int, Observation], now:
             status = seen.status
             ended = now if status.finished_at is None else status.finished_at
             known = (status.started_at, ended, status.nodes, status.failed_nodes, seen.running_s)
-            found.append(Finish(trial.number, seen.outcome, *known))
+            late = overdue_reason(campaign, trial, now) if seen.outcome.verdict is Verdict.CANCELLED else ""
+            withdrawn = replace(seen.outcome, reason=late, cause=Cause.QUEUE_LIMIT) if late else seen.outcome
+            found.append(Finish(trial.number, withdrawn, *known))
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
             found.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
     return found
+
+
+def _waits(trials: Sequence[Trial], observations: Mapping[int, Observation]) -> list[Intent]:
+    """Why the queued jobs wait, where that is new."""
+    found: list[Intent] = []
+    for trial in trials:
+        seen = observations.get(trial.number)
+        if seen is not None and trial.state is TrialState.SUBMITTED and seen.status.state is JobState.QUEUED:
+            wait = wait_of(seen.status)
+            found += [NoteWait(trial.number, wait)] if wait != trial.last.wait else []
+    return found
+
+
+def _overdue(
+    campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, Observation], now: float
+) -> list[Intent]:
+    """Withdraw what has waited longer than the queue limit and still waits."""
+    queued = [
+        trial
+        for trial in unfinished
+        if trial.number in observations and observations[trial.number].status.state is JobState.QUEUED
+    ]
+    return [Cancel(trial.number, late) for trial in queued if (late := overdue_reason(campaign, trial, now))]
 
 
 def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -> list[Intent]:

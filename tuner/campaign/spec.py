@@ -58,17 +58,23 @@ MAX_TIME_LIMIT_S = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
-    """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
-    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.decide`)."""
+    """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs; preemptions do
+    not count. racing: give a trial up as PRUNED once it is surely slower than the best one so far (see
+    `tuner.campaign.decide`). queue_limit_s: a job that has not started so long after it was sent is withdrawn, and the
+    campaign pauses; None: it may wait for ever."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     time_limit_s: float = 300.0
     attempts: int = 3
     racing: bool = False
+    queue_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
+        if (queue_s := self.queue_limit_s) is not None and not 0 < queue_s <= MAX_TIME_LIMIT_S:
+            told = f"must be positive and at most {MAX_TIME_LIMIT_S:.0e} s, not {queue_s}"
+            checks.require(False, "queue_limit_s", told)
         told = f"must be positive and at most {MAX_TIME_LIMIT_S:.0e} s, not {self.time_limit_s}"
         checks.require(0 < self.time_limit_s <= MAX_TIME_LIMIT_S, "time_limit_s", told)
         checks.at_least(1, attempts=self.attempts)

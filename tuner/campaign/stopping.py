@@ -19,13 +19,14 @@ from meshtune.tuner.campaign.trial import Origin, Proposal, Trial
 
 # With fewer measured plans, what a search says of the others is its prior's word.
 MIN_MEASURED = 3
-# So many trials of different plans that crash with the same words crash for a reason that no plan changes.
+# So many trials of different plans that crash with the same words, or whose jobs are all invalid, do so for a reason
+# that no plan changes.
 ALIKE = 3
 # So many trials, each lost in all its attempts, and one after the other.
 LOST = 3
 # Of the log of a trial, in the reason.
 LOG_LINES = 15
-_ADVICE = "mend it and start a new campaign"
+ADVICE = "mend it and start a new campaign"
 # Failures that another plan may not have.
 _OF_THE_PLAN = frozenset({Cause.OOM, Cause.ILLEGAL_SETTING})
 # ECMA-48 control sequences, then what is left of the control characters.
@@ -105,9 +106,8 @@ def hopeless_reason(trials: Sequence[Trial]) -> str:
             return _with_log(f"trial {trial.number} failed for a reason that no plan can change", trial)
     refused = [trial for trial in ended if trial.verdict is Verdict.ILLEGAL and trial.last.job_id is None]
     sent = any(attempt.job_id is not None for trial in trials for attempt in trial.attempts)
-    # Every job of a campaign asks for the same nodes and devices.
-    if refused and not sent:
-        return _with_log(f"the runner takes no such jobs: trial {refused[0].number}", refused[0])
+    if len(refused) >= ALIKE and not sent:
+        return _with_log(f"the runner could send no job of {len(refused)} plans: trial {refused[0].number}", refused[0])
     if len(ended) >= ALIKE and len({signature(trial) for trial in ended}) == 1 and signature(ended[0]):
         numbers = ", ".join(str(trial.number) for trial in ended)
         return _with_log(f"trials {numbers} crashed in the same way, and no trial was measured", ended[-1])
@@ -131,7 +131,7 @@ def loses_every_job(campaign: Campaign, trials: Sequence[Trial]) -> str:
         (trial.last.finished_at, trial.number, trial)
         for trial in trials
         if trial.last.finished_at is not None and trial.last.finished_at > campaign.running_since
-        if trial.verdict is not Verdict.LOST or len(trial.attempts) >= campaign.spec.trial.attempts
+        if trial.verdict is not Verdict.LOST or not trial.may_retry(campaign.spec.trial.attempts)
     ]
     last = [trial for _, _, trial in sorted(ended, key=lambda entry: entry[:2])][-LOST:]
     if len(last) < LOST or any(trial.verdict is not Verdict.LOST for trial in last):
@@ -145,7 +145,7 @@ def _with_log(claim: str, trial: Trial) -> str:
     outcome = trial.outcome
     assert outcome is not None  # it has ended
     reason = _last_line(outcome.reason)
-    first = f"{claim}{f': {reason}' if reason else ''}; {_ADVICE}"
+    first = f"{claim}{f': {reason}' if reason else ''}; {ADVICE}"
     log = [_CONTROLS.sub("", line) for line in outcome.log_tail.splitlines() if line.strip()]
     return "\n".join([first, *log[-LOG_LINES:]])
 

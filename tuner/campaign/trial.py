@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
+from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.plan import Plan
+
+# Attempts of a trial at the most, those that do not count included.
+MAX_ATTEMPTS = 20
+# What ended an attempt without a fault of anything: it does not count against a trial's attempts.
+_UNCOUNTED = (Cause.PREEMPTION, Cause.QUEUE_LIMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,8 @@ class Attempt:
     # The runner's own id, from SUBMITTED on.
     job_id: str | None = None
     submitted_at: float | None = None
+    # Why it had not started when the runner was last asked: in a queue, or refused (PLANNED). Empty where nobody said.
+    wait: str = ""
     # None for a job that never ran.
     started_at: float | None = None
     finished_at: float | None = None
@@ -158,6 +166,14 @@ class Trial:
     @property
     def measurement(self) -> Measurement | None:
         return None if self.last.outcome is None else self.last.outcome.measurement
+
+    def may_retry(self, attempts: int) -> bool:
+        """Whether one more attempt may follow. attempts: of the spec; those that were preempted, or withdrawn from a
+        queue, count against MAX_ATTEMPTS alone."""
+        ends = [attempt.outcome for attempt in self.attempts]
+        if ends[-1] is None or not ends[-1].retryable or len(ends) >= max(MAX_ATTEMPTS, attempts):
+            return False
+        return sum(end is not None and end.cause not in _UNCOUNTED for end in ends) < attempts
 
 
 def job_name(campaign_id: str, trial_number: int, attempt_number: int) -> str:

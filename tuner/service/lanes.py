@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Collection
 
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.service.answers import SILENT_S
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.loop import RUNNER_TROUBLE, Driver
@@ -186,7 +187,8 @@ class Lane:
             return self._driver.step(campaign_id, may_ask)
         except NotFound:
             self._service.release(campaign_id)
-        except (CampaignBusy, StoreUnavailable) as error:
+        except (CampaignBusy, StoreUnavailable, InvalidValue) as error:
+            # InvalidValue: its runner's options held where it was created, such as in an allocation of a scheduler.
             self._driver.trouble(campaign_id, str(error))
         except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
             _log.exception("campaign %s", campaign_id)

@@ -161,8 +161,8 @@ class Service:
             raise CampaignBusy(str(lost)) from None
 
     def waits(self, campaign_id: str) -> str:
-        """What keeps the campaign from getting on, empty where nothing does: a quota, or a job's files that are still
-        being read. Raises NotFound."""
+        """What keeps the campaign from getting on, empty where nothing does: a runner that refuses its jobs, a quota,
+        or a job's files that are still being read. Raises NotFound."""
         session = self.sessions.get(campaign_id)
         campaign = self.store.campaign(campaign_id) if session is None else session.campaign
         if session is not None and (reading := session.reading) is not None and reading.age_s > 5:
@@ -170,7 +170,8 @@ class Service:
         if campaign.state is not CampaignState.RUNNING:
             return ""
         try:
-            return self._quotas.waits(campaign, self._clock())
+            refusal = None if session is None else session.refusal
+            return str(refusal) if refusal is not None else self._quotas.waits(campaign, self._clock())
         except InvalidLimits as error:
             return str(error)
 

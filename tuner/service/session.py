@@ -14,13 +14,14 @@ gives the name up, and the one that wakes calls its job back.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner, scheduler_name
 from meshtune.runners.workloads.base import Workload
@@ -38,6 +39,7 @@ from meshtune.tuner.service.answers import Answers, WatchedRunner
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import Reading
+from meshtune.tuner.service.refusal import Refusal
 from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
 
 # Of more changes than this everything is read again.
@@ -70,6 +72,8 @@ class Session:
     cancelled: set[str] = field(default_factory=set)
     # How many trials had ended when the search had nothing to propose.
     stuck_at: int | None = None
+    # None once it took a job.
+    refusal: Refusal | None = None
     # Of the ended job whose files are being read; one at a time.
     reading: Reading | None = None
     # It was paused or ended by a tick, so the session is to be given back.
@@ -188,8 +192,8 @@ class Session:
     def send(self, trial: Trial, job: JobSpec) -> None:
         """Send the planned attempt, unless the runner has it: a crash after sending is healed by finding its name.
 
-        A job that the runner can never run ends here, as ILLEGAL; one that another process may still send, as LOST.
-        Raises the other RunnerErrors: then it was not sent. Raises LeaseLost: then it is another process's to send.
+        A job that is wrong itself ends here, as ILLEGAL; one that another process may still send, as LOST. Raises the
+        other RunnerErrors: then it was not sent. Raises LeaseLost: then it is another process's to send.
         """
         try:
             job_id = self.runner.find(job.name)
@@ -199,7 +203,7 @@ class Session:
                     return
                 self.hold.confirm()
                 job_id = self.runner.submit(job)
-        except (InvalidJob, Refused) as error:
+        except InvalidJob as error:
             self._end(trial, Outcome(verdict=Verdict.ILLEGAL, reason=str(error)))
             return
         try:
@@ -259,7 +263,7 @@ class Sessions:
     """The sessions, by campaign. A campaign may be held and not opened yet. clock, timer: see `Session`. answers: of
     their runners.
 
-    `get` may be called from any thread; `open`, `release` and `drop` from the one that ticks the campaign; `close` when
+    `get` and `queued` may be called from any thread; `open`, `release` and `drop` from the one that ticks the campaign; `close` when
     nobody ticks what it closes.
     """
 
@@ -279,6 +283,17 @@ class Sessions:
     def get(self, campaign_id: str) -> Session | None:
         """The session of the campaign, None where none is open."""
         return self._sessions.get(campaign_id)
+
+    def queued(self, now: float) -> dict[str, list[float]]:
+        """By kind of runner: how long each job of the open sessions has waited in a queue, in seconds."""
+        waits: defaultdict[str, list[float]] = defaultdict(list)
+        for session in list(self._sessions.values()):
+            waits[session.campaign.spec.runner.kind] += [
+                max(0.0, now - trial.last.submitted_at)
+                for trial in list(session.trials)
+                if trial.state is TrialState.SUBMITTED and trial.last.submitted_at is not None
+            ]
+        return dict(waits)
 
     def open(self, campaign_id: str) -> Session | None:
         """The session of the campaign, which this process holds; None for a campaign that is over.

@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from meshtune.runners.base import JobStatus, NoTimeLeft
+from meshtune.runners.base import JobStatus, NoTimeLeft, Refused
 from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.decide import FAULTS_S, Observation, decide, incumbent_step_time_s, nodes_to_avoid
 from meshtune.tuner.campaign.spec import job_of
-from meshtune.tuner.campaign.stopping import search_end
+from meshtune.tuner.campaign.stopping import ADVICE, search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.base import SearchError, propose
 from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
+from meshtune.tuner.service.refusal import refused
 from meshtune.tuner.service.session import Session
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.store import IllegalMove, Store
@@ -47,7 +48,7 @@ class Ticker:
             for intent in self._decide(session):
                 if not isinstance(intent, decisions.Ask) or may_ask():
                     acted |= self._act(intent, session)
-                if acted and time.monotonic() - begun > LONG_TICK_S:
+                if session.over or (acted and time.monotonic() - begun > LONG_TICK_S):
                     break  # what is left is decided again, on what is new by then
         except NoTimeLeft as error:
             acted = True
@@ -117,6 +118,8 @@ class Ticker:
                 )
             case decisions.MarkRunning(number, started_at, nodes):
                 self.store.mark_running(id, number, started_at=started_at, nodes=nodes, now=now)
+            case decisions.NoteWait(number, wait):
+                self.store.note_wait(id, number, wait, now=now)
             case decisions.Retry(number):
                 self.store.plan_attempt(id, number, now=now)
             case decisions.Submit(number):
@@ -150,8 +153,11 @@ class Ticker:
         session.over = True
 
     def _submit(self, session: Session, trial: Trial) -> bool:
-        """Send the planned attempt, away from nodes that failed; False where the quota has no place for it yet."""
+        """Send the planned attempt, away from nodes that failed; False where the quota has no place for it yet, or the
+        runner refuses such jobs."""
         campaign, trials = session.campaign, session.trials
+        if session.refusal is not None and session.timer() < session.refusal.again_at:
+            return False
         if not self.quotas.claim(campaign, trial.number, self.clock()):
             return False
         name = trial.last.job_name
@@ -159,7 +165,29 @@ class Ticker:
         incumbent_s = incumbent_step_time_s(campaign, trials, trial)
         job = job_of(campaign.spec, trial.plan, name, directory, session.workload, incumbent_s)
         job = replace(job, avoid=nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock())))
-        session.send(trial, self.reports.equip(job, self.clock()))
+        try:
+            session.send(trial, self.reports.equip(job, self.clock()))
+        except Refused as error:
+            return self._refused(session, trial, str(error))
+        session.refusal = None
+        return True
+
+    def _refused(self, session: Session, trial: Trial, why: str) -> bool:
+        """All jobs of a campaign ask for the same. Where the runner took one, the cluster has changed, and may change
+        back: the trial waits. Where it never did, the campaign has failed."""
+        session.look()
+        if any(attempt.job_id is not None for other in session.trials for attempt in other.attempts):
+            session.refusal = refused(why, session.refusal, session.timer())
+            wait = str(session.refusal)
+            if wait == session.trials[trial.number].last.wait:
+                return False
+            self.store.note_wait(session.campaign.id, trial.number, wait, now=self.clock())
+            return True
+        reason = f"the runner takes no such jobs, so the spec or the runner's options are wrong: {why}"
+        for other in session.trials:
+            if not other.state.final:
+                session.call_back(other, reason)
+        self._rest(session, CampaignState.FAILED, f"{reason}; {ADVICE}")
         return True
 
     def _ask(self, session: Session, n: int) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, ColumnElement, Connection, Select, and_, exists, func, inspect, or_, select, text
 
+from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
@@ -233,6 +234,7 @@ _RULES: Sequence[tuple[str, Select[tuple[str]]]] = (
         "attempts that were tried again though their verdict allows it not",
         _attempts_where(
             or_(attempts.c.verdict.not_in(_RETRYABLE), attempts.c.verdict.is_(None)),
+            func.coalesce(attempts.c.cause, "") != str(Cause.QUEUE_LIMIT),
             exists().where(and_(_later.c.trial_id == attempts.c.trial_id, _later.c.number > attempts.c.number)),
         ),
     ),

@@ -40,7 +40,9 @@ _OF_CAMPAIGN = (
     *("id", "created_at", "updated_at", "running_since", "elapsed_s", "reason", "search_ended", "chance_left"),
     *("combinations", "legal", "owner"),
 )
-_OF_ATTEMPT = ("number", "job_name", "planned_at", "job_id", "submitted_at", "started_at", "finished_at", "running_s")
+_OF_ATTEMPT = (
+    *("number", "job_name", "planned_at", "job_id", "submitted_at", "wait", "started_at", "finished_at", "running_s"),
+)
 _OF_OUTCOME = ("reason", "phase", "failed_rank", "log_tail")
 # One more number of a measurement is a field of Measurement or of MeasurementSummary, and a column of its name.
 _OF_MEASUREMENT = _scalar_fields(Measurement)
@@ -143,7 +145,7 @@ def plan_with(*values: Any) -> Plan:
 def attempt_row(attempt: Attempt, trial_id: int) -> dict[str, Any]:
     """The row of an attempt that is just planned."""
     row = {"trial_id": trial_id, "state": str(attempt.state), "reason": "", "log_tail": ""}
-    return row | _fields(attempt, ("number", "job_name", "planned_at", "running_s"))
+    return row | _fields(attempt, ("number", "job_name", "planned_at", "wait", "running_s"))
 
 
 def node_columns(**nodes: Sequence[str]) -> dict[str, Any]:

@@ -125,7 +125,8 @@ attempts = Table(
     *_optional(PlainText, "job_id"),
     *_required(PlainText, "state"),
     *_optional(PlainText, "verdict"),
-    *_required(PlainText, "reason"),
+    # wait: why it has not started, or had not before it did; empty where nobody said.
+    *_required(PlainText, "reason", "wait"),
     # Where somebody named one; else it is the verdict's own.
     *_optional(PlainText, "cause", "phase"),
     *_optional(Integer, "failed_rank"),

@@ -114,9 +114,9 @@ class Trials:
             trial = _read_trial(connection, campaign_id, number)
             subject = _name(campaign_id, number, trial.last.number)
             require_running(connection, campaign_id, subject, trial.state, TrialState.PLANNED)
-            if trial.verdict is None or not trial.verdict.retryable:
+            if trial.outcome is None or not trial.outcome.retryable:
                 state = trial.state if trial.verdict is None else f"{trial.state} ({trial.verdict})"
-                why = "only what the infrastructure lost is tried again"
+                why = "only what the infrastructure lost, or a queue limit withdrew, is tried again"
                 raise IllegalMove(subject, state, TrialState.PLANNED, why)
             attempt = _planned_attempt(campaign_id, number, trial.last.number + 1, now)
             lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
@@ -141,9 +141,20 @@ class Trials:
     ) -> None:
         """The trial's last attempt is SUBMITTED as `job_id`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            values = {"job_id": job_id, "submitted_at": now, **node_columns(avoid=avoid)}
+            values = {"job_id": job_id, "submitted_at": now, "wait": "", **node_columns(avoid=avoid)}
             moved = _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
             add_event(connection, campaign_id, now, "trial.submitted", submitted_data(number, moved))
+
+    def note_wait(self, campaign_id: str, number: int, wait: str, *, now: float) -> None:
+        """Why the trial's last attempt has not started yet, in the runner's words; nothing where it has by now. Raises
+        NotFound."""
+        with self._database.writing() as connection:
+            last = _last_attempt(connection, campaign_id, number)
+            if not TrialState(last.state).may_become(TrialState.RUNNING):
+                return
+            connection.execute(update(attempts).where(attempts.c.id == last.id).values(wait=wait))
+            data = {"number": number, "attempt": last.number, "state": last.state, "wait": wait}
+            add_event(connection, campaign_id, now, "trial.waits", data)
 
     def mark_running(
         self, campaign_id: str, number: int, *, started_at: float, nodes: Sequence[str] = (), now: float

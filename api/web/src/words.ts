@@ -1,5 +1,6 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
 import type { CampaignState, CampaignView, Cause, TrialBrief, TrialState, Verdict } from "./api/types";
+import { clock } from "./format";
 
 export type Tone = "ok" | "oom" | "failed" | "pruned" | "running" | "plain";
 
@@ -50,9 +51,16 @@ export const CAUSE_WORDS: Record<Cause, string> = {
   storage: "storage",
   preemption: "preempted",
   time_limit: "time limit",
+  queue_limit: "queue limit",
   user_bug: "bug in the job",
   crash: "crash",
 };
+
+/** Why a job that has not started waits, and since when; empty for one that was not sent and not refused. */
+export function waitWords({ submitted_at, wait }: Pick<TrialBrief, "submitted_at" | "wait">): string {
+  if (submitted_at === null) return wait;
+  return `queued since ${clock(submitted_at)}${wait && `: ${wait}`}`;
+}
 
 /** How a trial ended, or how far it is. */
 export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word: string; tone: Tone } {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.campaign.stopping import phase_text
-from meshtune.tuner.campaign.trial import Origin, Trial, job_name
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
 from meshtune.tuner.campaign.units import seconds
+from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
 from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render import display
@@ -45,6 +47,8 @@ from meshtune.tuner.store import NotFound
 
 # Stands where a campaign has its id, whose end is drawn when it is created.
 CAMPAIGN = "dry-run"
+# Why a job waits is a line of the log after so long; till then it is what every job does.
+LONG_WAIT_S = 5.0
 
 
 def run(spec: Path, home: Path, db: str, *, dry_run: bool, cluster: Path | None, project: str) -> None:
@@ -139,7 +143,7 @@ def work_on(service: Service, campaign: Campaign) -> Campaign:
         if console.is_terminal:
             _follow_live(Driver(service), service, campaign.id)
         else:
-            _follow_logged(Driver(service), service, campaign)
+            follow_logged(Driver(service), service, campaign)
     except KeyboardInterrupt:
         where = home_option(service.home.root)
         console.print("\nInterrupted. Running trials go on by themselves. To collect them and go on, or to end them:")
@@ -230,9 +234,10 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
         drive_one(driver, service, campaign_id, watch)
 
 
-def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
+def follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
     begun, ended = False, False
     told = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
+    told_waits: dict[str, str] = {}
     learns, trouble = "", ""
 
     def watch() -> None:
@@ -249,6 +254,10 @@ def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None
                 told.add(trial.number)
                 again = "again, " if trial.origin is Origin.CONFIRMATION else ""
                 console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+        for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):
+            if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
+                told_waits[attempt.job_name] = attempt.wait
+                errors.print(f"{attempt.job_name}: {wait_text(attempt)}", style="yellow", soft_wrap=True)
         if now.search_ended and not ended:
             console.print(phase_text(now, trials), soft_wrap=True)
         ended = bool(now.search_ended)
@@ -257,3 +266,7 @@ def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None
             errors.print(f"waiting: {trouble}", style="yellow")
 
     drive_one(driver, service, campaign.id, watch)
+
+
+def _waits_long(attempt: Attempt) -> bool:
+    return attempt.submitted_at is not None and time.time() - attempt.submitted_at >= LONG_WAIT_S

@@ -20,6 +20,7 @@ from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
+from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
 from meshtune.tuner.results.recommendation import Recommendation, front_of
@@ -218,7 +219,9 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
         value = f"{number(best.objective.value)} {yardstick_of(campaign.spec).unit}"
         lines.append(Text(f"best so far: {best.trial.plan.key}: {value}{gain}", style="green"))
     running = [trial for trial in trials if not trial.state.final]
-    lines += [Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}") for trial in running]
+    for trial in running:
+        wait = wait_text(trial.last)
+        lines.append(Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}{f', {wait}' if wait else ''}"))
     if failures := failures_text(trials):
         lines.append(Text(failures, style="red"))
     if trouble:
@@ -301,7 +304,7 @@ def pruned_text(partial: Measurement) -> str:
 
 def _why(trial: Trial) -> str:
     if trial.outcome is None:
-        return ""
+        return wait_text(trial.last)
     if trial.outcome.partial:
         return pruned_text(trial.outcome.partial)
     lines = trial.outcome.reason.strip().splitlines()

@@ -13,6 +13,7 @@ from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
+from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.render.display import ended_text, pruned_text, state_text, time_notes
 from meshtune.tuner.cli.render.tables import new_table
 
@@ -69,7 +70,7 @@ def attempts_table(trial: Trial) -> Table:
             seconds(attempt.running_s) if attempt.running_s else "-",
             "-" if outcome is None or outcome.failed_rank is None else str(outcome.failed_rank),
             (outcome.phase if outcome else None) or "-",
-            outcome.reason.strip() if outcome else "",
+            outcome.reason.strip() if outcome else wait_text(attempt),
         )
     return table
 

@@ -51,6 +51,7 @@ export interface components {
             state: components["schemas"]["TrialState"];
             submitted_at: string | null;
             verdict: components["schemas"]["Verdict"] | null;
+            wait: string;
         };
         AuditEntryView: {
             action: string;
@@ -545,6 +546,8 @@ export interface components {
             trial?: {
                 /** @default 3 */
                 attempts: number;
+                /** @default null */
+                queue_limit_s: number | null;
                 /** @default false */
                 racing: boolean;
                 /** @default 300 */
@@ -590,7 +593,7 @@ export interface components {
             updated_at: string;
         };
         /** @enum {string} */
-        Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "time_limit" | "user_bug" | "crash";
+        Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "time_limit" | "queue_limit" | "user_bug" | "crash";
         Change: {
             after: boolean | number | string;
             before: boolean | number | string;
@@ -1291,6 +1294,7 @@ export interface components {
             submitted_at: string | null;
             tokens_per_s_per_device: number | null;
             verdict: components["schemas"]["Verdict"] | null;
+            wait: string;
         };
         TrialBriefPage: {
             next_page_token: string | null;

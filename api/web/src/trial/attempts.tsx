@@ -2,7 +2,7 @@
 import type { AttemptView, TrialView } from "../api/types";
 import { ago, clock, duration } from "../format";
 import { Card, Chip } from "../ui/basics";
-import { CAUSE_WORDS, trialWord } from "../words";
+import { CAUSE_WORDS, trialWord, waitWords } from "../words";
 
 export function Attempts({ trial }: { trial: TrialView }) {
   return (
@@ -60,7 +60,9 @@ function between(start: string | null, end: string | null): string {
   return end === null ? `since ${ago(start).replace(" ago", "")}` : duration((Date.parse(end) - Date.parse(start)) / 1000);
 }
 
-function whyWords({ failure, reason, failed_rank, phase, partial }: AttemptView): string {
+function whyWords(attempt: AttemptView): string {
+  const { failure, reason, failed_rank, phase, partial } = attempt;
+  if (attempt.started_at === null && attempt.verdict === null) return waitWords(attempt) || "–";
   const where = [failed_rank !== null && `rank ${failed_rank}`, phase && `in ${phase}`].filter(Boolean).join(" ");
   const words = [failure && CAUSE_WORDS[failure], reason, where, partial && `${partial.steps} steps before`];
   return words.filter(Boolean).join("; ") || "–";

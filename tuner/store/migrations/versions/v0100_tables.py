@@ -144,7 +144,7 @@ def upgrade() -> None:
         *_optional(sa.Text(), "job_id"),
         *_required(sa.Text(), "state"),
         *_optional(sa.Text(), "verdict"),
-        *_required(sa.Text(), "reason"),
+        *_required(sa.Text(), "reason", "wait"),
         *_optional(sa.Text(), "cause", "phase"),
         *_optional(sa.Integer(), "failed_rank"),
         *_optional(sa.JSON(), "avoid", "nodes", "failed_nodes"),

@@ -42,6 +42,7 @@ export function trial(number: number, plan: Partial<Plan> = {}, more: Partial<Tr
     attempts: 1,
     nodes: ["n1"],
     planned_at: "2026-01-01T00:00:00Z",
+    wait: "",
     submitted_at: null,
     started_at: null,
     finished_at: `2026-01-01T00:00:${String(number).padStart(2, "0")}Z`,

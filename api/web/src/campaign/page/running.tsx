@@ -4,7 +4,7 @@ import type { CampaignView, Expectation, TrialBrief } from "../../api/types";
 import { ago, gain, interval, probability, stepTime } from "../../format";
 import { href } from "../../router";
 import { Card, Chip } from "../../ui/basics";
-import { trialWord } from "../../words";
+import { trialWord, waitWords } from "../../words";
 
 const SECOND_MS = 1000;
 const MOST = 12;
@@ -44,6 +44,7 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
         <span class="mono">{trial.plan_key}</span>
         <span class="muted small">{ago(trial.started_at ?? trial.submitted_at ?? trial.planned_at)}</span>
       </div>
+      {trial.started_at === null && <p class="small">{waitWords(trial)}</p>}
       <p class="small">{whyChosen(trial)}</p>
     </li>
   );

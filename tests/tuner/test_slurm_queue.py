@@ -1,0 +1,128 @@
+"""Campaigns on the real Slurm that refuses or holds their jobs: they wait, say why, and lose no trial."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from slurm_lab import SlurmLab, wait_for
+
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.campaign.waiting import wait_text
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(180)]
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from meshtune.runners.report import report
+report([0.01 * int(sys.argv[2])] * 15)
+"""
+ROOT = Path(__file__).parents[2]
+
+
+def document(folder: Path, trials: int, **trial: float) -> dict[str, object]:
+    (folder / "train.py").write_text(SCRIPT)
+    return {
+        "name": "queue",
+        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
+        "cluster": {"preset": "local-cpu", "nodes": 1, "devices_per_node": 2},
+        "global_batch_size": 8,
+        "space": {"micro_batch_size": [1, 2, 4]},
+        "workload": {
+            "kind": "command",
+            "command": ["{python}", str(folder / "train.py"), str(ROOT), "{grad_accum_steps}", "{micro_batch_size}"],
+        },
+        "search": "grid",
+        "confirm": 0,
+        "trial": {"time_limit_s": 300, **trial},
+        "runner": {"kind": "slurm", "poll_s": 0.2, "partition": "one"},
+        "budget": {"trials": trials},
+    }
+
+
+@pytest.fixture
+def partition(slurm: SlurmLab) -> Iterator[SlurmLab]:
+    """The cluster, whose partition `one` the test may change."""
+    yield slurm
+    slurm.run("scontrol", "update", "PartitionName=one", "State=UP", "MaxTime=INFINITE")
+
+
+def test_a_campaign_waits_while_slurm_refuses_its_jobs_and_then_measures_them_all(partition, tmp_path):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document(tmp_path, trials=3)))
+    home = Home(tmp_path / "home")
+    told = (tmp_path / "told.txt").open("wb")
+    command = [sys.executable, "-m", "meshtune.tuner.cli", "run", "spec.yaml", "--home", str(home.root)]
+    run = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, cwd=tmp_path)
+    try:
+        wait_for(lambda: list(home.root.glob("campaigns/*/*-t0000-a1/result.json")), "the first trial does not end")
+        partition.run("scontrol", "update", "PartitionName=one", "MaxTime=1")
+        refused = re.compile(r"waiting: the runner refuses jobs: \S+ needs \d+ min, but partition one allows 1; tried")
+        wait_for(lambda: refused.search(" ".join((tmp_path / "told.txt").read_text().split())), "it does not say why")
+        with Store.open(home.database_url) as store:
+            (campaign,) = store.campaigns(limit=9)
+            waiting = store.trials(campaign.id)[-1]
+        assert (campaign.state, waiting.state) == (CampaignState.RUNNING, TrialState.PLANNED)
+        assert waiting.last.wait.startswith("the runner refuses jobs: ")
+        partition.run("scontrol", "update", "PartitionName=one", "MaxTime=INFINITE")
+        assert run.wait(90) == 0, (tmp_path / "told.txt").read_text()
+    finally:
+        run.kill()
+        run.wait()
+        told.close()
+    with Store.open(home.database_url) as store:
+        trials = store.trials(campaign.id)
+        assert store.campaign(campaign.id).state is CampaignState.COMPLETED
+    assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 3
+
+
+def test_a_held_job_says_who_holds_it_and_is_withdrawn_by_the_queue_limit(partition, tmp_path):
+    partition.run("scontrol", "update", "PartitionName=one", "State=DOWN")
+    home = Home(tmp_path)
+    with Store.open(home.database_url) as store:
+        service = Service(store, home)
+        id = service.create(document(tmp_path, trials=1, queue_limit_s=6.0)).id
+
+        def drive(until, complaint: str) -> None:
+            deadline = time.monotonic() + 60
+            while not until():
+                assert time.monotonic() < deadline, f"{complaint}: {store.campaign(id)}, {store.trials(id)}"
+                if not service.tick(id):
+                    time.sleep(0.1)
+
+        def waits() -> str:
+            return wait_text(store.trials(id)[0].last) if store.trials(id) else ""
+
+        drive(lambda: waits().endswith("PartitionDown"), "it does not say that the partition is down")
+        partition.run("scontrol", "hold", store.trials(id)[0].last.job_id)
+        partition.run("scontrol", "update", "PartitionName=one", "State=UP")
+        drive(
+            lambda: re.fullmatch(r"queued since .* UTC: .*JobHeld(Admin|User)", waits()), "it does not say who holds it"
+        )
+        drive(lambda: store.campaign(id).state is CampaignState.PAUSED, "it is not withdrawn")
+        reason = store.campaign(id).reason
+        assert re.fullmatch(
+            r"trial 0 waited longer than its queue limit of 6 s: .*JobHeld\w+; resume it to go on", reason
+        )
+        service.resume(id)
+        drive(lambda: store.campaign(id).state is CampaignState.COMPLETED, "it does not end")
+        (trial,) = store.trials(id)
+        service.close()
+    withdrawn, measured = trial.attempts
+    assert (withdrawn.outcome.verdict, withdrawn.outcome.cause) == (Verdict.CANCELLED, Cause.QUEUE_LIMIT)
+    assert (withdrawn.started_at, withdrawn.running_s) == (None, 0.0)
+    assert measured.outcome.verdict is Verdict.OK
+    assert {job: state for job, _, state in partition.jobs() if job == withdrawn.job_id} == {
+        withdrawn.job_id: "CANCELLED"
+    }

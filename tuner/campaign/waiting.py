@@ -1,0 +1,54 @@
+"""Jobs that wait in a queue: the runner's reason in one line, the queue limit, and the words for people.
+
+Pure, as `tuner.campaign.decide` is. What an attempt waits for is kept with it (`Attempt.wait`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from meshtune.runners.base import JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
+
+# Characters that are kept of why a job waits.
+MAX_WAIT = 500
+
+
+def wait_of(status: JobStatus) -> str:
+    """Why a queued job waits, as it is kept; empty where the runner does not say."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in status.reason)
+    return " ".join(printable.split())[:MAX_WAIT]
+
+
+def overdue_reason(campaign: Campaign, trial: Trial, at: float) -> str:
+    """Why to withdraw a trial that is queued; empty where it may wait longer.
+
+    A trial that is found cancelled, and for which this is not empty, was withdrawn by us: a service that was killed
+    does not remember it."""
+    limit_s, last = campaign.spec.trial.queue_limit_s, trial.last
+    if limit_s is None or last.submitted_at is None or trial.state is not TrialState.SUBMITTED:
+        return ""
+    why = f": {last.wait}" if last.wait else ""
+    return f"waited longer than its queue limit of {limit_s:g} s{why}" if at - last.submitted_at > limit_s else ""
+
+
+def withdrawn_reason(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """Why the campaign rests: a trial was withdrawn since it was set running. Empty where none was."""
+    for trial in trials:
+        outcome, ended = trial.outcome, trial.last.finished_at
+        if outcome is not None and outcome.cause is Cause.QUEUE_LIMIT and (ended or 0.0) > campaign.running_since:
+            return f"trial {trial.number} {outcome.reason}"
+    return ""
+
+
+def wait_text(attempt: Attempt) -> str:
+    """Why the attempt has not started, and since when; empty for one that has, or that was not sent and not refused."""
+    if attempt.state is TrialState.PLANNED:
+        return attempt.wait
+    if attempt.state is not TrialState.SUBMITTED or attempt.submitted_at is None:
+        return ""
+    since = datetime.fromtimestamp(attempt.submitted_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"queued since {since}{f': {attempt.wait}' if attempt.wait else ''}"
