@@ -4,10 +4,11 @@ Values in, intents out: no clock, no database, no runner. The service acts on th
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
 
 Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
-avoids nodes that failed under its trial, nodes that failed twice under anybody lately, and, for a plan that is measured
-once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops nodes that
-cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
-measurement: this saves steps, and the search learns nothing from slow plans.
+avoids nodes that failed under its trial, nodes that failed twice under anybody lately, nodes of another kind than the
+baseline's (`tuner.campaign.node_kinds`), and, for a plan that is measured once more, the nodes of its first run: a
+second run elsewhere tells the plan from the node. A runner drops nodes that cannot be avoided. With
+racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a measurement: this saves
+steps, and the search learns nothing from slow plans.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, measured_elsewhere, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
@@ -149,7 +151,7 @@ def decide(
     campaign may have in flight; no more plans are chosen, so that they are chosen when they can run. trials_left: how
     many trials its owner may plan just now. None: no limit.
     """
-    news = _news(trials, observations, now)
+    news = _news(campaign, trials, observations, now)
     if news:
         return news
     unfinished = [trial for trial in trials if not trial.state.final]
@@ -215,17 +217,23 @@ def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[In
     return [Close(CampaignState.COMPLETED, closing_reason(campaign, trials))]
 
 
-def _news(trials: Sequence[Trial], observations: Mapping[int, Observation], now: float) -> list[Intent]:
+def _news(
+    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation], now: float
+) -> list[Intent]:
     found: list[Intent] = []
     for trial in trials:
         seen = observations.get(trial.number)
         if seen is None or trial.state.final:
             continue
         if seen.outcome is not None:
-            status = seen.status
+            status, outcome, failed_nodes = seen.status, seen.outcome, seen.status.failed_nodes
             ended = now if status.finished_at is None else status.finished_at
-            known = (status.started_at, ended, status.nodes, status.failed_nodes, seen.running_s)
-            found.append(Finish(trial.number, seen.outcome, *known))
+            if outcome.measurement is not None and campaign.state is not CampaignState.CANCELLING:
+                attempts = campaign.spec.trial.attempts
+                elsewhere = measured_elsewhere(trials, trial, outcome.measurement, status.nodes, attempts)
+                outcome, failed_nodes = elsewhere or (outcome, failed_nodes)
+            known = (status.started_at, ended, status.nodes, failed_nodes, seen.running_s)
+            found.append(Finish(trial.number, outcome, *known))
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
             found.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
     return found
@@ -262,13 +270,20 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[in
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:
     """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, lately."""
     failed = {node for attempt in trial.attempts for node in attempt.failed_nodes}
-    return tuple(sorted(failed | excluded_nodes(trials, faults) | _first_nodes(trials, trial)))
+    of_other_kinds = nodes_of_other_kinds(trials)
+    return tuple(sorted(failed | excluded_nodes(trials, faults) | of_other_kinds | _first_nodes(trials, trial)))
 
 
 def excluded_nodes(trials: Sequence[Trial], faults: Mapping[str, int]) -> set[str]:
     """The nodes that every new attempt of the campaign keeps away from. faults: as above; the campaign's own failures
     count however long ago they were."""
-    own = Counter(node for trial in trials for attempt in trial.attempts for node in attempt.failed_nodes)
+    own = Counter(
+        node
+        for trial in trials
+        for attempt in trial.attempts
+        if not is_elsewhere(attempt)
+        for node in attempt.failed_nodes
+    )
     return {node for node in (*own, *faults) if max(own[node], faults.get(node, 0)) >= EXCLUDED_AT}
 
 
@@ -288,7 +303,7 @@ def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Tr
     if not campaign.spec.trial.racing or trial.origin is not Origin.SEARCH:
         return None
     tokens = trial.plan.global_batch_size * campaign.spec.model.seq_len
-    measured = [known.measurement for known in trials if known.measurement is not None]
+    measured = [known.measurement for known in comparable(trials) if known.measurement is not None]
     if not measured:
         return None
     best = max(measured, key=lambda measurement: measurement.tokens_per_s)

@@ -24,6 +24,7 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refu
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version
@@ -36,7 +37,7 @@ from meshtune.tuner.search.registry import LEARNS, create_search
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
-from meshtune.tuner.service.reading import Reading
+from meshtune.tuner.service.reading import Reading, read_outcome
 from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
 
 # Of more changes than this everything is read again.
@@ -236,10 +237,14 @@ class Session:
                 return None
             reading = None
         self.reading = reading or Reading(name)
-        outcome = self.reading.look(partial(self.workload.read, directory, status))
+        outcome = self.reading.look(partial(read_outcome, self.workload, directory, status, self._accelerators))
         if outcome is not None:
             self.reading = None
         return outcome
+
+    @property
+    def _accelerators(self) -> bool:
+        return self.campaign.spec.cluster.device.kind is not DeviceKind.CPU
 
     def _withdraw(self, trial: Trial, outcome: Outcome) -> None:
         """End an attempt that was not sent. A process that sent it before it could see this end is found out here; one
