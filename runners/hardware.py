@@ -173,7 +173,7 @@ def _shortens(name: str, uuid: str) -> bool:
 def parse_nvidia_csv(text: str) -> dict[str, HardwareKind]:
     """The devices of an answer to NVIDIA_ARGUMENTS, by index and by UUID. A line in another form is left out, a number
     that is none ("[N/A]") is unknown."""
-    devices = {}
+    devices: dict[str, HardwareKind] = {}
     columns = NVIDIA_QUERY.count(",")
     for line in text.splitlines()[:MAX_KINDS]:
         # Names have no commas.

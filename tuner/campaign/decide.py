@@ -6,9 +6,9 @@ may be lost by a crash at any moment and is simply decided again. Nothing here i
 Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
 avoids nodes that failed under its trial, nodes that failed twice under anybody lately, nodes of another kind than the
 baseline's (`tuner.campaign.node_kinds`), and, for a plan that is measured once more, the nodes of its first run: a
-second run elsewhere tells the plan from the node. A runner drops nodes that cannot be avoided. With
-racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a measurement: this saves
-steps, and the search learns nothing from slow plans.
+second run elsewhere tells the plan from the node. A runner drops nodes that cannot be avoided. With racing, off by
+default, a trial that is surely slower than the best ends as PRUNED, without a measurement: this saves steps, and the
+search learns nothing from slow plans.
 """
 
 from __future__ import annotations

@@ -105,6 +105,8 @@ def is_elsewhere(attempt: Attempt) -> bool:
 
 
 def _unlike_nodes(measured: Measurement, nodes: Sequence[str], reference: Reference) -> tuple[str, ...]:
-    """Of the job's nodes; a job may name others."""
-    unlike = {node for kind in unlike_kinds(measured.hardware, reference.hardware) for node in kind.nodes}
+    """Of the job's nodes; a job may name others, or none where all are alike."""
+    all_alike = nodes if len(measured.hardware) == 1 else ()
+    kinds = unlike_kinds(measured.hardware, reference.hardware)
+    unlike = {node for kind in kinds for node in kind.nodes or all_alike}
     return tuple(node for node in nodes if node in unlike)
