@@ -96,7 +96,7 @@ class Machine:
     troubles: deque[Exception] = field(default_factory=deque)
     largest: int = 10**6
     nodes: tuple[str, ...] = ()
-    kinds: Mapping[str, HardwareKind] = MappingProxyType({})
+    kinds: Mapping[str, HardwareKind] = field(default_factory=dict)
     closes: bool = False
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
