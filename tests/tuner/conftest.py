@@ -87,7 +87,8 @@ class FakeJob:
 class Machine:
     """The jobs and what they do. script: by job name. step_s: seconds of one step, by plan. troubles: what the next
     calls of the runner raise, one each. largest: jobs of more processes are invalid. nodes: a job gets the first one
-    that it need not avoid. kinds: their hardware, which a job tells in its result. closes: no job is taken any more. sent: how often each job started.
+    that it need not avoid. kinds: their hardware, which a job tells in its result. closes: no job is taken any more.
+    sent: how often each job started.
     """
 
     clock: Callable[[], float]

@@ -63,8 +63,7 @@ def test_a_trial_on_another_kind_than_the_baseline_is_lost_to_its_nodes(campaign
         Outcome(
             verdict=Verdict.LOST,
             cause=Cause.OTHER_HARDWARE,
-            reason="measured on NVIDIA A100-SXM4-80GB, the baseline on NVIDIA H100 80GB HBM3; n2 avoided from now on: "
-            "run again on NVIDIA H100 80GB HBM3",
+            reason=f"{NOTE}: to be run again without n2",
         ),
         *(None, 9.0, ("n2",), ("n2",)),
     )
@@ -75,19 +74,23 @@ def test_a_trial_on_another_kind_than_the_baseline_is_lost_to_its_nodes(campaign
     [
         ((H100,), ("n0",)),
         ((replace(H100, driver="535.1", nodes=("n9",)),), ("n9",)),
-        # Unknown, without nodes that could be avoided, and nodes that are not the job's.
+        # Unknown.
         ((), ("n2",)),
-        ((A100,), ()),
-        ((A100,), ("n7",)),
     ],
 )
-def test_a_measurement_counts_where_it_is_alike_unknown_or_could_not_be_elsewhere(
-    campaign, trials, make, hardware, nodes
-):
+def test_a_measurement_counts_where_it_is_alike_or_unknown(campaign, trials, make, hardware, nodes):
     measurement = make.measurement(1.0, hardware=hardware)
     running = make.trial(1, state=TrialState.RUNNING)
     (finish,) = decide(campaign(), [*trials(), running], {1: seen(measurement, *nodes)}, 9.0)
-    assert finish.outcome.measurement == measurement
+    assert finish.outcome == Outcome(verdict=Verdict.OK, measurement=measurement)
+
+
+@pytest.mark.parametrize("nodes", [(), ("n7",)])
+def test_without_nodes_that_could_be_avoided_a_measurement_stays_and_tells_its_hardware(campaign, trials, make, nodes):
+    running = make.trial(1, state=TrialState.RUNNING)
+    look = {1: seen(make.measurement(1.0, hardware=(A100,)), *nodes)}
+    (finish,) = decide(campaign(), [*trials(), running], look, 9.0)
+    assert (finish.outcome.verdict, finish.outcome.reason, finish.failed_nodes) == (Verdict.OK, NOTE, ())
 
 
 def test_of_a_mix_the_nodes_of_the_other_kind_are_avoided(campaign, trials, make):
@@ -95,7 +98,9 @@ def test_of_a_mix_the_nodes_of_the_other_kind_are_avoided(campaign, trials, make
     mix = make.measurement(1.0, hardware=(replace(H100, nodes=("n1",)), replace(A100, nodes=("n2", "n3"))))
     (finish,) = decide(campaign(), [*trials(), running], {1: seen(mix, "n1", "n2", "n3")}, 9.0)
     assert finish.failed_nodes == ("n2", "n3")
-    assert finish.outcome.reason.startswith("measured on NVIDIA H100 80GB HBM3 and NVIDIA A100-SXM4-80GB, the baseline")
+    assert finish.outcome.reason.startswith(
+        "measured on other hardware: NVIDIA H100 80GB HBM3 and NVIDIA A100-SXM4-80GB (base"
+    )
 
 
 def test_the_last_attempt_and_the_baseline_and_nodes_that_were_to_be_avoided_keep_their_measurement(
@@ -207,5 +212,6 @@ def test_a_campaign_that_finds_no_other_nodes_keeps_what_it_measured(lab):
     _, kept = lab.trials(id)
     # The second attempt was told to avoid the only node, so a third one would meet it too.
     assert [one.outcome.verdict for one in kept.attempts] == [Verdict.LOST, Verdict.OK]
+    assert (kept.outcome.reason, kept.last.failed_nodes) == (NOTE, ())
     (_, entry) = sorted(rank(lab.campaign(id), lab.store.pages.listed(id)), key=lambda one: one.trial.number)
     assert entry.other_hardware == NOTE

@@ -128,7 +128,7 @@ def test_a_trial_that_slurm_put_on_another_kind_of_nodes_is_run_again_on_the_bas
     assert kind.nodes == ("n0", "n1")
     first, second = trial.attempts
     assert (first.outcome.verdict, first.outcome.failure) == (Verdict.LOST, Cause.OTHER_HARDWARE)
-    assert "measured on NVIDIA A100-SXM4-80GB, the baseline on NVIDIA H100 80GB HBM3" in first.outcome.reason
+    assert "other hardware: NVIDIA A100-SXM4-80GB (baseline: NVIDIA H100 80GB HBM3)" in first.outcome.reason
     assert first.nodes == first.failed_nodes == second.avoid == ("n2", "n3")
     assert second.nodes == ("n0", "n1")
     assert second.outcome.measurement.hardware == (kind,)

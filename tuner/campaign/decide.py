@@ -22,7 +22,7 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, measured_elsewhere, nodes_of_other_kinds
+from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
@@ -228,10 +228,9 @@ def _news(
         if seen.outcome is not None:
             status, outcome, failed_nodes = seen.status, seen.outcome, seen.status.failed_nodes
             ended = now if status.finished_at is None else status.finished_at
-            if outcome.measurement is not None and campaign.state is not CampaignState.CANCELLING:
-                attempts = campaign.spec.trial.attempts
-                elsewhere = measured_elsewhere(trials, trial, outcome.measurement, status.nodes, attempts)
-                outcome, failed_nodes = elsewhere or (outcome, failed_nodes)
+            attempts = 0 if campaign.state is CampaignState.CANCELLING else campaign.spec.trial.attempts
+            outcome, unlike = judged(trials, trial, outcome, status.nodes, attempts)
+            failed_nodes = tuple(dict.fromkeys((*failed_nodes, *unlike)))
             known = (status.started_at, ended, status.nodes, failed_nodes, seen.running_s)
             found.append(Finish(trial.number, outcome, *known))
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:

@@ -50,23 +50,18 @@ def _reference(trial: Trial, whose: str) -> Reference | None:
     return Reference(hardware, whose) if hardware else None
 
 
-def measured_elsewhere(
-    trials: Sequence[Trial], trial: Trial, measured: Measurement, nodes: Sequence[str], attempts: int
-) -> tuple[Outcome, tuple[str, ...]] | None:
-    """The loss that a measurement of `trial` is taken for, and the nodes of another kind; None where it counts. nodes:
-    those that its job had. attempts: how many a trial has."""
-    reference = reference_of(trials)
-    if reference is None or trial.origin is Origin.BASELINE or len(trial.attempts) >= attempts:
-        return None
+def judged(
+    trials: Sequence[Trial], trial: Trial, outcome: Outcome, nodes: Sequence[str], attempts: int
+) -> tuple[Outcome, tuple[str, ...]]:
+    """The outcome of an attempt of `trial`, and the nodes of another kind that it is lost to; a measurement that stays
+    although it was made on other hardware says so. nodes: those that its job had. attempts: how many a trial has."""
+    measured, reference = outcome.measurement, reference_of(trials)
+    if measured is None or reference is None or not (note := reference.note(measured)):
+        return outcome, ()
     unlike = _unlike_nodes(measured, nodes, reference)
-    if not set(unlike) - set(trial.last.avoid):
-        return None
-    own, other = (
-        kinds_text(one, beside=two)
-        for one, two in ((measured.hardware, reference.hardware), (reference.hardware, measured.hardware))
-    )
-    whose = f"the {reference.whose}" if reference.whose == "baseline" else reference.whose
-    reason = f"measured on {own}, {whose} on {other}; {nodes_text(unlike)} avoided from now on: run again on {other}"
+    if len(trial.attempts) >= attempts or not set(unlike) - set(trial.last.avoid):
+        return replace(outcome, reason="; ".join(filter(None, (outcome.reason, note)))), ()
+    reason = f"{note}: to be run again without {nodes_text(unlike)}"
     return Outcome(verdict=Verdict.LOST, cause=Cause.OTHER_HARDWARE, reason=reason), unlike
 
 
