@@ -143,6 +143,9 @@ def test_nodes_of_other_kinds_are_avoided_by_all_and_are_no_faulty_ones(trials, 
     fresh = make.trial(3)
     assert nodes_to_avoid([trials()[0], kept, moved, fresh], fresh, {}) == ("n2", "n3")
     assert excluded_nodes([moved], {}) == set()
+    # Nor do second runs avoid the nodes of the first then, of which too few might be left.
+    again = make.trial(4, origin=Origin.CONFIRMATION, plan=moved.plan)
+    assert nodes_to_avoid([trials()[0], kept, moved, again], again, {}) == ("n2", "n3")
 
 
 def test_what_was_measured_elsewhere_is_ranked_told_and_never_recommended(campaign, trials):

@@ -269,8 +269,10 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[in
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:
     """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, lately."""
     failed = {node for attempt in trial.attempts for node in attempt.failed_nodes}
-    of_other_kinds = nodes_of_other_kinds(trials)
-    return tuple(sorted(failed | excluded_nodes(trials, faults) | of_other_kinds | _first_nodes(trials, trial)))
+    # A second run elsewhere is the least of these wishes, and a runner that finds too few nodes drops all of them: on a
+    # cluster of several kinds it would be measured on another one.
+    elsewhere = nodes_of_other_kinds(trials) or _first_nodes(trials, trial)
+    return tuple(sorted(failed | excluded_nodes(trials, faults) | elsewhere))
 
 
 def excluded_nodes(trials: Sequence[Trial], faults: Mapping[str, int]) -> set[str]:
