@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.job_files import list_entries
 from meshtune.runners.json_files import read_json_file
 from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import Checks
 
-RECORD = "hardware-"
 MAX_RECORD_BYTES = 64 << 10
 # What nvidia-smi is asked, in this order, and what rocm-smi is.
 NVIDIA_QUERY = "index,uuid,name,memory.total,clocks.max.sm,driver_version"
@@ -117,15 +115,15 @@ class HardwareRecord:
 
 def record_name(node: int) -> str:
     """The name of the file that the node of that number leaves."""
-    return f"{RECORD}{node}.json"
+    return f"hardware-{node}.json"
 
 
-def read_hardware(directory: Path, *, accelerators: bool, nodes: Sequence[str] = ()) -> Hardware:
-    """The kinds in the records of a job's folder; none where they are unknown. accelerators: the devices are GPUs, else
-    processors. nodes: the job's, as its runner names them, by number; a record's own name of its host counts where it
-    is one of them, or where the runner names none."""
+def read_hardware(directory: Path, count: int, *, accelerators: bool, nodes: Sequence[str] = ()) -> Hardware:
+    """The kinds in the records of a job's folder; none where they are unknown. count: of the job's nodes. accelerators:
+    the devices are GPUs, else processors. nodes: the job's, as its runner names them, by number; a record's own name of
+    its host counts where it is one of them, or where the runner names none."""
     found: dict[HardwareKind, list[str]] = {}
-    for number, record in _records(directory):
+    for number, record in _records(directory, count):
         named = nodes[number] if record.host not in nodes and number < len(nodes) else record.host
         for kind in _kinds(record, accelerators):
             at = found.setdefault(replace(kind, nodes=()), [])
@@ -133,15 +131,9 @@ def read_hardware(directory: Path, *, accelerators: bool, nodes: Sequence[str] =
     return tuple(replace(kind, nodes=tuple(at)) for kind, at in list(found.items())[:MAX_KINDS])
 
 
-def _records(directory: Path) -> Iterator[tuple[int, HardwareRecord]]:
+def _records(directory: Path, count: int) -> Iterator[tuple[int, HardwareRecord]]:
     """By the numbers of the nodes."""
-    numbers = list[int]()
-    with suppress(OSError):
-        names = list_entries(directory)
-        numbers = sorted(
-            int(found[1]) for name in names if (found := re.fullmatch(rf"{RECORD}(\d{{1,6}})\.json", name))
-        )
-    for number in numbers:
+    for number in range(count):
         with suppress(OSError, ValueError):
             yield number, read_json_file(HardwareRecord, directory / record_name(number), MAX_RECORD_BYTES)
 

@@ -126,11 +126,13 @@ class Gang:
         try:
             for rank in ranks:
                 self.alive[start_rank(self.spec, rank, meeting, entry, self.user)] = rank
-            for first in [rank for rank in self.alive.values() if rank % self.spec.processes_per_node == 0][:1]:
-                self.recorder = start_rank(self.spec, first, meeting, _record, self.user)
         except OSError:
             self.kill()
             raise
+        first = next((rank for rank in self.alive.values() if rank % self.spec.processes_per_node == 0), None)
+        if first is not None:
+            with suppress(OSError):  # the job does without
+                self.recorder = start_rank(self.spec, first, meeting, _record, self.user)
 
     def end(self, state: JobState, now: float) -> None:
         """Have it killed by the next step; the first reason to end it stays."""

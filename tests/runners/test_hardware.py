@@ -54,17 +54,18 @@ def leave(folder: Path, number: int, host: str = "n0", **said) -> None:
 def test_the_kinds_of_a_job_have_the_nodes_that_recorded_them(tmp_path):
     for number, (host, said) in enumerate([("n0", H100S), ("n1", A100S), ("n2", H100S)]):
         leave(tmp_path, number, host, nvidia=said)
-    found = read_hardware(tmp_path, accelerators=True, nodes=("n0", "n1", "n2"))
+    found = read_hardware(tmp_path, 3, accelerators=True, nodes=("n0", "n1", "n2"))
     assert found == (replace(H100, nodes=("n0", "n2")), replace(A100, nodes=("n1",)))
+    assert read_hardware(tmp_path, 1, accelerators=True) == (H100,)
     assert kinds_text(found) == "NVIDIA H100 80GB HBM3 and NVIDIA A100-SXM4-80GB"
 
 
 def test_a_node_is_named_as_its_runner_names_it(tmp_path):
     leave(tmp_path, 0, "gpu-a.site")
     leave(tmp_path, 1, "gpu-b.site")
-    (kind,) = read_hardware(tmp_path, accelerators=True, nodes=("10.0.0.7", "10.0.0.9"))
+    (kind,) = read_hardware(tmp_path, 3, accelerators=True, nodes=("10.0.0.7", "10.0.0.9"))
     assert kind.nodes == ("10.0.0.7", "10.0.0.9")
-    (kind,) = read_hardware(tmp_path, accelerators=True)
+    (kind,) = read_hardware(tmp_path, 3, accelerators=True)
     assert kind.nodes == ("gpu-a.site", "gpu-b.site")
 
 
@@ -85,7 +86,7 @@ def test_a_node_is_named_as_its_runner_names_it(tmp_path):
 )
 def test_only_the_devices_that_the_job_was_given_count(tmp_path, visible, found):
     leave(tmp_path, 0, nvidia=MIXED, visible=visible)
-    assert read_hardware(tmp_path, accelerators=True) == found
+    assert read_hardware(tmp_path, 3, accelerators=True) == found
 
 
 @pytest.mark.parametrize(
@@ -105,8 +106,8 @@ def test_only_the_devices_that_the_job_was_given_count(tmp_path, visible, found)
 def test_what_a_record_says_wrongly_is_unknown_and_no_error(tmp_path, text):
     (tmp_path / record_name(0)).write_text(text)
     (tmp_path / record_name(1)).symlink_to("/dev/zero")
-    assert read_hardware(tmp_path, accelerators=True) == ()
-    assert read_hardware(tmp_path / "gone", accelerators=True) == ()
+    assert read_hardware(tmp_path, 3, accelerators=True) == ()
+    assert read_hardware(tmp_path / "gone", 3, accelerators=True) == ()
 
 
 def test_numbers_that_a_driver_does_not_tell_are_unknown():
@@ -169,8 +170,8 @@ def test_a_tool_that_fails_leaves_the_device_unknown_and_the_processor_known(tmp
     for name, value in tool(tmp_path / "bin", "nvidia-smi", script).items():
         monkeypatch.setenv(name, value)
     leave_record(tmp_path, {"NODE_RANK": "0"})
-    assert read_hardware(tmp_path, accelerators=True) == ()
-    assert read_hardware(tmp_path, accelerators=False)[0].device == processor().device
+    assert read_hardware(tmp_path, 3, accelerators=True) == ()
+    assert read_hardware(tmp_path, 3, accelerators=False)[0].device == processor().device
 
 
 def test_a_job_leaves_the_record_of_its_devices_whoever_runs_it(lab):
@@ -181,10 +182,10 @@ def test_a_job_leaves_the_record_of_its_devices_whoever_runs_it(lab):
     assert ended.state is JobState.SUCCEEDED
     folder = lab.folder / "work" / "recorded"
     assert [path.name for path in folder.glob("hardware-*")] == [record_name(0)]
-    (kind,) = read_hardware(folder, accelerators=True, nodes=ended.nodes)
+    (kind,) = read_hardware(folder, 3, accelerators=True, nodes=ended.nodes)
     assert (kind.device, kind.driver) == (A100.device, "550.54.15")
     assert kind.nodes == (ended.nodes or (os.uname().nodename,))
-    assert read_hardware(folder, accelerators=False)[0].device == processor().device
+    assert read_hardware(folder, 3, accelerators=False)[0].device == processor().device
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_a_tool_that_hangs_keeps_no_job_and_dies_with_it(local, tmp_path):
     ended = local.wait(local.submit("hanging", f"while ! test -s {tmp_path}/tool; do sleep 0.05; done", env=answer))
     assert ended.state is JobState.SUCCEEDED
     assert ended.elapsed_s < 20
-    assert read_hardware(tmp_path / "work" / "hanging", accelerators=True) == ()
+    assert read_hardware(tmp_path / "work" / "hanging", 3, accelerators=True) == ()
     assert not alive(int((tmp_path / "tool").read_text()))
 
 

@@ -24,7 +24,6 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refu
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version
@@ -237,14 +236,11 @@ class Session:
                 return None
             reading = None
         self.reading = reading or Reading(name)
-        outcome = self.reading.look(partial(read_outcome, self.workload, directory, status, self._accelerators))
+        cluster = self.campaign.spec.cluster
+        outcome = self.reading.look(partial(read_outcome, self.workload, directory, status, cluster))
         if outcome is not None:
             self.reading = None
         return outcome
-
-    @property
-    def _accelerators(self) -> bool:
-        return self.campaign.spec.cluster.device.kind is not DeviceKind.CPU
 
     def _withdraw(self, trial: Trial, outcome: Outcome) -> None:
         """End an attempt that was not sent. A process that sent it before it could see this end is found out here; one
