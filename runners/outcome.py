@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.hardware import MAX_KINDS, Hardware
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import JOB_LIMITS, read_json_value
 from meshtune.runners.measuring import Interval, median_interval
@@ -101,7 +102,8 @@ class Measurement:
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
     (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
     software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown. attention_kernels:
-    which ones ran ("flash", "math" ...); empty where unknown.
+    which ones ran ("flash", "math" ...); empty where unknown. hardware: the kinds of devices of the job, each
+    once; empty where unknown.
 
     stored_summary: in lists of many trials, what the store read in place of the steps, the ranks and the profile, which
     are empty then; None for every other measurement, whose summary is computed from them.
@@ -119,6 +121,7 @@ class Measurement:
     profile: Profile | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     attention_kernels: tuple[str, ...] = ()
+    hardware: Hardware = ()
     stored_summary: MeasurementSummary | None = None
 
     def __post_init__(self) -> None:
@@ -138,6 +141,8 @@ class Measurement:
                 checks.require(False, name, f"must be positive and finite, not {flops}")
         if self.tokens_per_step < 1 or self.devices < 1:
             checks.at_least(1, tokens_per_step=self.tokens_per_step, devices=self.devices)
+        if len(self.hardware) > MAX_KINDS:
+            checks.require(False, "hardware", f"must name at most {MAX_KINDS} kinds, not {len(self.hardware)}")
         checks.done()
 
     @cached_property

@@ -10,6 +10,7 @@ from math import isfinite
 from typing_extensions import TypeAliasType
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.plan import Plan
@@ -45,7 +46,8 @@ class MeasurementView:
     """A measurement: raw numbers, and the median with its 95 % interval.
 
     mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
-    attention_kernels: which ones ran; empty where unknown.
+    attention_kernels: which ones ran; empty where unknown. hardware: the kinds of devices that it ran on, with their
+    nodes; empty where unknown.
     """
 
     step_times_s: tuple[float, ...]
@@ -61,6 +63,7 @@ class MeasurementView:
     peak_held_bytes: tuple[int, ...]
     first_losses: tuple[float, ...]
     attention_kernels: tuple[str, ...]
+    hardware: tuple[HardwareKind, ...]
     profile: ProfileView | None
 
 

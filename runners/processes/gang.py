@@ -22,6 +22,7 @@ from typing import NoReturn
 from zlib import crc32
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.processes.hardware_record import leave_record
 from meshtune.runners.processes.job_user import JobUser
 
 # What `python -m MODULE` would run, as a function of the arguments after it.
@@ -33,6 +34,8 @@ FIRST_PORT, PORTS = 20_000, 12_000
 PERIOD_S = 0.02
 # After a rank's death its peers get this long to write down what they saw; then they are killed.
 GRACE_S = 0.5
+# How long the end of a job's ranks waits for the record of its node's hardware, where they were faster.
+RECORD_WAIT_S = 0.1
 # Names the job in the environment of its ranks, which every program they start inherits.
 JOB_MARK = "MESHTUNE_JOB"
 # A process that forks faster than it is found escapes one look at all processes, but not many; and one with much memory
@@ -114,15 +117,22 @@ class Gang:
     killed: bool = False
     # As whom they run, None: as we do.
     user: JobUser | None = None
+    # The process that records this node's hardware beside the ranks; None: it has ended.
+    recorder: int | None = None
 
     def start(self, ranks: Iterable[int], meeting: Meeting, entry: Entry | None) -> None:
-        """Start these ranks. entry: as for `start_rank`. Raises OSError, and then none is left."""
+        """Start these ranks, and beside them, once on each node, the record of its hardware. entry: as for
+        `start_rank`. Raises OSError, and then none is left."""
         try:
             for rank in ranks:
                 self.alive[start_rank(self.spec, rank, meeting, entry, self.user)] = rank
         except OSError:
             self.kill()
             raise
+        first = next((rank for rank in self.alive.values() if rank % self.spec.processes_per_node == 0), None)
+        if first is not None:
+            with suppress(OSError):  # the job does without
+                self.recorder = start_rank(self.spec, first, meeting, _record, self.user)
 
     def end(self, state: JobState, now: float) -> None:
         """Have it killed by the next step; the first reason to end it stays."""
@@ -148,6 +158,8 @@ class Gang:
             self.killed = True
             for pid in self.alive:
                 kill_tree(pid)
+        if not self.alive:
+            self._end_recorder(0.0 if self.killed or self.death is not None else RECORD_WAIT_S)
 
     def kill(self) -> None:
         """Kill it now and wait for its end."""
@@ -156,6 +168,19 @@ class Gang:
         for pid in self.alive:
             os.waitpid(pid, 0)
         self.alive.clear()
+        self._end_recorder(0.0)
+
+    def _end_recorder(self, wait_s: float) -> None:
+        """Let it end by itself for so long."""
+        if self.recorder is None:
+            return
+        end = time.monotonic() + wait_s
+        while not (ended := os.waitpid(self.recorder, os.WNOHANG)[0]) and time.monotonic() < end:
+            time.sleep(PERIOD_S / 4)
+        if not ended:
+            kill_tree(self.recorder)
+            os.waitpid(self.recorder, 0)
+        self.recorder = None
 
     @property
     def death(self) -> tuple[int, int] | None:
@@ -209,6 +234,12 @@ def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None, 
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _record(_: list[str]) -> int:
+    with suppress(Exception):  # the log is the job's
+        leave_record(Path.cwd(), os.environ)
+    return 0
 
 
 def _exec(command: tuple[str, ...]) -> NoReturn:

@@ -14,6 +14,7 @@ from math import exp
 import numpy as np
 
 from meshtune.runners.base import JobState
+from meshtune.runners.hardware import MAX_TEXT, HardwareKind
 from meshtune.runners.measuring import is_surely_slower
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
@@ -122,7 +123,7 @@ def _out_of_memory(job: SimulatedJob, true: Truth) -> Ending:
 def _measured(
     job: SimulatedJob, true: Truth, time_limit_s: float, conditions: Conditions, rng: np.random.Generator
 ) -> Ending:
-    noise = conditions.noise
+    noise, device = conditions.noise, job.cluster.device
     run_s = true.step_s * exp(noise * rng.standard_normal())
     warmup = [run_s * FIRST_STEP_FACTOR, *(run_s for _ in range(WARMUP_STEPS - 1))]
     steps: list[float] = []
@@ -144,6 +145,7 @@ def _measured(
         profile=None if pruned else _profile(true, run_s),
         # Another seed is another cluster, which measurements must tell apart as they do real software.
         software={"hidden cluster": str(conditions.seed)},
+        hardware=(HardwareKind(device=device.name[:MAX_TEXT], memory_bytes=device.memory_bytes, driver="simulated"),),
     )
     if pruned:
         outcome = Outcome(verdict=Verdict.PRUNED, partial=measurement, reason=SIMULATED)

@@ -34,6 +34,7 @@ VERDICTS: Mapping[Cause, Verdict] = {
     Cause.NODE_FAULT: Verdict.LOST,
     Cause.STORAGE: Verdict.LOST,
     Cause.PREEMPTION: Verdict.LOST,
+    Cause.OTHER_HARDWARE: Verdict.LOST,
     Cause.TIME_LIMIT: Verdict.TIMED_OUT,
     Cause.USER_BUG: Verdict.CRASHED,
     Cause.CRASH: Verdict.CRASHED,

@@ -10,6 +10,7 @@ from math import inf, nan
 
 import pytest
 
+from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import (
     RESULT_FILE,
     Measurement,
@@ -161,6 +162,7 @@ FULL = Measurement(
     peak_held_bytes=(20, 21),
     profile=PROFILE,
     attention_kernels=("flash",),
+    hardware=(HardwareKind(device="H100", memory_bytes=2**36, clock_mhz=1980, driver="550.1", nodes=("n1",)),),
 )
 
 

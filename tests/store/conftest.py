@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from postgres_lab import PostgresLab
 
+from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
@@ -155,6 +156,10 @@ class Make:
                 first_losses=(10.5, 1 / 3),
                 peak_memory_bytes=(10**11, 10**11 + 1),
                 attention_kernels=("flash", "math"),
+                hardware=(
+                    HardwareKind(device="H100", memory_bytes=2**36, clock_mhz=1980, driver="550.1", nodes=("n1", "n2")),
+                    HardwareKind(device="A100", nodes=("n3",)),
+                ),
             ),
         )
 

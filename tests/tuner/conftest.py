@@ -22,6 +22,7 @@ from new_stores import migrations_run_once
 from meshtune.runners import registry
 from meshtune.runners.base import JobSpec, JobState, JobStatus, NoTimeLeft, Refused
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.workloads.base import Workload, outcome_from_result, outcome_without_result
 from meshtune.search_spaces.checks import InvalidValue, Problem
@@ -87,7 +88,8 @@ class FakeJob:
 class Machine:
     """The jobs and what they do. script: by job name. step_s: seconds of one step, by plan. troubles: what the next
     calls of the runner raise, one each. largest: jobs of more processes are refused. nodes: a job gets the first one
-    that it need not avoid. closes: no job is taken any more. sent: how often each job started.
+    that it need not avoid. kinds: their hardware, which a job tells in its result. closes: no job is taken any more.
+    sent: how often each job started.
     """
 
     clock: Callable[[], float]
@@ -96,6 +98,7 @@ class Machine:
     troubles: deque[Exception] = field(default_factory=deque)
     largest: int = 10**6
     nodes: tuple[str, ...] = ()
+    kinds: Mapping[str, HardwareKind] = field(default_factory=dict)
     closes: bool = False
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
@@ -118,6 +121,7 @@ class Machine:
                 tokens_per_step=128 * job.plan.global_batch_size,
                 devices=job.spec.processes,
                 peak_memory_bytes=(2**30,) * job.spec.processes,
+                hardware=tuple(replace(self.kinds[node], nodes=(node,)) for node in job.nodes if node in self.kinds),
             )
             write_result(directory, Outcome(verdict=Verdict.OK, measurement=measurement))
         elif job.behaviour.kind == "oom":

@@ -4,10 +4,11 @@ Values in, intents out: no clock, no database, no runner. The service acts on th
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
 
 Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
-avoids nodes that failed under its trial, nodes that failed twice under anybody lately, and, for a plan that is measured
-once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops nodes that
-cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
-measurement: this saves steps, and the search learns nothing from slow plans.
+avoids nodes that failed under its trial, nodes that failed twice under anybody lately, nodes of another kind than the
+baseline's (`tuner.campaign.node_kinds`), and, for a plan that is measured once more, the nodes of its first run: a
+second run elsewhere tells the plan from the node. A runner drops nodes that cannot be avoided. With racing, off by
+default, a trial that is surely slower than the best ends as PRUNED, without a measurement: this saves steps, and the
+search learns nothing from slow plans.
 
 A job that waits longer than the spec's queue limit is withdrawn, and the campaign pauses: the next job would wait in
 the same queue. Resumed, it sends the trial again. Neither such an end nor a preemption says anything of the plan.
@@ -25,6 +26,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
@@ -251,10 +253,14 @@ def _news(
         if seen.outcome is not None:
             status = seen.status
             ended = now if status.finished_at is None else status.finished_at
-            known = (status.started_at, ended, status.nodes, status.failed_nodes, seen.running_s)
-            late = overdue_reason(campaign, trial, now) if seen.outcome.verdict is Verdict.CANCELLED else ""
-            withdrawn = replace(seen.outcome, reason=late, cause=Cause.QUEUE_LIMIT) if late else seen.outcome
-            found.append(Finish(trial.number, withdrawn, *known))
+            outcome, failed_nodes = seen.outcome, status.failed_nodes
+            if outcome.verdict is Verdict.CANCELLED and (late := overdue_reason(campaign, trial, now)):
+                outcome = replace(outcome, reason=late, cause=Cause.QUEUE_LIMIT)
+            attempts = 0 if campaign.state is CampaignState.CANCELLING else campaign.spec.trial.attempts
+            outcome, unlike = judged(trials, trial, outcome, status.nodes, attempts)
+            failed_nodes = tuple(dict.fromkeys((*failed_nodes, *unlike)))
+            known = (status.started_at, ended, status.nodes, failed_nodes, seen.running_s)
+            found.append(Finish(trial.number, outcome, *known))
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
             found.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
     return found
@@ -314,13 +320,22 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[in
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:
     """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, lately."""
     failed = {node for attempt in trial.attempts for node in attempt.failed_nodes}
-    return tuple(sorted(failed | excluded_nodes(trials, faults) | _first_nodes(trials, trial)))
+    # A second run elsewhere is the least of these wishes, and a runner that finds too few nodes drops all of them: on a
+    # cluster of several kinds it would be measured on another one.
+    elsewhere = nodes_of_other_kinds(trials) or _first_nodes(trials, trial)
+    return tuple(sorted(failed | excluded_nodes(trials, faults) | elsewhere))
 
 
 def excluded_nodes(trials: Sequence[Trial], faults: Mapping[str, int]) -> set[str]:
     """The nodes that every new attempt of the campaign keeps away from. faults: as above; the campaign's own failures
     count however long ago they were."""
-    own = Counter(node for trial in trials for attempt in trial.attempts for node in attempt.failed_nodes)
+    own = Counter(
+        node
+        for trial in trials
+        for attempt in trial.attempts
+        if not is_elsewhere(attempt)
+        for node in attempt.failed_nodes
+    )
     return {node for node in (*own, *faults) if max(own[node], faults.get(node, 0)) >= EXCLUDED_AT}
 
 
@@ -340,7 +355,7 @@ def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Tr
     if not campaign.spec.trial.racing or trial.origin is not Origin.SEARCH:
         return None
     tokens = trial.plan.global_batch_size * campaign.spec.model.seq_len
-    measured = [known.measurement for known in trials if known.measurement is not None]
+    measured = [known.measurement for known in comparable(trials) if known.measurement is not None]
     if not measured:
         return None
     best = max(measured, key=lambda measurement: measurement.tokens_per_s)

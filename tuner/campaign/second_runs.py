@@ -20,6 +20,7 @@ from math import exp, inf, log, sqrt
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.loss_check import check_losses, loss_tolerance
+from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.objective import Yardstick
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.student import two_sided_quantile
@@ -151,10 +152,10 @@ def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
 
 
 def cells_of(trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
-    """The speeds of all second runs that were measured."""
+    """The speeds of all second runs that were measured, on the campaign's hardware. trials: all of them."""
     return {
         (trial.plan, trial.round): log(trial.measurement.tokens_per_s)
-        for trial in trials
+        for trial in comparable(trials)
         if trial.origin is Origin.CONFIRMATION and trial.measurement is not None
     }
 

@@ -167,13 +167,18 @@ class Trial:
     def measurement(self) -> Measurement | None:
         return None if self.last.outcome is None else self.last.outcome.measurement
 
-    def may_retry(self, attempts: int) -> bool:
-        """Whether one more attempt may follow. attempts: of the spec; those that were preempted, or withdrawn from a
-        queue, count against MAX_ATTEMPTS alone."""
+    @property
+    def counted_attempts(self) -> int:
+        """Those that count against the spec's: all but those that were preempted, or withdrawn from a queue."""
         ends = [attempt.outcome for attempt in self.attempts]
-        if ends[-1] is None or not ends[-1].retryable or len(ends) >= max(MAX_ATTEMPTS, attempts):
+        return sum(end is None or end.cause not in _UNCOUNTED for end in ends)
+
+    def may_retry(self, attempts: int) -> bool:
+        """Whether one more attempt may follow. attempts: of the spec; what does not count against them counts against
+        MAX_ATTEMPTS."""
+        if self.outcome is None or not self.outcome.retryable:
             return False
-        return sum(end is not None and end.cause not in _UNCOUNTED for end in ends) < attempts
+        return len(self.attempts) < max(MAX_ATTEMPTS, attempts) and self.counted_attempts < attempts
 
 
 def job_name(campaign_id: str, trial_number: int, attempt_number: int) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from meshtune.runners.hardware import kinds_text, same_hardware
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.node_kinds import reference_of
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
@@ -23,7 +25,8 @@ from meshtune.tuner.results.ranking import rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best measured trial of a campaign, by the campaign's own objective. tokens_per_s: of all its devices."""
+    """The best trial of a campaign that was measured on its baseline's hardware, by the campaign's own objective.
+    tokens_per_s: of all its devices."""
 
     trial: int
     plan_key: str
@@ -99,15 +102,14 @@ def compare(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
     return Comparison(
         objective=base.spec.objective,
         campaigns=tuple(compared),
-        notes=(*_differences(campaigns, base), *notes),
+        notes=(*_differences(campaigns, base), *_hardware_notes(entries), *notes),
     )
 
 
 def _best(campaign: Campaign, trials: Sequence[Trial]) -> Best | None:
-    ranking = rank(campaign, trials)
-    if not ranking:
+    first = next((entry for entry in rank(campaign, trials) if not entry.other_hardware), None)
+    if first is None:
         return None
-    first = ranking[0]
     return Best(
         trial=first.trial.number,
         plan_key=first.trial.plan.key,
@@ -167,6 +169,17 @@ _ALIKE: Sequence[tuple[str, Callable[[CampaignSpec], object]]] = (
     ("objective", lambda spec: str(spec.objective)),
     ("global batch", lambda spec: spec.global_batch_size or "free"),
 )
+
+
+def _hardware_notes(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> list[str]:
+    """Sentences on campaigns that were measured on other hardware than the first one whose hardware is known."""
+    known = [(campaign, found) for campaign, trials in entries if (found := reference_of(trials)) is not None]
+    return [
+        f"{one.id} was measured on {kinds_text(own.hardware, beside=base.hardware)}, "
+        f"{known[0][0].id} on {kinds_text(base.hardware, beside=own.hardware)}"
+        for one, own in known[1:]
+        if not same_hardware(own.hardware, (base := known[0][1]).hardware)
+    ]
 
 
 def _differences(campaigns: Sequence[Campaign], base: Campaign) -> list[str]:

@@ -22,6 +22,7 @@ from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.loss_check import LossCheck, check_losses, loss_tolerance
+from meshtune.tuner.campaign.node_kinds import Reference, comparable, reference_of
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import Cells, RunVariance, cells_of, paired_gain, run_variance
 from meshtune.tuner.campaign.spec import workload_of
@@ -54,7 +55,8 @@ class Confirmation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
     """The facts that all entries of a ranking are compared by. base: the runs of the baseline; None where it was not
-    measured. cells: of the second runs. tolerance: of losses. device_bytes: memory of a device."""
+    measured. cells: of the second runs. tolerance: of losses. device_bytes: memory of a device.
+    reference: the hardware that measurements are compared on; None where it is unknown."""
 
     yardstick: Yardstick
     base: _Runs | None
@@ -62,6 +64,7 @@ class _Ground:
     variance: RunVariance | None
     tolerance: float
     device_bytes: int
+    reference: Reference | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +236,12 @@ class Ranked:
         return self.training is not None and self.training.equal is False
 
     @property
+    def other_hardware(self) -> str:
+        """How the hardware that it was measured on differs from the baseline's, for people; empty where it does not, as
+        far as both are known."""
+        return _note(self.ground.reference, self.measured_by)
+
+    @property
     def trains_as_baseline(self) -> Literal[True] | str | None:
         """True, or a sentence about the difference; None where there is nothing to compare."""
         if self.training is None or self.training.equal is None:
@@ -242,16 +251,16 @@ class Ranked:
     @property
     def usable(self) -> bool:
         """False for what is ranked and never recommended."""
-        return not self.trains_otherwise and not self.failed_again
+        return not self.trains_otherwise and not self.failed_again and not self.other_hardware
 
 
 def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     """Every measured plan, the best first; equal ones in the order of their numbers."""
-    spec, yardstick = campaign.spec, yardstick_of(campaign.spec)
+    spec, yardstick, reference = campaign.spec, yardstick_of(campaign.spec), reference_of(trials)
     ended = [trial for trial in trials if trial.state.final]
     again: dict[Plan, list[Trial]] = defaultdict(list)
-    for trial in sorted(ended, key=lambda trial: trial.round):
-        if trial.origin is Origin.CONFIRMATION:
+    for trial in sorted(comparable(trials), key=lambda trial: trial.round):
+        if trial.state.final and trial.origin is Origin.CONFIRMATION:
             again[trial.plan].append(trial)
     runs = [
         _Runs(first=trial, again=tuple(again.get(trial.plan, ())))
@@ -261,8 +270,10 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     sign = -1 if yardstick.objective.smaller_is_better else 1
     runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.first.number))
     base = next((one for one in runs if one.first.origin is Origin.BASELINE), None)
-    cells = cells_of(ended)
-    first = {one.first.plan: log(_measurement(one.first).tokens_per_s) for one in runs}
+    cells = cells_of(trials)
+    first = {
+        one.first.plan: log(_measurement(one.first).tokens_per_s) for one in runs if not _note(reference, one.first)
+    }
     ground = _Ground(
         yardstick=yardstick,
         base=base,
@@ -270,8 +281,13 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         variance=run_variance(first, cells, None if base is None else base.first.plan),
         tolerance=loss_tolerance(workload_of(spec).dtype),
         device_bytes=spec.cluster.device.memory_bytes,
+        reference=reference,
     )
     return [Ranked(rank=place, runs=one, ground=ground) for place, one in enumerate(runs, start=1)]
+
+
+def _note(reference: Reference | None, trial: Trial) -> str:
+    return "" if reference is None else reference.note(_measurement(trial))
 
 
 def _measurement(trial: Trial) -> Measurement:

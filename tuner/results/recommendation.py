@@ -2,7 +2,7 @@
 
 As soon as some plan was measured again, only such plans are recommended, and they are compared by their second runs.
 What failed the second time is ranked and never recommended; nor is what does not train as the baseline does, by its
-first losses: its speed is that of another computation.
+first losses: its speed is that of another computation. Nor what was measured on other hardware than the baseline.
 """
 
 from __future__ import annotations
@@ -102,10 +102,12 @@ def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: boo
     but = "" if choice is None else "ranks above it, but "
     failed = [entry for entry in above if entry.failed_again]
     otherwise = [entry for entry in above if entry.trains_otherwise]
+    elsewhere = [entry for entry in above if entry.other_hardware]
     once = [entry for entry in above if twice and entry.usable and not entry.confirmed]
     return [
         *_likewise(failed, but + _failure(failed[0]) if failed else ""),
         *_likewise(otherwise, f"{but}{otherwise[0].training}" if otherwise else ""),
+        *_likewise(elsewhere, f"{but}was {elsewhere[0].other_hardware}" if elsewhere else ""),
         *_likewise(once, f"{but}was measured only once"),
     ]
 

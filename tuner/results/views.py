@@ -54,7 +54,8 @@ class RankedView:
     peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
     null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
     step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
-    differ from the baseline's; null where there is nothing to compare. measured_again: what all the numbers come from
+    differ from the baseline's; null where there is nothing to compare. other_hardware: how the hardware that it was
+    measured on differs from the baseline's; empty where it does not. measured_again: what all the numbers come from
     where it measured something; null where nobody tried. measured_with: the program that the numbers are of.
     """
 
@@ -76,6 +77,7 @@ class RankedView:
     first_losses: tuple[float, ...]
     gain_over_baseline: Estimate | None
     trains_as_baseline: Literal[True] | str | None
+    other_hardware: str
     measured_again: MeasuredAgainView | None
     measured_with: MeasuredWith
 

@@ -8,15 +8,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 
-from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.base import JobStatus, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.hardware import read_hardware
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.workloads.base import Workload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # How long one look waits, and for how long in all a job's files are tried.
 LOOK_S = 0.5
 GIVE_UP_S = 300.0
+
+
+def read_outcome(workload: Workload, directory: Path, status: JobStatus, cluster: ClusterSpec) -> Outcome:
+    """What became of an ended job, a measurement with the hardware that the job's nodes recorded; what its result
+    says of that counts where they did not. cluster: the job's. Raises as `Workload.read`."""
+    outcome = workload.read(directory, status)
+    if outcome.measurement is None:
+        return outcome
+    accelerators = cluster.device.kind is not DeviceKind.CPU
+    hardware = read_hardware(directory, cluster.nodes, accelerators=accelerators, nodes=status.nodes)
+    return replace(outcome, measurement=replace(outcome.measurement, hardware=hardware)) if hardware else outcome
 
 
 class Reading:

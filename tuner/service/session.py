@@ -38,7 +38,7 @@ from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, lea
 from meshtune.tuner.service.answers import Answers, WatchedRunner
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
-from meshtune.tuner.service.reading import Reading
+from meshtune.tuner.service.reading import Reading, read_outcome
 from meshtune.tuner.service.refusal import Refusal
 from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
 
@@ -241,7 +241,8 @@ class Session:
                 return None
             reading = None
         self.reading = reading or Reading(name)
-        outcome = self.reading.look(partial(self.workload.read, directory, status))
+        cluster = self.campaign.spec.cluster
+        outcome = self.reading.look(partial(read_outcome, self.workload, directory, status, cluster))
         if outcome is not None:
             self.reading = None
         return outcome
@@ -263,8 +264,8 @@ class Sessions:
     """The sessions, by campaign. A campaign may be held and not opened yet. clock, timer: see `Session`. answers: of
     their runners.
 
-    `get` and `queued` may be called from any thread; `open`, `release` and `drop` from the one that ticks the campaign; `close` when
-    nobody ticks what it closes.
+    `get` and `queued` may be called from any thread; `open`, `release` and `drop` from the one that ticks the campaign;
+    `close` when nobody ticks what it closes.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.decide import FAULTS_S, Observation, decide, incumbent_step_time_s, nodes_to_avoid
+from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import ADVICE, search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
@@ -203,7 +204,7 @@ class Ticker:
         session.learn_from_others(self.clock())
         try:
             with self.metrics.ask_s.time():
-                proposal = propose(session.search, session.task, campaign.spec, trials, n)
+                proposal = propose(session.search, session.task, campaign.spec, comparable(trials), n)
         except SearchError as error:
             if ended < len(trials):
                 session.stuck_at = ended

@@ -17,6 +17,7 @@ from sqlalchemy import JSON, Row, literal, null
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.hardware import Hardware, HardwareKind
 from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -52,7 +53,7 @@ LISTED_COLUMNS = (
     *(column for column in attempts.c if column.name not in ("partial", "log_tail")),
     null().label("partial"),
     literal("").label("log_tail"),
-    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, "first_losses")),
+    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, "first_losses", "hardware")),
 )
 # Fields that are lists in JSON columns of the same name; NULL for none.
 _NODES = ("avoid", "nodes", "failed_nodes")
@@ -194,6 +195,7 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
         "software": dict(measurement.software),
         "attention_kernels": list(measurement.attention_kernels),
+        "hardware": [asdict(kind) for kind in measurement.hardware],
     }
 
 
@@ -218,6 +220,7 @@ def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
         profile=None if row["profile"] is None else read_value(Profile, row["profile"]),
         software=row["software"],
         attention_kernels=tuple(row["attention_kernels"]),
+        hardware=_hardware(row),
     )
 
 
@@ -229,8 +232,13 @@ def listed_measurement_of(row: Mapping[str, Any]) -> Measurement | None:
         **{name: row[name] for name in _OF_MEASUREMENT},
         step_times_s=(),
         first_losses=tuple(map(float, row["first_losses"])),
+        hardware=_hardware(row),
         stored_summary=MeasurementSummary(**{name: row[name] for name in _OF_SUMMARY}),
     )
+
+
+def _hardware(row: Mapping[str, Any]) -> Hardware:
+    return tuple(HardwareKind(**{**kind, "nodes": tuple(kind["nodes"])}) for kind in row["hardware"])
 
 
 def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:

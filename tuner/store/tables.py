@@ -180,6 +180,7 @@ measurements = Table(
     *_required(Double, "median_step_time_s", "step_time_low_s", "step_time_high_s"),
     *_optional(BigInteger, "max_memory_bytes", "max_held_bytes"),
     *_required(JSON, "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels"),
+    *_required(JSON, "hardware"),
     *_optional(JSON, "profile"),
 )
 

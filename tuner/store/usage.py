@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, case, func, or_, select
 
+from meshtune.runners.failure_cause import Cause
 from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used
 from meshtune.tuner.campaign.campaign import CampaignState
@@ -54,7 +55,11 @@ class Usage:
     def node_faults(self, device: str, since: float) -> Mapping[str, int]:
         """How often each node failed under jobs of any campaign on this device that ended since then."""
         query = _of_campaigns(select(attempts.c.failed_nodes)).where(
-            attempts.c.finished_at >= since, attempts.c.failed_nodes.is_not(None), campaigns.c.device == device
+            attempts.c.finished_at >= since,
+            attempts.c.failed_nodes.is_not(None),
+            campaigns.c.device == device,
+            # Sound nodes, of another kind than one campaign's baseline.
+            func.coalesce(attempts.c.cause, "") != str(Cause.OTHER_HARDWARE),
         )
         with self._database.reading() as connection:
             return Counter(node for failed in connection.scalars(query) for node in failed)

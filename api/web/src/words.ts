@@ -50,6 +50,7 @@ export const CAUSE_WORDS: Record<Cause, string> = {
   node_fault: "node fault",
   storage: "storage",
   preemption: "preempted",
+  other_hardware: "other hardware",
   time_limit: "time limit",
   queue_limit: "queue limit",
   user_bug: "bug in the job",

@@ -82,7 +82,7 @@ def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType
 
 def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[Text]:
     """Below the table: where the time of the best and of the baseline goes, who is slow, how well first runs were
-    reproduced, and what trains otherwise."""
+    reproduced, what trains otherwise, and what was measured on other hardware."""
     notes: list[Text] = []
     for entry in ranking:
         baseline = entry.trial.origin is Origin.BASELINE
@@ -100,6 +100,8 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
         if entry.trains_otherwise:
             sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
             notes.append(Text(sentence, style="red"))
+        if entry.other_hardware:
+            notes.append(Text(f"! trial {entry.trial.number} {entry.other_hardware}; never recommended", style="red"))
     return notes
 
 

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from meshtune.runners.hardware import HardwareKind, nodes_text
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
@@ -123,6 +124,12 @@ def _part_columns(profile: Profile) -> list[tuple[str, Sequence[str]]]:
     return [*columns, ("waiting for peers", waiting), ("own work", own)]
 
 
+def _kind(kind: HardwareKind) -> str:
+    """One kind of devices, with its driver and nodes."""
+    driver = f", driver {kind.driver}" if kind.driver else ""
+    return f"{kind.words}{driver}{f' on {nodes_text(kind.nodes)}' if kind.nodes else ''}"
+
+
 def _measured(measured: Measurement) -> list[RenderableType]:
     interval = measured.step_time_interval_s
     dropped = f" ({len(measured.warmup_times_s)} dropped as warm-up)" if measured.warmup_times_s else ""
@@ -137,5 +144,6 @@ def _measured(measured: Measurement) -> list[RenderableType]:
             f"95 % interval {seconds(interval.low)} to {seconds(interval.high)}"
         ),
         Text(f"speed: {rates}"),
+        *(Text(f"hardware: {_kind(kind)}") for kind in measured.hardware),
         *time_notes("this trial", measured),
     ]

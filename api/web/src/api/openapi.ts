@@ -593,7 +593,7 @@ export interface components {
             updated_at: string;
         };
         /** @enum {string} */
-        Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "time_limit" | "queue_limit" | "user_bug" | "crash";
+        Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "other_hardware" | "time_limit" | "queue_limit" | "user_bug" | "crash";
         Change: {
             after: boolean | number | string;
             before: boolean | number | string;
@@ -805,6 +805,15 @@ export interface components {
             program: string;
             warning: string;
         };
+        HardwareKind: {
+            clock_mhz?: number | null;
+            device: string;
+            /** @default  */
+            driver: string;
+            memory_bytes?: number | null;
+            /** @default [] */
+            nodes: string[];
+        };
         HealthView: {
             status: string;
             version: string;
@@ -880,6 +889,7 @@ export interface components {
             attention_kernels: string[];
             first_losses: number[];
             flops_per_s_per_device: number | null;
+            hardware: components["schemas"]["HardwareKind"][];
             mfu: number | null;
             peak_held_bytes: number[];
             peak_memory_bytes: number[];
@@ -1120,6 +1130,7 @@ export interface components {
             mfu: number | null;
             objective: components["schemas"]["ObjectiveView"];
             origin: components["schemas"]["Origin"];
+            other_hardware: string;
             peak_memory_bytes: number | null;
             plan: components["schemas"]["Plan"];
             plan_key: string;
@@ -1425,6 +1436,7 @@ export type ForecastCheck = components['schemas']['ForecastCheck'];
 export type Format = components['schemas']['Format'];
 export type FormatEntry = components['schemas']['FormatEntry'];
 export type Handover = components['schemas']['Handover'];
+export type HardwareKind = components['schemas']['HardwareKind'];
 export type HealthView = components['schemas']['HealthView'];
 export type Importance = components['schemas']['Importance'];
 export type JobView = components['schemas']['JobView'];

@@ -42,6 +42,11 @@ export function Header({ campaign, trial, path }: HeaderProps) {
           {last.reason}
         </p>
       )}
+      {trial.measurement?.hardware.map(({ device, driver, nodes }) => (
+        <p key={device + driver} class="muted small" data-testid="hardware">
+          {[device, driver && `driver ${driver}`, nodes.join(", ")].filter(Boolean).join(" · ")}
+        </p>
+      ))}
     </section>
   );
 }

@@ -171,6 +171,7 @@ def upgrade() -> None:
         *_required(sa.Double(), "median_step_time_s", "step_time_low_s", "step_time_high_s"),
         *_optional(sa.BigInteger(), "max_memory_bytes", "max_held_bytes"),
         *_required(sa.JSON(), "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels"),
+        *_required(sa.JSON(), "hardware"),
         *_optional(sa.JSON(), "profile"),
         sa.ForeignKeyConstraint(["attempt_id"], ["attempts.id"], name="fk_measurements_attempt_id"),
         sa.PrimaryKeyConstraint("attempt_id", name="pk_measurements"),
