@@ -39,6 +39,8 @@ ACTIVE = frozenset(state for state in CampaignState if state.active)
 IN_FLIGHT = (TrialState.SUBMITTED, TrialState.RUNNING)
 # Far above what one service drives.
 MAX_ACTIVE = 10_000
+# The beginning of a trouble that is its runner's, see `tuner.service.refusal`.
+RUNNER_REFUSES = "the runner refuses jobs: "
 T = TypeVar("T")
 PresetName = Annotated[str, Path(max_length=100, examples=["gpt-micro"])]
 
@@ -255,7 +257,7 @@ def list_runners(service: ServiceHandle, driver: DriverHandle, caller: CallerHan
         campaigns[kind] += 1
         in_flight[kind] += sum(counts[campaign.id].get(str(state), 0) for state in IN_FLIGHT)
         trouble = driver.troubles.get(campaign.id, "")
-        if trouble.startswith(RUNNER_TROUBLE):
+        if trouble.startswith((RUNNER_TROUBLE, RUNNER_REFUSES)):
             troubles[kind] = trouble.removeprefix(RUNNER_TROUBLE)
     seen = service.metrics.runners()
 

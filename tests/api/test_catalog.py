@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.base import Refused, RunnerUnavailable
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.service.loop import Driver
@@ -76,6 +76,26 @@ def test_a_runner_that_does_not_answer_is_in_trouble(app, health, create, runner
         driver.step(id)
     shown = health()
     assert (shown["health"], shown["trouble"], shown["poll_errors"]) == ("trouble", "squeue timed out", 1)
+
+
+def test_a_runner_that_refuses_the_jobs_of_a_campaign_that_it_took_before_is_in_trouble(
+    app, health, create, runner, monkeypatch
+):
+    runner.hold = True
+    id = create(parallel=2)
+    driver: Driver = app.state.driver
+    while not runner.jobs:
+        driver.step(id)
+
+    def refuse(spec):
+        raise Refused("partition main is closed")
+
+    monkeypatch.setattr(runner, "submit", refuse)
+    while driver.step(id):
+        pass
+    shown = health()
+    told = "the runner refuses jobs: partition main is closed; tried again"
+    assert (shown["health"], shown["trouble"]) == ("trouble", told)
 
 
 def test_examples_are_the_files_of_the_package(shared_client):

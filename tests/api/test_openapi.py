@@ -163,6 +163,7 @@ BAD = [
     {"budget": {"wall_time_s": 0}},
     {"trial": {"attempts": 0}},
     {"trial": {"time_limit_s": 0}},
+    {"trial": {"queue_limit_s": 0}},
     {"stop": {"chance": 1}},
     {"stop": {"tolerance": -0.1}},
     {"space": {"tp": []}},

@@ -245,6 +245,7 @@ CYCLE["again"] = CYCLE
     ("over", "path", "message"),
     [
         ({"trial": {"time_limit_s": 1e308}}, "trial.time_limit_s", "must be positive and at most 1e+09 s, not 1e+308"),
+        ({"trial": {"queue_limit_s": 0}}, "trial.queue_limit_s", "must be positive and at most 1e+09 s, not 0.0"),
         ({"trial": {"time_limit_s": math.nan}}, "trial.time_limit_s", "must be a finite number, not nan"),
         ({"runner": {"idle_s": math.inf}}, "runner.idle_s", "must be a finite number"),
         ({"search": {"kind": "random", "a": [1, datetime.date(2024, 1, 2)]}}, "search.a.1", "the date 2024-01-02"),

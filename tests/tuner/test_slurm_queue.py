@@ -87,6 +87,20 @@ def test_a_campaign_waits_while_slurm_refuses_its_jobs_and_then_measures_them_al
     assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 3
 
 
+@pytest.mark.long
+def test_a_partition_that_is_not_there_ends_the_run_with_slurms_words_and_a_status(slurm, tmp_path):
+    spec = {**document(tmp_path, trials=3), "runner": {"kind": "slurm", "partition": "nowhere"}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    command = [sys.executable, "-m", "meshtune.tuner.cli", "run", "spec.yaml", "--home", "home"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=90, check=False)
+    assert done.returncode == 1, done.stderr
+    told = r"is failed: the runner takes no such jobs, .* options are wrong: .*invalid partition specified: nowhere"
+    assert re.search(told, done.stdout)
+    with Store.open(Home(tmp_path / "home").database_url) as store:
+        (campaign,) = store.campaigns(limit=9)
+        assert [trial.verdict for trial in store.trials(campaign.id)] == [Verdict.CANCELLED]
+
+
 def test_a_held_job_says_who_holds_it_and_is_withdrawn_by_the_queue_limit(partition, tmp_path):
     partition.run("scontrol", "update", "PartitionName=one", "State=DOWN")
     home = Home(tmp_path)
