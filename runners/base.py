@@ -21,8 +21,8 @@ class InvalidJob(RunnerError):
 
 
 class Refused(RunnerError):
-    """Nothing was sent: the cluster, as it is now, does not take such a job (a limit, a partition, too few nodes). A fact
-    about the cluster, not about the plan; once the cluster has changed, it may be taken."""
+    """Nothing was sent: the cluster, as it is now, does not take such a job (a limit, a partition, too few nodes). A
+    fact about the cluster, not about the plan; once the cluster has changed, it may be taken."""
 
 
 class SubmitFailed(RunnerError):
@@ -128,8 +128,8 @@ class Runner(Protocol):
         """Send the job; return the runner's id of it.
 
         Returned: it was sent, and everything after, failures included, arrives by `poll`. Raised: nothing was sent.
-        Only InvalidJob, Refused, SubmitFailed, RunnerUnavailable and NoTimeLeft are raised. Submitting a name that is already
-        there sends nothing and returns the id it has."""
+        Only InvalidJob, Refused, SubmitFailed, RunnerUnavailable and NoTimeLeft are raised. Submitting a name that is
+        already there sends nothing and returns the id it has."""
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """Look at these jobs, in one request where the runner can.

@@ -12,7 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import (
+    InvalidJob,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Refused,
+    Runner,
+    RunnerUnavailable,
+    SubmitFailed,
+)
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
 from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
 from meshtune.runners.job_files import UnfitFile, read_document
@@ -104,7 +113,7 @@ class BatchRunner(ABC, Generic[Options]):
 
     # Of the job script, in the job's folder.
     script_file: ClassVar[str]
-    # Parts of a complaint by which the scheduler refuses a request for good.
+    # Parts of a complaint by which the scheduler refuses a request, as it is set up now.
     refusals: ClassVar[Sequence[str]]
     # The command that ends jobs, and parts of its complaint about one that has ended.
     cancel_command: ClassVar[str]
@@ -121,7 +130,7 @@ class BatchRunner(ABC, Generic[Options]):
         devices_per_node: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """nodes, devices_per_node: of the campaign's cluster; a job that needs more is invalid."""
+        """nodes, devices_per_node: of the campaign's cluster; a job that needs more is refused."""
         self._records = Records(root.resolve())
         self._options = options
         self._nodes, self._devices_per_node = nodes, devices_per_node
@@ -149,7 +158,7 @@ class BatchRunner(ABC, Generic[Options]):
         """All that a command of the scheduler sees."""
 
     def _placed(self, spec: JobSpec) -> JobSpec:
-        """The job as the scheduler could place it. Raises InvalidJob."""
+        """The job as the scheduler could place it. Raises InvalidJob, Refused."""
         return spec
 
     def submit(self, spec: JobSpec) -> str:
@@ -176,7 +185,7 @@ class BatchRunner(ABC, Generic[Options]):
             answer, id = Answer(0, "", str(error)), None
         if answer.code != 0 and not answer.says(self.silences):
             self._records.forget(spec.name)
-            kind = InvalidJob if answer.says(self.refusals) else SubmitFailed
+            kind = Refused if answer.says(self.refusals) else SubmitFailed
             raise kind(f"{spec.name} was refused: {answer.complaint}")
         if id is not None:
             return self._keep_id(record, id)
@@ -246,13 +255,15 @@ class BatchRunner(ABC, Generic[Options]):
 
 
 def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -> None:
-    """Raises InvalidJob for a job that is empty or needs more than its owner has."""
+    """Raises InvalidJob for a job that is empty, Refused for one that needs more than its owner has."""
     for wanted, has, what in (
         (spec.nodes, nodes, "nodes"),
         (spec.devices_per_node, devices_per_node, "devices on a node"),
     ):
-        if not 1 <= wanted <= has:
-            raise InvalidJob(f"{spec.name} needs {wanted} {what}, but {owner} has {has}")
+        if wanted < 1:
+            raise InvalidJob(f"{spec.name} needs {wanted} {what}")
+        if wanted > has:
+            raise Refused(f"{spec.name} needs {wanted} {what}, but {owner} has {has}")
     if not spec.command:
         raise InvalidJob(f"{spec.name} has an empty command")
 

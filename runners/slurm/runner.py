@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Runner, RunnerUnavailable
+from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Refused, Runner, RunnerUnavailable
 from meshtune.runners.batch.base import BatchRunner, Record, ThrottledRunner
 from meshtune.runners.batch.launch_wrapper import noted_end, read_notes
 from meshtune.runners.batch.script import submit_host
@@ -62,7 +62,7 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         usable = [partition for partition in partitions if not named or partition.name in named]
         refusals = [partition.refusal(spec.nodes, minutes(spec)) for partition in usable]
         if refusals and all(refusals):
-            raise InvalidJob(f"{spec.name} needs {refusals[0]}")
+            raise Refused(f"{spec.name} needs {refusals[0]}")
         if self._options.leaves_cpus_to_site:
             where = [f"--partition={self._options.partition}"] if self._options.partition else []
             nodes = self._ask("sinfo", "--noheader", "--Node", *where, "--format=%c|%G")

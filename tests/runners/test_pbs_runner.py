@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.batch.launch_wrapper import End, Note
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.pbs.runner import PbsOptions, PbsRunner
@@ -129,11 +129,11 @@ def test_a_job_is_sent_once_with_its_files_and_its_script(runner, shims, spec, t
 @pytest.mark.parametrize(
     ("message", "code", "kind"),
     [
-        ("qsub: Unknown queue", 170, InvalidJob),
-        ("qsub: Job violates queue and/or server resource limits", 188, InvalidJob),
-        ("qsub: Illegal attribute or resource value Resource_List.select", 166, InvalidJob),
-        ("qsub: Job rejected by all possible destinations", 191, InvalidJob),
-        ("usage: qsub [-a date_time] [-A account_string]", 2, InvalidJob),
+        ("qsub: Unknown queue", 170, Refused),
+        ("qsub: Job violates queue and/or server resource limits", 188, Refused),
+        ("qsub: Illegal attribute or resource value Resource_List.select", 166, Refused),
+        ("qsub: Job rejected by all possible destinations", 191, Refused),
+        ("usage: qsub [-a date_time] [-A account_string]", 2, Refused),
         ("qsub: would exceed queue debug's per-user limit", 217, SubmitFailed),
         ("qsub: Maximum number of jobs already in queue", 197, SubmitFailed),
         ("Connection refused\nqsub: cannot connect to server pbs01 (errno=15010)", 255, SubmitFailed),

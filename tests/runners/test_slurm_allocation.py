@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from allocation_jobs import AllocationLaboratory
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Start
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Refused, Start
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.slurm.allocation import Allocation, AllocationRunner, create_steps, read_allocation, render_step
 from meshtune.runners.slurm.script import SlurmOptions
@@ -84,12 +84,12 @@ def test_a_device_has_its_share_of_the_allocations_cpus_unless_the_options_say_m
 
 def test_what_does_not_fit_the_allocation_is_refused(tmp_path):
     runner = AllocationRunner(tmp_path, SlurmOptions(), ALLOCATION)
-    for changes, message in (
-        ({"nodes": 4}, "needs 4 nodes, but allocation 7 has 3"),
-        ({"devices_per_node": 5}, "needs 5 devices on a node, but allocation 7 has 4"),
-        ({"start": Start.JOB}, "launches by itself"),
+    for changes, error, message in (
+        ({"nodes": 4}, Refused, "needs 4 nodes, but allocation 7 has 3"),
+        ({"devices_per_node": 5}, Refused, "needs 5 devices on a node, but allocation 7 has 4"),
+        ({"start": Start.JOB}, InvalidJob, "launches by itself"),
     ):
-        with pytest.raises(InvalidJob, match=message):
+        with pytest.raises(error, match=message):
             runner.submit(job(**changes))
     assert list(tmp_path.iterdir()) == []
 

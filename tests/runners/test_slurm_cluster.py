@@ -11,7 +11,7 @@ import pytest
 from jobs import wait_for
 from slurm_jobs import SlurmLaboratory
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
+from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, Start
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.registry import create_runner, create_workload
@@ -115,7 +115,7 @@ def test_nodes_to_avoid_are_avoided_where_others_can_be_had(wide):
 
 
 @long
-def test_what_slurm_can_never_run_is_invalid_in_its_own_words(lab):
+def test_what_slurm_does_not_take_is_refused_in_its_own_words(lab):
     before = len(lab.place.jobs())
     refused = {
         "invalid partition specified: nowhere": {"partition": "nowhere"},
@@ -126,7 +126,7 @@ def test_what_slurm_can_never_run_is_invalid_in_its_own_words(lab):
     for words, options in refused.items():
         runner = lab.open(**options)
         spec = lab.spec("job", "true", nodes=options.get("nodes", 1))
-        with pytest.raises(InvalidJob, match=words):
+        with pytest.raises(Refused, match=words):
             runner.submit(spec)
         assert runner.find("job") is None
     assert len(lab.place.jobs()) == before

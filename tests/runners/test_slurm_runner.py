@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.batch.script import CLAIM_FILE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.slurm.runner import SlurmRunner
@@ -142,7 +142,7 @@ def test_a_refusal_of_the_moment_may_be_tried_again_and_one_for_good_not(slurm):
     with pytest.raises(SubmitFailed, match=r"^job was refused: .*MaxJobCount limit reached$"):
         slurm.submit()
     slurm.set("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1")
-    with pytest.raises(InvalidJob, match=r"^job was refused: .*Invalid qos specification$"):
+    with pytest.raises(Refused, match=r"^job was refused: .*Invalid qos specification$"):
         slurm.submit()
     assert slurm.runner.find("job") is None
     slurm.set("sbatch", "echo 'Your project has 12 hours left'; echo '17;lab'; echo bye")
@@ -207,12 +207,12 @@ def test_what_no_partition_can_hold_is_never_sent(slurm):
     """sbatch would take it, and let it wait for ever."""
     small = "PartitionName=small Default=NO MaxNodes=UNLIMITED MaxTime=00:10:00 Nodes=n0 State=UP"
     slurm.set("scontrol", f"printf '{PARTITION}\\n{small}\\n'")
-    with pytest.raises(InvalidJob, match=r"^job needs 5 nodes, but partition main has 4$"):
+    with pytest.raises(Refused, match=r"^job needs 5 nodes, but partition main has 4$"):
         slurm.submit(nodes=5)
     slurm.runner = slurm.open(partition="small")
-    with pytest.raises(InvalidJob, match=r"^job needs 2 nodes, but partition small has 1$"):
+    with pytest.raises(Refused, match=r"^job needs 2 nodes, but partition small has 1$"):
         slurm.submit(nodes=2)
-    with pytest.raises(InvalidJob, match=r"^job needs 12 min, but partition small allows 10$"):
+    with pytest.raises(Refused, match=r"^job needs 12 min, but partition small allows 10$"):
         slurm.submit(nodes=1, time_limit_s=600.0)
     assert slurm.calls("sbatch") == []
     assert not slurm.spec().directory.exists()
