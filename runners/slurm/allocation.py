@@ -240,11 +240,15 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) ->
     keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
     if allocation.nodes - len(keep_away) < spec.nodes:
         keep_away = ()
+    # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
+    crowded = bool(options.gres) and allocation.cpus_per_node < allocation.devices_per_node
     words = [
         *("srun", f"--jobid={allocation.id}", f"--job-name={spec.name}", "--exact", "--input=none"),
         *(f"--nodes={spec.nodes}", f"--ntasks={spec.processes}", f"--ntasks-per-node={per_node}"),
         *(f"--cpus-per-task={cpus}", f"--time={minutes(spec)}", f"--chdir={spec.directory}"),
         *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
+        *(["--overcommit"] if crowded else []),
+        "--mem=0",  # all memory of the allocation is there for all of its steps
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
         *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} {LAUNCH_WRAPPER}"),

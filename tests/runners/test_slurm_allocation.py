@@ -67,7 +67,8 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
     assert "module load cuda" in lines
     assert next(line for line in lines if line.startswith("exec")).startswith(
         "exec srun --jobid=7 --job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
-        "--cpus-per-task=2 --time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --gres=gpu:4 --exclude=n2 "
+        "--cpus-per-task=2 --time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 "
+        "--mem=0 --gres=gpu:4 --exclude=n2 "
         "bash -c "
     )
     assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
