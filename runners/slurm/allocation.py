@@ -194,10 +194,12 @@ class AllocationRunner:
             failed = replace(seen, reason=f"srun started nothing: {status.reason}", exit_code=None)
             return explained(failed, spec.directory, STEP_LOG)
         silent = noted_hosts([note for note in notes if note.end is None])
-        failed_nodes = self._down(silent)
+        failed_nodes, goes_on = self._down(silent), self._goes_on()
+        if not failed_nodes and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
+            failed_nodes = silent
         if failed_nodes:
             reason, cause = f"a node failed: {', '.join(failed_nodes)}", Cause.NODE_FAULT
-        elif silent and self._goes_on():
+        elif goes_on:
             reason, cause = "its srun ended before its ranks, whose nodes answer", None
         else:
             reason, cause = "its allocation ended", Cause.PREEMPTION
