@@ -257,3 +257,18 @@ def test_a_limit_of_the_moment_is_a_refusal(slurm):
     with pytest.raises(Refused, match=r"^job was refused: .*accounting/QOS policy"):
         slurm.submit()
     assert slurm.runner.find("job") is None
+
+
+@pytest.mark.parametrize(("gres", "memory"), [("gpu", ["#SBATCH --mem=190M"]), ("", [])])
+def test_ranks_get_their_share_of_a_node_also_where_slurm_names_no_devices(gres, memory, slurm):
+    """Devices may be asked for by a line of the site's own, such as `--gpus-per-node`."""
+    slurm.runner = slurm.open(gres=gres, extra_lines=("#SBATCH --gpus-per-node=2",))
+    slurm.runner.accelerated = True
+    slurm.set("scontrol", f"echo '{PARTITION}'; echo 'SelectTypeParameters = CR_CORE_MEMORY'")
+    slurm.set("sinfo", "printf 'n0|idle|128|1000||(null)\\nn1|idle|96|200||(null)\\n'")
+    slurm.submit(devices_per_node=2)
+    lines = (slurm.spec().directory / "slurm.sh").read_text().splitlines()
+    assert "#SBATCH --cpus-per-task=48" in lines
+    assert [line for line in lines if "--mem" in line] == memory
+    slurm.submit(name="other", devices_per_node=1)
+    assert len(slurm.calls("sinfo")) == 1
