@@ -119,6 +119,8 @@ class JobStatus:
     failed_nodes: tuple[str, ...] = ()
     # Where the runner knows it better than the job.
     cause: Cause | None = None
+    # The end of the scheduler's own log of a job that failed, its launcher's complaints included.
+    log_tail: str = ""
 
 
 class Runner(Protocol):

@@ -4,6 +4,7 @@ their names."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +23,12 @@ from meshtune.runners.base import (
     SubmitFailed,
 )
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
-from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
+from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, read_setup_failure, submit_host
+from meshtune.runners.failure_cause import Cause
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.processes.command import Answer, call
 
 _MAX_CLAIM_BYTES = 1000
@@ -112,6 +115,8 @@ class BatchRunner(ABC, Generic[Options]):
 
     # Of the job script, in the job's folder.
     script_file: ClassVar[str]
+    # Of the scheduler's log there.
+    log_file: ClassVar[str]
     # Parts of a complaint by which the scheduler refuses a request, as it is set up now.
     refusals: ClassVar[Sequence[str]]
     # The command that ends jobs, and parts of its complaint about one that has ended.
@@ -199,6 +204,8 @@ class BatchRunner(ABC, Generic[Options]):
         statuses = {id: record.final for id, record in records.items() if record.final is not None}
         open_ = {id: record for id, record in records.items() if record.final is None}
         for id, status in (self._look(open_) if open_ else {}).items():
+            if status.state.final:
+                status = explained(status, open_[id].directory, self.log_file)
             statuses[id] = status
             if status.state.final:
                 with suppress(OSError):  # the next look comes to the same end
@@ -251,6 +258,26 @@ class BatchRunner(ABC, Generic[Options]):
         except OSError as error:
             raise RunnerUnavailable(f"the id {id} of {record.name} cannot be written: {error.strerror}") from error
         return id
+
+
+def explained(status: JobStatus, directory: Path, log_file: str) -> JobStatus:
+    """A final status with what the job's folder and its scheduler's log tell of a failure that no rank told."""
+    if status.state not in (JobState.FAILED, JobState.LOST, JobState.TIMED_OUT):
+        return status
+    with suppress(OSError):
+        status = replace(status, log_tail=read_tail(directory / log_file))
+    failure = read_setup_failure(directory)
+    if failure and status.state is not JobState.TIMED_OUT:
+        return replace(status, state=JobState.FAILED, reason=failure, cause=Cause.USER_BUG, failed_nodes=())
+    if status.state is JobState.FAILED and status.exit_code is None and status.cause is None:
+        lines = [line.strip() for line in status.log_tail.splitlines() if line.strip()]
+        # What a launcher says last is that it ends its tasks; its first complaint says why.
+        said = next((line for line in lines if _COMPLAINT.search(line)), lines[-1] if lines else "")
+        return replace(status, reason=f"{status.reason}: {said}" if said else status.reason)
+    return status
+
+
+_COMPLAINT = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
 
 
 def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -> None:

@@ -6,9 +6,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.search_spaces.checks import CLOSED, Checks
 
@@ -17,8 +20,12 @@ LAUNCH_WRAPPER = "-m meshtune.runners.batch.launch_wrapper"
 BACKSTOP_S = 120.0
 # In the job's folder: the scheduler's number of the copy that ran, written by that copy before anything else.
 CLAIM_FILE = "batch-id"
-# How a copy ends that came second.
+# How a copy ends that came second, or a job that the scheduler started once more.
 CLAIMED_CODE = 75
+# Left in the job's folder by a job that was started once more.
+REQUEUED_FILE = "requeued"
+# Left there by setup lines that failed: the words for it.
+SETUP_FILE = "setup-failed"
 # What belongs to the node, not to whoever submits: the scheduler's word there counts.
 _OF_THE_NODE = (
     *("TMPDIR", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
@@ -36,7 +43,8 @@ class BatchOptions:
 
     # More of these lines.
     extra_lines: tuple[str, ...] = ()
-    # Shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks.
+    # Shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks. A line that fails
+    # fails the job.
     setup: tuple[str, ...] = ()
     # How long a command of the scheduler may take.
     call_limit_s: float = 30.0
@@ -67,12 +75,61 @@ def submit_host() -> SubmitHost:
     return SubmitHost(python=sys.executable, environment=environment)
 
 
-def render_body(number: str, host: SubmitHost, setup: Sequence[str]) -> str:
-    """Lines that claim the folder, set the environment and run the setup. number: shell expression of the job's id."""
+def render_body(number: str, host: SubmitHost, script: str, setup: Sequence[str]) -> str:
+    """Lines that claim the folder, set the environment and run the setup. number: shell expression of the job's id.
+    script: shell word of the path where these lines are."""
     complaint = f"another copy of this job has claimed $PWD ({CLAIM_FILE})"
     return (
         f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || '
-        f'{{ echo "{complaint}" >&2; exit {CLAIMED_CODE}; }}\n'
+        f'{{ echo "{complaint}" >&2; [ "$(cat {CLAIM_FILE})" != "{number}" ] || touch {REQUEUED_FILE}; '
+        f"exit {CLAIMED_CODE}; }}\n"
         + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(host.environment.items()))
-        + "".join(f"{line}\n" for line in setup)
+        + render_setup(script, setup)
     )
+
+
+def render_setup(script: str, setup: Sequence[str]) -> str:
+    """The setup lines, of which each must succeed; the shell's options are as before after them.
+
+    Not `set -eu`: scripts that sites have users source (conda, Lmod, oneAPI's setvars.sh) use variables that are not
+    set and commands that fail. What such a script does inside is its own; the line that calls it must succeed. Nor is a
+    SIGPIPE a failure, as of `| head`. Tcl modules before 4 return 0 whatever happens: they are heard where standard
+    error is a file."""
+    if not setup:
+        return ""
+    return _SETUP_BEGINS.replace("SCRIPT", script) + "".join(f"{line}\n" for line in setup) + _SETUP_ENDS
+
+
+# In a sourced script BASH_SOURCE is longer. The first setup line is three lines after `setup_at`.
+_SETUP_BEGINS = f"""\
+setup_failed() {{
+    trap - ERR EXIT
+    echo "$1" | tee "$setup_in/{SETUP_FILE}" >&2
+    exit 1
+}}
+setup_line() {{
+    echo "setup line $(($1 - setup_at - 2)) ($(sed -n "$1p" SCRIPT 2>/dev/null)) returned $2"
+}}
+setup_in=$PWD setup_options=$(set +o) setup_at=$LINENO; set -o pipefail
+trap 'setup_code=$?; [ $setup_code = 141 ] || [ ${{#BASH_SOURCE[@]}} -gt 1 ] || \
+setup_failed "$(setup_line $LINENO $setup_code)"' ERR
+trap 'setup_failed "the setup ended the script with status $?"' EXIT
+"""
+# Of modules before 4: "ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for 'nosuch'".
+_SETUP_ENDS = """\
+trap - ERR EXIT; eval "$setup_options"
+setup_said='^ModuleCmd_[A-Za-z]+[.]c[(][0-9]+[)]:ERROR:'
+if [ -f /dev/stderr ] && setup_said=$(grep -m 1 -E "$setup_said" /dev/stderr); then
+    setup_failed "setup: $setup_said"
+fi
+"""
+
+
+def read_setup_failure(directory: Path) -> str:
+    """Which setup line of a job failed, and how; empty where none did, as far as can be read."""
+    with suppress(OSError, UnfitFile):
+        return read_document(directory / SETUP_FILE, _MAX_SETUP_BYTES).strip()
+    return ""
+
+
+_MAX_SETUP_BYTES = 10_000

@@ -76,7 +76,7 @@ def render(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
         + "".join(f"#PBS {directive}\n" for directive in _directives(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"
-        + render_body("$PBS_JOBID", host, options.setup)
+        + render_body("$PBS_JOBID", host, shlex.quote(str(spec.directory / SCRIPT_FILE)), options.setup)
         + _MEETING
         + f"exec {_start(spec, options)}env{' PALS_RANKID=0' if spec.start is Start.JOB else ''} "
         + f'MASTER_ADDR="$address" MASTER_PORT="$port" {shlex.quote(host.python)} {LAUNCH_WRAPPER} </dev/null\n'
@@ -139,7 +139,8 @@ _NO_HISTORY = "not configured to maintain job history"
 
 
 class PbsRunner(BatchRunner[PbsOptions]):
-    script_file = "pbs.sh"
+    script_file = SCRIPT_FILE
+    log_file = LOG_FILE
     refusals = _REFUSALS
     cancel_command = "qdel"
     over = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")

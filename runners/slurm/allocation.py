@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
-from meshtune.runners.batch.base import refuse_wider
+from meshtune.runners.batch.base import explained, refuse_wider
 from meshtune.runners.batch.launch_wrapper import (
     GANG_FILE,
     noted_elapsed_s,
@@ -28,14 +28,15 @@ from meshtune.runners.batch.launch_wrapper import (
     read_notes,
     render_gang,
 )
-from meshtune.runners.batch.script import LAUNCH_WRAPPER
+from meshtune.runners.batch.script import LAUNCH_WRAPPER, render_setup
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
+from meshtune.runners.slurm.nodes import duration_s, parse_bad_nodes
 from meshtune.runners.slurm.script import SlurmOptions, minutes
-from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB, duration_s
+from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -44,6 +45,10 @@ MARGIN_S = 20.0
 # How long the ranks of a job that must end get to end what they started.
 RANKS_END_S = 5.0
 SCRIPT_FILE = "step.sh"
+# What the script and its srun say: the log of the one process of the local job.
+STEP_LOG = "rank-0.log"
+# Of a local job, that is of an srun: those in which its step may go on without it.
+ENDED_APART = (JobState.CANCELLED, JobState.LOST, JobState.FAILED)
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # Names need not resolve everywhere; then the controller is asked by every rank, which large sites do not need. The
 # local server ends what carries its mark, on its own node: that is srun, while a step is for Slurm to end.
@@ -159,7 +164,7 @@ class AllocationRunner:
                 raise RunnerUnavailable(f"squeue: {answer.complaint}")
             for line in answer.out.splitlines() if answer.code == 0 else ():
                 step, _, name = line.partition("|")
-                if self._spool.has(name) and self._spool.status(name).state in (JobState.CANCELLED, JobState.LOST):
+                if self._spool.has(name) and self._spool.status(name).state in ENDED_APART:
                     found[name] = (*found.get(name, ()), step)
         return found
 
@@ -186,11 +191,36 @@ class AllocationRunner:
         if status.state is JobState.SUCCEEDED:
             return seen
         if not notes:
-            return replace(seen, reason=f"srun started nothing: {status.reason}")
+            failed = replace(seen, reason=f"srun started nothing: {status.reason}", exit_code=None)
+            return explained(failed, spec.directory, STEP_LOG)
         silent = noted_hosts([note for note in notes if note.end is None])
-        reason = f"a node failed: {', '.join(silent)}" if silent else "its allocation ended"
-        cause = Cause.NODE_FAULT if silent else Cause.PREEMPTION
-        return replace(seen, state=JobState.LOST, reason=reason, exit_code=None, failed_nodes=silent, cause=cause)
+        failed_nodes, goes_on = self._down(silent), self._goes_on()
+        if not failed_nodes and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
+            failed_nodes = silent
+        if failed_nodes:
+            reason, cause = f"a node failed: {', '.join(failed_nodes)}", Cause.NODE_FAULT
+        elif goes_on:
+            reason, cause = "its srun ended before its ranks, whose nodes answer", None
+        else:
+            reason, cause = "its allocation ended", Cause.PREEMPTION
+        seen = replace(seen, state=JobState.LOST, reason=reason, exit_code=None, cause=cause)
+        return replace(seen, failed_nodes=failed_nodes)
+
+    def _down(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Those of these nodes that are down, failing or silent. Raises RunnerUnavailable."""
+        if not nodes:
+            return ()
+        answer = self._tell("sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N|%T")
+        if answer.code != 0:
+            raise RunnerUnavailable(f"sinfo: {answer.complaint}")
+        return parse_bad_nodes(answer.out)
+
+    def _goes_on(self) -> bool:
+        """Whether the allocation still runs. Raises RunnerUnavailable."""
+        answer = self._tell("squeue", "--noheader", f"--jobs={self._allocation.id}", "--states=all", "--format=%T")
+        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
+            raise RunnerUnavailable(f"squeue: {answer.complaint}")
+        return answer.code == 0 and answer.out.strip() == "RUNNING"
 
     def _end(self, left: Mapping[str, Sequence[str]]) -> None:
         """Let the ranks end what they started, then Slurm what is left."""
@@ -207,21 +237,26 @@ class AllocationRunner:
 def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) -> str:
     """The script that runs a job as one step; its directory must be absolute."""
     per_node = spec.processes_per_node
-    share = max(1, allocation.cpus_per_node // allocation.devices_per_node) if options.gres else 1
+    share = max(1, allocation.cpus_per_node // allocation.devices_per_node)
     cpus = (options.cpus_per_device or share) * spec.devices_per_node // per_node
     keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
     if allocation.nodes - len(keep_away) < spec.nodes:
         keep_away = ()
+    # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
+    crowded = allocation.cpus_per_node < allocation.devices_per_node
     words = [
         *("srun", f"--jobid={allocation.id}", f"--job-name={spec.name}", "--exact", "--input=none"),
         *(f"--nodes={spec.nodes}", f"--ntasks={spec.processes}", f"--ntasks-per-node={per_node}"),
         *(f"--cpus-per-task={cpus}", f"--time={minutes(spec)}", f"--chdir={spec.directory}"),
         *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
+        *(["--overcommit"] if crowded else []),
+        "--mem=0",  # all memory of the allocation is there for all of its steps
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
         *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} {LAUNCH_WRAPPER}"),
     ]
-    return "".join(f"{line}\n" for line in options.setup) + f"exec {shlex.join(words)}\n"
+    script = shlex.quote(str(spec.directory / SCRIPT_FILE))
+    return render_setup(script, options.setup) + f"exec {shlex.join(words)}\n"
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

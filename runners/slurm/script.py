@@ -50,6 +50,9 @@ class SlurmOptions(BatchOptions):
     # the smallest node that has such devices, for which a job's sender asks Slurm. A script that is only shown leaves
     # them to the site.
     cpus_per_device: int | None = None
+    # Host memory that a job asks for with each device, in MiB; 0: none is asked for, so that it is Slurm's default. By
+    # default, of devices that are asked for where Slurm shares out memory too, the device's share of that node.
+    memory_mib_per_device: int | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -59,6 +62,7 @@ class SlurmOptions(BatchOptions):
         fit = self.gres is None or bool(_GRES.fullmatch(self.gres))
         checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
         checks.whole(1, cpus_per_device=1 if self.cpus_per_device is None else self.cpus_per_device)
+        checks.whole(0, memory_mib_per_device=self.memory_mib_per_device or 0)
         self._check(checks)
         checks.done()
 
@@ -90,7 +94,7 @@ def render(spec: JobSpec, options: SlurmOptions, host: SubmitHost) -> str:
         + "".join(f"#SBATCH {option}\n" for option in _head(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {_quoted(spec.directory)} || exit 1\n"
-        + render_body("$SLURM_JOB_ID", host, options.setup)
+        + render_body("$SLURM_JOB_ID", host, _quoted(spec.directory / SCRIPT_FILE), options.setup)
         + _MEETING
         + f"exec {_launch(spec, options)}{_quoted(host.python)} {LAUNCH_WRAPPER}\n"
     )
@@ -107,6 +111,7 @@ def _head(spec: JobSpec, options: SlurmOptions) -> list[str]:
     return [
         f"--job-name={spec.name}",
         *size,
+        *_memory(spec, options),
         f"--time={minutes(spec)}",
         "--no-requeue",
         # Sent by hand, the script takes nothing along; the runner sends it with an environment that is clean.
@@ -127,6 +132,13 @@ def _size(spec: JobSpec, options: SlurmOptions) -> list[str]:
         cpus = [f"--cpus-per-task={(options.cpus_per_device or 1) * spec.devices_per_node // tasks}"]
     devices = [f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []
     return [f"--nodes={spec.nodes}", f"--ntasks-per-node={tasks}", *cpus, *devices]
+
+
+def _memory(spec: JobSpec, options: SlurmOptions) -> list[str]:
+    """Of the whole job; its srun takes the same."""
+    wanted = (options.memory_mib_per_device or 0) * spec.devices_per_node
+    own = any(line.startswith("#SBATCH --mem") for line in options.extra_lines)
+    return [f"--mem={wanted}M"] if wanted and not own else []
 
 
 def _launch(spec: JobSpec, options: SlurmOptions) -> str:

@@ -1,13 +1,11 @@
 """What Slurm's words mean, and what became of a job by them, its ranks' notes and the state of its nodes together:
-states, reasons, refusals, lists of hosts, and the lines of squeue, sacct, sinfo, scontrol. States: job_state_string
-(22.05) and slurm.schedmd.com/job_state_codes.html."""
+states, reasons, refusals, and the lines of squeue and sacct. States: job_state_string (22.05) and
+slurm.schedmd.com/job_state_codes.html."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.batch.launch_wrapper import (
@@ -20,6 +18,7 @@ from meshtune.runners.batch.launch_wrapper import (
     noted_status,
 )
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.slurm.nodes import expand_hosts
 
 
 def _status(state: JobState, cause: Cause | None = None, reason: str = "") -> JobStatus:
@@ -63,15 +62,13 @@ STATES: Mapping[str, JobStatus] = {
 }
 # Reasons that make of a FAILED job one that a node failed.
 _FAILED_BY: Mapping[str, JobStatus] = {
+    # Slurm says so as well of a launcher that was killed; see `status_of`.
     "JobLaunchFailure": _status(JobState.LOST, Cause.NODE_FAULT, "its first node could not start it"),
     "NodeDown": _LOST_NODE,
     "SystemFailure": _LOST_NODE,
     "FrontEndDown": _LOST_NODE,
 }
-# Of a node's states (node_state_string), those in which it is to blame for what ran there; '*' is "does not respond".
-_BAD_NODE = ("down", "drain", "fail", "error", "unknown", "reboot", "power")
-
-# slurm_strerror, and sbatch's own: the same request is refused again, whenever it is sent.
+# slurm_strerror, and sbatch's own: the same request is refused again, as long as the cluster is set up as it is.
 REFUSALS = (
     *("Invalid partition name specified", "invalid partition specified", "No partition specified"),
     *("Invalid account", "Invalid qos specification", "Invalid wckey specification", "Invalid license specification"),
@@ -83,6 +80,8 @@ REFUSALS = (
     *("Task count specification invalid", "Memory required by task is not available"),
     *("Requested time limit is invalid", "Invalid time specified", "Batch script is empty"),
     *("Pathname of a file, directory or other parameter too long", "Invalid user id"),
+    # Of a QOS with DenyOnLimit, and of a limit on submitted jobs.
+    "Job violates accounting/QOS policy",
     *("unrecognized option", "Invalid --", "ambiguous", "requires an argument", "invalid option"),
 )
 # Of a job that the controller has forgotten.
@@ -152,104 +151,6 @@ def _seconds(text: str) -> float | None:
     return float(text) if text.isdecimal() else None
 
 
-def expand_hosts(text: str) -> tuple[str, ...]:
-    """The hosts of a list such as "n[0-2,7],rack[1-2]node[08-09]"; empty for none ("None assigned")."""
-    hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]\s]|\[[^\]]*\])+", text if "assigned" not in text else ""):
-        found = re.findall(r"\[[^\]]*\]|[^\[\]]+", part)
-        pieces = [list(_range(piece[1:-1])) if piece[:1] == "[" else [piece] for piece in found]
-        hosts += ["".join(choice) for choice in product(*pieces)]
-    return tuple(host for host in hosts if host != "(null)")
-
-
-def _range(text: str) -> Iterator[str]:
-    for piece in text.split(","):
-        first, _, last = piece.partition("-")
-        if not last:
-            yield first
-            continue
-        for number in range(int(first), int(last) + 1):
-            yield str(number).zfill(len(first))
-
-
-def parse_bad_nodes(text: str) -> tuple[str, ...]:
-    """The nodes that are down, failing or silent, in what `sinfo -h -N -o '%N|%T'` said, each once."""
-    bad: dict[str, None] = {}
-    for line in text.splitlines():
-        node, _, state = line.partition("|")
-        if state.endswith("*") or state.startswith(_BAD_NODE):
-            bad[node] = None
-    return tuple(bad)
-
-
-def parse_cpus_per_device(text: str, gres: str) -> int | None:
-    """How many CPUs the least of the nodes has for each of its devices, at least one, in what
-    `sinfo -h -N -o '%c|%G'` said; None where no node has such a device.
-
-    gres: "gpu" or "gpu:h100", as in "gpu:h100:8(S:0-1),nic:1".
-    """
-    shares = []
-    for line in text.splitlines():
-        cpus, _, has = line.partition("|")
-        counts = re.findall(rf"(?:^|,){re.escape(gres)}(?::[^:,()]+)?:(\d+)(?=[(,]|$)", has.strip())
-        if devices := sum(map(int, counts)):
-            shares.append(max(1, int(cpus.strip("+ ")) // devices))
-    return min(shares, default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """The part of a partition that says what a job may have there."""
-
-    name: str
-    nodes: tuple[str, ...]
-    # None where there is no limit.
-    max_nodes: int | None
-    max_minutes: int | None
-
-    def refusal(self, nodes: int, minutes: int) -> str | None:
-        """Why a job of that size can never start there. Slurm takes it all the same and lets it wait for ever."""
-        if nodes > len(self.nodes):
-            return f"{nodes} nodes, but partition {self.name} has {len(self.nodes)}"
-        if self.max_nodes is not None and nodes > self.max_nodes:
-            return f"{nodes} nodes, but partition {self.name} allows {self.max_nodes} in one job"
-        if self.max_minutes is not None and minutes > self.max_minutes:
-            return f"{minutes} min, but partition {self.name} allows {self.max_minutes}"
-        return None
-
-
-def parse_partitions(text: str) -> list[Partition]:
-    """The partitions in what `scontrol show partition --oneliner` said."""
-    found = []
-    for line in text.splitlines():
-        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if "PartitionName" in fields:
-            limit, longest_s = fields.get("MaxNodes", ""), duration_s(fields.get("MaxTime", ""))
-            found.append(
-                Partition(
-                    name=fields["PartitionName"],
-                    nodes=expand_hosts(fields.get("Nodes", "")),
-                    max_nodes=int(limit) if limit.isdecimal() else None,
-                    max_minutes=None if longest_s is None else longest_s // 60,
-                )
-            )
-    return found
-
-
-def duration_s(text: str) -> int | None:
-    """Of a time such as "1-00:30:00", "30:00" or "0:09"; None for UNLIMITED and the like."""
-    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def room_for(partitions: Sequence[Partition], nodes: int, avoid: Collection[str]) -> bool:
-    """Whether one of the partitions has that many nodes besides those to keep away from."""
-    return any(len(set(partition.nodes) - set(avoid)) >= nodes for partition in partitions)
-
-
 def suspects(spec: JobSpec, seen: JobStatus, notes: Sequence[Note]) -> tuple[str, ...]:
     """The nodes whose state would tell more about the end of this job."""
     if seen.cause is Cause.NODE_FAULT:
@@ -276,6 +177,9 @@ def status_of(
     status = _timed(seen, notes)
     if seen.state is JobState.CANCELLED:
         return replace(status, reason="cancelled") if cancel_asked else status
+    if seen.cause is Cause.NODE_FAULT and seen.failed_nodes and notes and not bad_nodes:
+        reason = "its launcher ended, while its nodes answer and its ranks had started"
+        return replace(status, state=JobState.LOST, reason=reason, failed_nodes=(), cause=None)
     if seen.cause is Cause.NODE_FAULT:
         return _lost(status, _blamed(spec, seen, notes, bad_nodes))
     if seen.state in (JobState.RUNNING, JobState.LOST, JobState.SUCCEEDED):
@@ -286,6 +190,12 @@ def status_of(
         # Preemption with a grace time: all have ended before Slurm did it.
         return replace(status, state=JobState.LOST, reason="told to end before its time", cause=Cause.PREEMPTION)
     return status
+
+
+def requeued_status(notes: Sequence[Note]) -> JobStatus:
+    """Of a job that had started, and was put back into the queue: by an administrator, since we ask for no requeue."""
+    end = JobStatus(state=JobState.LOST, reason="requeued from outside after it had started")
+    return noted_status(end, notes, cause=Cause.PREEMPTION)
 
 
 def _timed(seen: JobStatus, notes: Sequence[Note]) -> JobStatus:
@@ -310,7 +220,7 @@ def _lost(status: JobStatus, failed_nodes: tuple[str, ...]) -> JobStatus:
 
 def _blamed(spec: JobSpec, seen: JobStatus, notes: Sequence[Note], bad_nodes: Collection[str]) -> tuple[str, ...]:
     """The nodes that are down; has the one come back already, those that were not heard of; or the only one."""
-    if seen.failed_nodes:
+    if seen.failed_nodes and not notes:
         return seen.failed_nodes
     bad = tuple(node for node in seen.nodes if node in bad_nodes)
     silent = _silent(spec, seen.nodes, notes)

@@ -209,6 +209,7 @@ def failed(cause: Cause, reason: str, **rest: Any) -> Outcome:
 
 def outcome_without_result(status: JobStatus, log_tail: str) -> Outcome:
     """What a job's end means when it left no result file and no word of its own: what its runner says of it."""
+    log_tail = log_tail or status.log_tail
     if status.state is JobState.CANCELLED:
         return Outcome(verdict=Verdict.CANCELLED, reason=status.reason, log_tail=log_tail)
     if status.state is JobState.SUCCEEDED:

@@ -55,7 +55,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters={shared}
 SlurmdParameters=config_overrides
 ReturnToService=2
 MailProg=/bin/true
@@ -72,14 +72,17 @@ KillWait=2
 Waittime=0
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.txt
-AccountingStorageType=accounting_storage/none
 GresTypes=gpu
+{accounting}
 """
 
 
 class SlurmLab:
     """One Slurm cluster. gpus: pretended ones per node. min_job_age_s: when it forgets a job. frail: a node that does
-    not answer is down within some 5 s, which a busy machine may take for a dead one; else within a minute."""
+    not answer is down within some 5 s, which a busy machine may take for a dead one; else within a minute.
+    shares_memory: a job has the memory that it asks for, by default a node's whole, and others wait for the rest."""
+
+    accounting = "AccountingStorageType=accounting_storage/none"
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class SlurmLab:
         gpus: int = 2,
         min_job_age_s: int = 3600,
         frail: bool = False,
+        shares_memory: bool = False,
     ) -> None:
         self.nodes = tuple(f"n{number}" for number in range(nodes))
         self.cpus, self.gpus = cpus, gpus
@@ -96,6 +100,7 @@ class SlurmLab:
             "slurmd_timeout_s": 3 if frail else 30,
             "message_timeout_s": 2 if frail else 10,
             "min_job_age_s": min_job_age_s,
+            "shared": "CR_CPU_Memory" if shares_memory else "CR_CPU",
         }
         # A socket's path has at most 107 bytes; pytest's own temporary folders are too deep.
         self.folder = Path(tempfile.mkdtemp(prefix="mt-slurm-", dir="/tmp"))
@@ -111,6 +116,7 @@ class SlurmLab:
             self._write()
             munge = [f"--{name}={self.folder}/munge{end}" for name, end in _MUNGE_FILES.items()]
             self._start("munge.pid", "munged", "--foreground", "--force", *munge)
+            self.start_accounting()
             self.start_controller()
             for node in self.nodes:
                 self.start_node(node)
@@ -126,6 +132,7 @@ class SlurmLab:
         for node in self.nodes:
             self._stop(f"slurmd.{node}.pid")
         self._stop("slurmctld.pid")
+        self.stop_accounting()
         self._stop("munge.pid")
         for pid in self._left():  # a stepd whose slurmd was killed outlives it
             with suppress(ProcessLookupError):
@@ -145,6 +152,12 @@ class SlurmLab:
         """The end of the controller's log."""
         path = self.folder / "slurmctld.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-15:]) if path.exists() else ""
+
+    def start_accounting(self) -> None:
+        """Before the controller; nothing here."""
+
+    def stop_accounting(self) -> None:
+        """After the controller; nothing here."""
 
     def start_controller(self) -> None:
         self._start("slurmctld.pid", "slurmctld", "-D", "-f", self.environment["SLURM_CONF"])
@@ -203,7 +216,11 @@ class SlurmLab:
         (self.folder / "munge.key").chmod(0o400)
         host = socket.gethostname().split(".")[0]
         port, *ports = free_ports(1 + len(self.nodes))
-        lines = [_CONFIGURATION.format(folder=self.folder, host=host, port=port, **self._settings)]
+        lines = [
+            _CONFIGURATION.format(
+                folder=self.folder, host=host, port=port, accounting=self.accounting, **self._settings
+            )
+        ]
         gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         for number, (node, own) in enumerate(zip(self.nodes, ports, strict=True)):
             address = f"NodeHostname={host} NodeAddr=127.0.1.{number + 1} Port={own}"
@@ -224,7 +241,7 @@ class SlurmLab:
             return ""
         return f"NodeName={','.join(self.nodes)} Name=gpu File={self.folder}/gpu[0-{self.gpus - 1}]\n"
 
-    def _start(self, pid_file: str, *command: str) -> None:
+    def _start(self, pid_file: str, *command: str, environment: Mapping[str, str] | None = None) -> None:
         """Start a daemon, which dies with this process, however that ends."""
         self._stop(pid_file)  # one that was killed left its file
         with (self.folder / "start.log").open("ab") as log:
@@ -234,6 +251,7 @@ class SlurmLab:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
                 preexec_fn=_die_with_parent,
             )
         path = self.folder / pid_file

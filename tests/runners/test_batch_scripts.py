@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.script import SubmitHost
+from meshtune.runners.batch.script import SubmitHost, read_setup_failure, render_setup
 from meshtune.runners.pbs import runner as pbs
 from meshtune.runners.slurm import script as slurm
 from meshtune.search_spaces.checks import InvalidValue
@@ -133,3 +133,40 @@ def test_options_that_cannot_be_are_told(scheduler, options, problem):
     with pytest.raises(InvalidValue) as caught:
         scheduler.render_script(spec(), options)
     assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("setup", "told"),
+    [
+        (["true", "export A=$UNSET", "ls /nowhere 2>/dev/null || true", "if false; then", "false", "fi"], ""),
+        (["export A=1", "module load nosuch"], "setup line 2 (module load nosuch) returned 127"),
+        (["source nowhere.sh"], "setup line 1 (source nowhere.sh) returned 1"),
+        (["false | true"], "setup line 1 (false | true) returned 1"),
+        (["module load nosuch; export A=1"], "setup line 1 (module load nosuch; export A=1) returned 127"),
+        (["for file in /nowhere; do", "cat $file", "done"], "setup line 2 (cat $file) returned 1"),
+        (["cd /tmp", "exit 3"], "the setup ended the script with status 3"),
+        # A script that is sourced may fail inside, and may use what is not set.
+        (["source ./rough.sh"], ""),
+        (["source ./rough.sh", "false"], "setup line 2 (false) returned 1"),
+        (["seq 100000 | head -n 1 >/dev/null"], ""),
+        (["set -eu", "echo $UNSET"], "the setup ended the script with status 1"),
+        (["echo \"ModuleCmd_Load.c(213):ERROR:105: no 'nosuch'\" >&2"],
+         "setup: ModuleCmd_Load.c(213):ERROR:105: no 'nosuch'"),
+    ],
+)  # fmt: skip
+def test_a_setup_line_that_fails_ends_the_job_and_is_named(setup, told, tmp_path):
+    (tmp_path / "rough.sh").write_text("false\nls $UNSET_TOO/nowhere 2>/dev/null\nROUGH=1\n")
+    script = tmp_path / "it's.sh"
+    options = "echo $- $(set -o | md5sum)\n"
+    quoted = '"' + str(script) + '"'
+    script.write_text(f"#!/bin/bash\n{options}{render_setup(quoted, setup)}{options}cat nowhere.txt\ntouch ran\n")
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run(
+            ["bash", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=log, text=True, check=False
+        )
+    assert read_setup_failure(tmp_path) == told, (tmp_path / "log").read_text()
+    assert (done.returncode, (tmp_path / "ran").exists()) == ((1, False) if told else (0, True))
+    if told:
+        assert told.removeprefix("setup: ") in (tmp_path / "log").read_text()
+    else:
+        assert len(set(done.stdout.splitlines())) == 1

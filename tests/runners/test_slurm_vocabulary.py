@@ -10,18 +10,17 @@ import pytest
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.command import Answer
-from meshtune.runners.slurm.vocabulary import (
-    REFUSALS,
-    SILENCES,
+from meshtune.runners.slurm.nodes import (
     Partition,
+    Share,
     expand_hosts,
-    meaning_of,
     parse_bad_nodes,
-    parse_cpus_per_device,
-    parse_jobs,
+    parse_nodes,
     parse_partitions,
     room_for,
+    share_per_device,
 )
+from meshtune.runners.slurm.vocabulary import REFUSALS, SILENCES, meaning_of, parse_jobs
 
 
 # The words of job_state_string (src/common/slurm_protocol_defs.c, 22.05), and those that
@@ -131,8 +130,9 @@ def test_partitions_are_read_and_say_what_they_can_never_run():
     assert short.refusal(2, 1470) is None
     assert short.refusal(3, 1) == "3 nodes, but partition short allows 2 in one job"
     assert short.refusal(1, 1471) == "1471 min, but partition short allows 1470"
-    assert room_for([main, short], 2, ("n0", "n1"))
-    assert not room_for([main, short], 3, ("n0", "n1", "n0", "elsewhere"))
+    assert room_for([main, short], nodes, 2, ("n0", "n1"))
+    assert not room_for([main, short], nodes, 3, ("n0", "n1", "n0", "elsewhere"))
+    assert not room_for([main, short], nodes[:3], 2, ("n0", "n1"))  # one of those left does not run
 
 
 # As sbatch said it, or as slurm_strerror has it (src/common/slurm_errno.c).
@@ -147,7 +147,7 @@ def test_partitions_are_read_and_say_what_they_can_never_run():
         ("sbatch: error: Batch job submission failed: User's group not permitted to use this partition", True, False),
         ("sbatch: unrecognized option '--wibble' Try \"sbatch --help\" for more information", True, False),
         ("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
-         "size and/or time limits)", False, False),
+         "size and/or time limits)", True, False),
         ("sbatch: error: Batch job submission failed: MaxJobCount limit reached", False, False),
         ("sbatch: error: Batch job submission failed: I/O error writing script/environment to file", False, False),
         ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
@@ -162,17 +162,38 @@ def test_refusals_are_told_from_what_may_work_later_and_from_silence(complaint, 
 
 
 @pytest.mark.parametrize(
-    ("said", "gres", "cpus"),
+    ("said", "gres", "share"),
     [
-        ("128|gpu:h100:8(S:0-1),nic:4\n96+|gpu:h100:8\n", "gpu", 12),
-        ("128|gpu:h100:8(S:0-1)\n64|gpu:a100:4(S:0),gpu:mig:2\n", "gpu:a100", 16),
-        ("128|gpu:h100:8\n64|gpu:a100:4,gpu:v100:4\n", "gpu", 8),
-        ("4|gpu:2\n256|(null)\n", "gpu", 2),
-        ("2|gpu:8\n", "gpu", 1),
-        ("128|(null)\n", "gpu", None),
-        ("128|gpu:h100:8\n", "gpu:a100", None),
+        ("a|idle|128|512000||gpu:h100:8(S:0-1),nic:4\nb|idle|96+|512000||gpu:h100:8\n", "gpu", Share(12, 64000)),
+        ("a|idle|128|9||gpu:h100:8(S:0-1)\nb|idle|64|9||gpu:a100:4(S:0),gpu:mig:2\n", "gpu:a100", Share(16, 2)),
+        ("a|idle|128|16||gpu:h100:8\nb|idle|64|16||gpu:a100:4,gpu:v100:4\n", "gpu", Share(8, 2)),
+        ("a|idle|4|2000||gpu:2\nb|idle|256|1||(null)\n", "gpu", Share(2, 1000)),
+        ("a|idle|2|2000||gpu:8\n", "gpu", Share(1, 250)),
+        # Slurm does not know the devices: as many as the cluster is said to have.
+        ("a|idle|128|800||(null)\n", "gpu", Share(32, 200)),
+        ("a|idle|128|800||gpu:h100:8\n", "gpu:a100", Share(32, 200)),
         ("", "gpu", None),
     ],
 )
-def test_a_devices_share_is_that_of_the_least_node_that_has_some(said, gres, cpus):
-    assert parse_cpus_per_device(said, gres) == cpus
+def test_a_devices_share_is_that_of_the_least_node_that_has_some(said, gres, share):
+    assert share_per_device(parse_nodes(said), gres, 4) == share
+
+
+def test_nodes_that_start_jobs_are_told_from_those_that_do_not():
+    running = ["idle", "mixed", "allocated", "completing", "planned", "idle~", "idle#", "powering_up"]
+    reserved = ["maint", "reserved", "idle$"]
+    others = ["down*", "drained", "draining*", "failing", "fail", "idle*", "mixed^", "reboot", "inval", "future"]
+    states = [*others, *running, *reserved]
+    nodes = parse_nodes("".join(f"n{number}|{state}|1|1|f|(null)\n" for number, state in enumerate(states)))
+    assert [node.state for node in nodes if node.starts_jobs(reserved=False)] == running
+    assert [node.state for node in nodes if node.starts_jobs(reserved=True)] == [*running, *reserved]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "fits"),
+    [("", True), ("ib", True), ("a100&ib", True), ("a100&h100", False), ("a100|h100", True), ("h100", False),
+     ("[rack1|rack2]", True), ("h100*2", True)],
+)  # fmt: skip
+def test_a_node_fits_a_constraint_by_its_features(constraint, fits):
+    (node,) = parse_nodes("n0|idle|1|1|a100,ib|(null)\n")
+    assert node.fits(constraint) is fits

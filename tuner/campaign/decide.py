@@ -36,7 +36,7 @@ from meshtune.tuner.campaign.waiting import overdue_reason, wait_of, withdrawn_r
 OVERTIME_S = 60.0
 # So many failures exclude a node: one may be the job's, a second one under another job is the node's.
 EXCLUDED_AT = 2
-# Failures under other campaigns count for so long: a node that was mended comes back.
+# Failures count for so long, and until the node runs a job well: one that was mended comes back.
 FAULTS_S = 86400.0
 
 
@@ -318,25 +318,38 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[in
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:
-    """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, lately."""
-    failed = {node for attempt in trial.attempts for node in attempt.failed_nodes}
+    """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, as `standing_faults`
+    counts those of the last FAULTS_S."""
+    ended = [attempt for other in trials for attempt in other.attempts if attempt.state.final]
+    ended.sort(key=lambda attempt: attempt.finished_at or 0.0)
+    own = standing_faults(
+        [
+            (attempt.nodes, attempt.failed_nodes, attempt.outcome is not None and attempt.outcome.verdict is Verdict.OK)
+            for attempt in ended
+            if not is_elsewhere(attempt)
+        ]
+    )
+    failed = {node for attempt in trial.attempts for node in attempt.failed_nodes if own[node]}
     # A second run elsewhere is the least of these wishes, and a runner that finds too few nodes drops all of them: on a
     # cluster of several kinds it would be measured on another one.
     elsewhere = nodes_of_other_kinds(trials) or _first_nodes(trials, trial)
-    return tuple(sorted(failed | excluded_nodes(trials, faults) | elsewhere))
+    return tuple(sorted(failed | excluded_nodes(faults) | elsewhere))
 
 
-def excluded_nodes(trials: Sequence[Trial], faults: Mapping[str, int]) -> set[str]:
-    """The nodes that every new attempt of the campaign keeps away from. faults: as above; the campaign's own failures
-    count however long ago they were."""
-    own = Counter(
-        node
-        for trial in trials
-        for attempt in trial.attempts
-        if not is_elsewhere(attempt)
-        for node in attempt.failed_nodes
-    )
-    return {node for node in (*own, *faults) if max(own[node], faults.get(node, 0)) >= EXCLUDED_AT}
+def excluded_nodes(faults: Mapping[str, int]) -> set[str]:
+    """The nodes that every new attempt keeps away from."""
+    return {node for node, count in faults.items() if count >= EXCLUDED_AT}
+
+
+def standing_faults(runs: Sequence[tuple[Sequence[str], Sequence[str], bool]]) -> Counter[str]:
+    """How often each node failed since it last ran a job well. runs: oldest first, the nodes of each, those of them
+    that failed, and whether it was measured."""
+    faults: Counter[str] = Counter()
+    for nodes, failed, well in runs:
+        for node in nodes if well else ():
+            faults[node] = 0
+        faults.update(failed)
+    return faults
 
 
 def _first_nodes(trials: Sequence[Trial], trial: Trial) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,11 +220,14 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
 
 
 def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
+    log: list[str] = []
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
         def watch() -> None:
             campaign = service.current(campaign_id)
             trials = service.store.trials(campaign_id)
+            if not log:
+                log.extend(_print_first_log(trials))
             trouble = driver.troubles.get(campaign_id, "")
             shown = display.progress(campaign, trials, rank(campaign, trials), trouble)
             words = (phase_text(campaign, trials), lessons_text(campaign.lessons, campaign.spec.search.kind))
@@ -234,7 +237,16 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
         drive_one(driver, service, campaign_id, watch)
 
 
+def _print_first_log(trials: Sequence[Trial]) -> list[str]:
+    """Print the end of the log of the trial that crashed first; return its lines."""
+    lines = display.first_log_lines(trials)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True, style="dim")
+    return lines
+
+
 def follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
+    log: list[str] = []
     begun, ended = False, False
     told = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
     told_waits: dict[str, str] = {}
@@ -258,6 +270,8 @@ def follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
             if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
                 told_waits[attempt.job_name] = attempt.wait
                 errors.print(f"{attempt.job_name}: {wait_text(attempt)}", style="yellow", soft_wrap=True)
+        if not log:
+            log.extend(_print_first_log(trials))
         if now.search_ended and not ended:
             console.print(phase_text(now, trials), soft_wrap=True)
         ended = bool(now.search_ended)
