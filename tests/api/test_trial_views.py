@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from meshtune.api.schemas.trials import TrialBriefPage, trial_briefs, trial_view
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
@@ -45,6 +46,13 @@ def test_a_measurement_shows_mfu_memory_held_and_where_the_time_went(client, cre
         [pytest.approx(max(0.0, step_s - own)) for own in profile["own_time_s"]],
     )
     assert profile["straggler"] == {"rank": 3, "ratio": pytest.approx(2.0)}
+
+
+def test_a_measurement_shows_the_hardware_of_its_nodes(trial):
+    kind = HardwareKind(device="NVIDIA H100 80GB HBM3", clock_mhz=1980, driver="550.54", nodes=("n0", "n1"))
+    measured = Measurement(step_times_s=(1.0,), tokens_per_step=8, devices=2, hardware=(kind,))
+    view = trial_view(trial(Outcome(verdict=Verdict.OK, measurement=measured)))
+    assert view.measurement.hardware == (kind,)
 
 
 def test_a_pruned_trial_shows_its_steps_apart_and_no_measurement(client, create, drive):

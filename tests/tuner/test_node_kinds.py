@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.documents import plain
@@ -16,12 +17,15 @@ from meshtune.tuner.campaign.decide import Finish, Observation, decide, excluded
 from meshtune.tuner.campaign.node_kinds import comparable, reference_of
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.cli.render.display import best_notes
+from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.results.comparison import compare
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.results.views import best_view
 
-H100 = HardwareKind(device="NVIDIA H100 80GB HBM3", memory_bytes=80 << 30, clock_mhz=1980, nodes=("n0",))
+H100 = HardwareKind(
+    device="NVIDIA H100 80GB HBM3", memory_bytes=80 << 30, clock_mhz=1980, driver="550.54", nodes=("n0",)
+)
 A100 = HardwareKind(device="NVIDIA A100-SXM4-80GB", memory_bytes=80 << 30, clock_mhz=1410, nodes=("n2",))
 NOTE = "measured on other hardware: NVIDIA A100-SXM4-80GB (baseline: NVIDIA H100 80GB HBM3)"
 
@@ -159,6 +163,13 @@ def test_what_was_measured_elsewhere_is_ranked_told_and_never_recommended(campai
     assert f"ranks above it, but was {NOTE}" in found.reason
     assert plain(best_view(campaign(), ranking, 3))["best"][0]["other_hardware"] == NOTE
     assert f"! trial 1 {NOTE}; never recommended" in [str(note) for note in best_notes(campaign(), ranking, 3)]
+
+
+def test_a_trial_shows_its_hardware(trials):
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(trial_page(trials()[0]))
+    assert "hardware: NVIDIA H100 80GB HBM3 (80 GiB, 1980 MHz), driver 550.54 on n0" in shown.get()
 
 
 def test_nothing_is_learnt_from_the_speed_of_other_hardware(trials):
