@@ -45,7 +45,8 @@ class LocalRunner:
         self._idle_s = idle_s
         self._server: subprocess.Popen[bytes] | None = None
 
-    def submit(self, spec: JobSpec) -> str:
+    def submit(self, spec: JobSpec, needs_s: float = 0.0) -> str:
+        """needs_s: see `SpooledJob`."""
         require_fit(spec.name)
         if spec.devices < 1:
             raise InvalidJob(f"{spec.name} needs {spec.devices} processes")
@@ -77,13 +78,12 @@ class LocalRunner:
                         devices=visible.names,
                         device_variable=visible.variable,
                         run_as=run_as,
+                        needs_s=needs_s,
                     )
                 )
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
-        # From here on the job is sent: a server that does not start now is started by a later poll.
-        with suppress(OSError):
-            self._ensure_server()
+        self._wake_server()
         return spec.name
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
@@ -117,6 +117,11 @@ class LocalRunner:
             _left_running.append(self._server)
             self._server = None
         _left_running[:] = [server for server in _left_running if server.poll() is None]
+
+    def _wake_server(self) -> None:
+        """After a job is sent: a server that does not start now is started by a later poll."""
+        with suppress(OSError):
+            self._ensure_server()
 
     def _ensure_server(self) -> bool:
         """See that a server lives; False when ours had died. Raises OSError."""

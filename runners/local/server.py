@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 from meshtune.runners.base import JobState, JobStatus
@@ -50,6 +51,9 @@ class Server:
     running: dict[str, RunningJob] = field(default_factory=dict)
     # Statuses that could not be written yet.
     unwritten: dict[str, JobStatus] = field(default_factory=dict)
+    # When its time ends, by `time.monotonic`; and whether a job waits for which too little is left of it.
+    ends_at: float = inf
+    out_of_time: bool = False
     # When the folder of jobs was changed, in the file system's words, and when that was seen, by `time.monotonic`.
     jobs_changed_at: int = -1
     change_seen_at: float = 0.0
@@ -140,6 +144,9 @@ class Server:
                 self.queue.remove(job)
         while self.queue:
             job = self.queue[0]
+            self.out_of_time = time.monotonic() + job.needs_s > self.ends_at
+            if self.out_of_time:
+                return
             taken = sum(running.gang.spec.devices for running in self.running.values())
             if taken + job.spec.devices > job.slots:
                 return
@@ -204,7 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="meshtune.runners.local.server")
     parser.add_argument("root", type=Path)
     parser.add_argument("--idle-s", type=float, default=30.0)
+    parser.add_argument("--ends-in-s", type=float, default=inf)
     options = parser.parse_args(arguments)
+    begun_at = time.monotonic()
     spool = Spool(options.root.resolve())
     for _ in range(50):
         lock = spool.take_lock()
@@ -216,12 +225,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = Server(spool)
+    server = Server(spool, ends_at=begun_at + options.ends_in_s)
     server.recover()
     idle_since = time.monotonic()
     while not stopping and spool.holds(lock):
         with suppress(OSError):
             server.step(time.monotonic())
+        if server.out_of_time and not server.running and not server.unwritten:
+            return 0
         if server.busy:
             idle_since = time.monotonic()
         elif time.monotonic() - idle_since > options.idle_s:

@@ -36,6 +36,8 @@ class SpooledJob:
     device_variable: str = ""
     # The name of the user whose processes they are, empty for the server's.
     run_as: str = ""
+    # It starts only while its server has that many seconds left.
+    needs_s: float = 0.0
 
 
 class Spool:

@@ -35,7 +35,7 @@ from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.runners.slurm.nodes import duration_s, parse_bad_nodes
-from meshtune.runners.slurm.script import SlurmOptions, minutes
+from meshtune.runners.slurm.script import Mode, SlurmOptions, minutes
 from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -98,10 +98,16 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
 class AllocationRunner:
     """A Runner over the steps of one allocation. The files of its local server lie under `root`."""
 
-    def __init__(self, root: Path, options: SlurmOptions, allocation: Allocation) -> None:
+    # For messages.
+    mode = Mode.ALLOCATION
+
+    def __init__(
+        self, root: Path, options: SlurmOptions, allocation: Allocation, local: LocalRunner | None = None
+    ) -> None:
+        """local: another than one of this machine, over `root` itself."""
         self._options, self._allocation = options, allocation
-        self._spool = Spool((root / f"allocation-{allocation.id}").resolve())
-        self._local = LocalRunner(self._spool.root, slots=allocation.nodes * allocation.devices_per_node)
+        self._spool = Spool((root if local else root / f"allocation-{allocation.id}").resolve())
+        self._local = local or LocalRunner(self._spool.root, slots=allocation.nodes * allocation.devices_per_node)
         self.cancel, self.find, self.close = self._local.cancel, self._local.find, self._local.close
         # Since when, by `time.monotonic`.
         self._ending: dict[str, float] = {}
@@ -109,14 +115,11 @@ class AllocationRunner:
     def submit(self, spec: JobSpec) -> str:
         allocation = self._allocation
         if spec.start is Start.JOB and spec.nodes > 1:
-            raise InvalidJob(f"{spec.name} launches by itself, which mode: allocation cannot keep to its own nodes")
-        refuse_wider(spec, allocation.nodes, allocation.devices_per_node, f"allocation {allocation.id}")
+            raise InvalidJob(f"{spec.name} launches by itself, which mode: {self.mode} cannot keep to its own nodes")
+        refuse_wider(spec, allocation.nodes, allocation.devices_per_node, f"the {self.mode}")
         if (known := self.find(spec.name)) is not None:
             return known
-        left_s = self._time_left_s()
-        if left_s < spec.time_limit_s + MARGIN_S:
-            ends = f"allocation {allocation.id} ends in {max(0.0, left_s):.0f} s"
-            raise NoTimeLeft(f"{ends}, and a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)")
+        self._check_time(spec)
         spec = replace(spec, directory=spec.directory.resolve())
         for stale in spec.directory.glob("rank-*.json"):  # of a job of this name in an earlier allocation
             with suppress(OSError):
@@ -133,11 +136,27 @@ class AllocationRunner:
                 files={
                     **spec.files,
                     GANG_FILE: render_gang(spec),
-                    SCRIPT_FILE: render_step(spec, self._options, allocation),
+                    SCRIPT_FILE: render_step(spec, self._options, allocation, self._facts()),
                 },
                 env={name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ},
-            )
+            ),
+            needs_s=spec.time_limit_s + MARGIN_S,
         )
+
+    def _facts(self) -> str:
+        """Shell lines that set `allocation`, its number, and `cpus_on_node`, of its smallest node."""
+        return f"allocation={self._number()} cpus_on_node={self._allocation.cpus_per_node}\n"
+
+    def _number(self) -> str:
+        """Slurm's number of the allocation, empty while there is none."""
+        return self._allocation.id
+
+    def _check_time(self, spec: JobSpec) -> None:
+        """Raises NoTimeLeft."""
+        left_s = self._time_left_s()
+        if left_s < spec.time_limit_s + MARGIN_S:
+            ends = f"allocation {self._number()} ends in {max(0.0, left_s):.0f} s"
+            raise NoTimeLeft(f"{ends}, and a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)")
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         seen = dict(self._local.poll(ids))
@@ -148,7 +167,7 @@ class AllocationRunner:
 
     def _time_left_s(self) -> float:
         """Until the allocation's end by Slurm's own clock, which a site may move. Raises RunnerUnavailable."""
-        answer = self._tell("squeue", "--noheader", f"--jobs={self._allocation.id}", "--format=%L")
+        answer = self._tell("squeue", "--noheader", f"--jobs={self._number()}", "--format=%L")
         if answer.code != 0:
             raise RunnerUnavailable(f"squeue: {answer.complaint}")
         left_s = duration_s(answer.out.strip())
@@ -158,8 +177,8 @@ class AllocationRunner:
         """The steps that run without their srun, by job: a killed srun does not take its step along, which keeps others
         from the devices. Raises RunnerUnavailable."""
         found: dict[str, tuple[str, ...]] = {}
-        if self._spool.root.is_dir():
-            answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={self._allocation.id}", "--format=%i|%j")
+        if self._spool.root.is_dir() and (number := self._number()):
+            answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={number}", "--format=%i|%j")
             if answer.code != 0 and not answer.says(UNKNOWN_JOB):  # an allocation that is over has no steps
                 raise RunnerUnavailable(f"squeue: {answer.complaint}")
             for line in answer.out.splitlines() if answer.code == 0 else ():
@@ -171,7 +190,7 @@ class AllocationRunner:
     def _judge(self, id: str, status: JobStatus, *, stepless: bool) -> JobStatus:
         """stepless: the job has no step that runs without its srun."""
         if not self._spool.has(id):
-            reason = f"allocation {self._allocation.id} has no such job; an earlier allocation took its own along"
+            reason = f"the {self.mode} has no such job; an earlier allocation took its own along"
             return replace(status, reason=reason)
         spec = self._spool.job(id).spec
         notes = read_notes(spec.directory)
@@ -217,7 +236,7 @@ class AllocationRunner:
 
     def _goes_on(self) -> bool:
         """Whether the allocation still runs. Raises RunnerUnavailable."""
-        answer = self._tell("squeue", "--noheader", f"--jobs={self._allocation.id}", "--states=all", "--format=%T")
+        answer = self._tell("squeue", "--noheader", f"--jobs={self._number()}", "--states=all", "--format=%T")
         if answer.code != 0 and not answer.says(UNKNOWN_JOB):
             raise RunnerUnavailable(f"squeue: {answer.complaint}")
         return answer.code == 0 and answer.out.strip() == "RUNNING"
@@ -234,29 +253,31 @@ class AllocationRunner:
         return call(arguments, time_limit_s=self._options.call_limit_s, environment=environment)
 
 
-def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) -> str:
-    """The script that runs a job as one step; its directory must be absolute."""
+def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation, facts: str) -> str:
+    """The script that runs a job as one step; its directory must be absolute. facts: see `AllocationRunner._facts`."""
     per_node = spec.processes_per_node
-    share = max(1, allocation.cpus_per_node // allocation.devices_per_node)
-    cpus = (options.cpus_per_device or share) * spec.devices_per_node // per_node
+    share = str(options.cpus_per_device or "")
+    if not share:
+        share = f"(cpus_on_node < {allocation.devices_per_node} ? 1 : cpus_on_node / {allocation.devices_per_node})"
     keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
     if allocation.nodes - len(keep_away) < spec.nodes:
         keep_away = ()
-    # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
-    crowded = allocation.cpus_per_node < allocation.devices_per_node
     words = [
-        *("srun", f"--jobid={allocation.id}", f"--job-name={spec.name}", "--exact", "--input=none"),
+        *(f"--job-name={spec.name}", "--exact", "--input=none"),
         *(f"--nodes={spec.nodes}", f"--ntasks={spec.processes}", f"--ntasks-per-node={per_node}"),
-        *(f"--cpus-per-task={cpus}", f"--time={minutes(spec)}", f"--chdir={spec.directory}"),
+        *(f"--time={minutes(spec)}", f"--chdir={spec.directory}"),
         *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
-        *(["--overcommit"] if crowded else []),
         "--mem=0",  # all memory of the allocation is there for all of its steps
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
         *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} {LAUNCH_WRAPPER}"),
     ]
     script = shlex.quote(str(spec.directory / SCRIPT_FILE))
-    return render_setup(script, options.setup) + f"exec {shlex.join(words)}\n"
+    cpus = f"$(({share} * {spec.devices_per_node} / {per_node}))"
+    # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
+    crowded = f'$([ "$cpus_on_node" -lt {allocation.devices_per_node} ] && echo --overcommit)'
+    step = f'exec srun --jobid="$allocation" {crowded} --cpus-per-task={cpus} {shlex.join(words)}\n'
+    return facts + render_setup(script, options.setup) + step
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

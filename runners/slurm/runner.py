@@ -20,7 +20,7 @@ from meshtune.runners.batch.script import REQUEUED_FILE, submit_host
 from meshtune.runners.batch.shared_look import share
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.processes.command import Answer
-from meshtune.runners.slurm.allocation import create_steps
+from meshtune.runners.slurm.allocation import Allocation, create_steps
 from meshtune.runners.slurm.nodes import (
     NODE_FORMAT,
     Node,
@@ -31,6 +31,7 @@ from meshtune.runners.slurm.nodes import (
     room_for,
     share_per_device,
 )
+from meshtune.runners.slurm.pilot import PilotRunner, create_pilots
 from meshtune.runners.slurm.sbatch import directives, option_value
 from meshtune.runners.slurm.script import LOG_FILE, SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
 from meshtune.runners.slurm.vocabulary import (
@@ -231,10 +232,21 @@ def _oldest(text: str, directory: Path) -> str | None:
     return min((id for id, folder in pairs if folder == str(directory) and id.isdecimal()), key=int, default=None)
 
 
+def create_pilot_runner(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> PilotRunner:
+    """Its pilots are jobs of a Slurm runner's."""
+
+    def pilots(root: Path, options: SlurmOptions, size: Allocation) -> Runner:
+        return SlurmRunner(root, options, nodes=size.nodes, devices_per_node=size.devices_per_node)
+
+    return create_pilots(root, cluster, options, pilots)
+
+
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
     chosen = options_for(cluster, options)
     runner: Runner
-    if chosen.mode is Mode.ALLOCATION:
+    if chosen.mode is Mode.PILOT:
+        runner = create_pilot_runner(root, cluster, chosen)
+    elif chosen.mode is Mode.ALLOCATION:
         runner = create_steps(root, cluster, chosen)
     else:
         runner = SlurmRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)

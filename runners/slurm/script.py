@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
@@ -23,10 +23,12 @@ _GRES = re.compile(r"[A-Za-z0-9_.:-]*")
 
 
 class Mode(StrEnum):
-    """One Slurm job per trial, or trials as steps inside the allocation that we run in."""
+    """One Slurm job per trial; trials as steps inside the allocation that we run in; or as steps inside allocations
+    that we submit ourselves, one after the other."""
 
     JOB = "job"
     ALLOCATION = "allocation"
+    PILOT = "pilot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,11 @@ class SlurmOptions(BatchOptions):
     # Host memory that a job asks for with each device, in MiB; 0: none is asked for, so that it is Slurm's default. By
     # default, of devices that are asked for where Slurm shares out memory too, the device's share of that node.
     memory_mib_per_device: int | None = None
+    # Of `mode: pilot`: how long each allocation may last; its nodes, by default the cluster's, more let trials run side
+    # by side (`parallel`); and how long it waits for another trial before it is given back.
+    pilot_s: float = 14400.0
+    pilot_nodes: int | None = None
+    pilot_idle_s: float = 120.0
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -63,6 +70,9 @@ class SlurmOptions(BatchOptions):
         checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
         checks.whole(1, cpus_per_device=1 if self.cpus_per_device is None else self.cpus_per_device)
         checks.whole(0, memory_mib_per_device=self.memory_mib_per_device or 0)
+        for name in ("pilot_s", "pilot_idle_s"):
+            checks.require(0 < getattr(self, name) < inf, name, f"must be positive, not {getattr(self, name)}")
+        checks.whole(1, pilot_nodes=1 if self.pilot_nodes is None else self.pilot_nodes)
         self._check(checks)
         checks.done()
 

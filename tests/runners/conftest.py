@@ -19,6 +19,8 @@ LABORATORIES = {
     "slurm": ("slurm_jobs:SlurmLaboratory", (SLOW, SLURM), (LONG, SLURM)),
     # Its own tests are in test_slurm_allocation.py; the rest is the local runner's and the Slurm runner's.
     "allocation": ("allocation_jobs:AllocationLaboratory", (LONG, SLURM), (LONG, SLURM)),
+    # Its own tests are in test_slurm_pilot.py.
+    "pilot": ("pilot_jobs:PilotLaboratory", (LONG, SLURM), (LONG, SLURM)),
     "ray": ("ray_jobs:RayLaboratory", (SLOW, RAY), (LONG, RAY)),
 }
 # Its jobs are descriptions, not programs.

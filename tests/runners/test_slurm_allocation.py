@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 ALLOCATION = Allocation(id="7", nodes=3, devices_per_node=4, cpus_per_node=16)
+FACTS = "allocation=7 cpus_on_node=16\n"
 
 
 def cluster(nodes: int, devices: int, kind: DeviceKind = DeviceKind.CPU) -> ClusterSpec:
@@ -67,15 +68,21 @@ def test_an_allocation_that_cannot_hold_a_trial_is_told(environment, message, mo
 
 def test_a_step_asks_for_its_part_of_the_allocation_alone():
     options = SlurmOptions(gres="gpu", cpus_per_device=2, setup=("module load cuda",))
-    lines = render_step(job(avoid=("n2",)), options, ALLOCATION).splitlines()
+    lines = render_step(job(avoid=("n2",)), options, ALLOCATION, FACTS).splitlines()
     assert "module load cuda" in lines
     assert next(line for line in lines if line.startswith("exec")).startswith(
-        "exec srun --jobid=7 --job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
-        "--cpus-per-task=2 --time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 "
-        "--mem=0 --gres=gpu:4 --exclude=n2 "
-        "bash -c "
+        'exec srun --jobid="$allocation" $([ "$cpus_on_node" -lt 4 ] && echo --overcommit) '
+        "--cpus-per-task=$((2 * 4 / 4)) --job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
+        "--time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --mem=0 --gres=gpu:4 --exclude=n2 bash -c "
     )
     assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
+
+
+def started(options: SlurmOptions, cpus_on_node: int) -> str:
+    """The words of the step's srun, as the script's shell makes them."""
+    script = render_step(job(), options, ALLOCATION, f"allocation=7 cpus_on_node={cpus_on_node}\n")
+    shown = script.replace("exec srun", "echo srun")
+    return subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True).stdout
 
 
 def test_a_device_has_its_share_of_the_allocations_cpus_unless_the_options_say_more():
@@ -84,21 +91,19 @@ def test_a_device_has_its_share_of_the_allocations_cpus_unless_the_options_say_m
         (SlurmOptions(gres=""), 4),
         (SlurmOptions(cpus_per_device=3), 3),
     ):
-        assert f"--cpus-per-task={cpus} " in render_step(job(), options, ALLOCATION)
+        assert f"--jobid=7 --cpus-per-task={cpus} " in started(options, 16)
 
 
 def test_steps_share_cpus_where_the_allocation_has_fewer_than_devices():
-    few = replace(ALLOCATION, cpus_per_node=1)
-    assert " --cpus-per-task=1 " in render_step(job(), SlurmOptions(gres="gpu"), few)
-    assert " --overcommit " in render_step(job(), SlurmOptions(gres="gpu"), few)
-    assert " --overcommit " not in render_step(job(), SlurmOptions(gres="gpu"), ALLOCATION)
+    assert " --overcommit --cpus-per-task=1 " in started(SlurmOptions(gres="gpu"), 1)
+    assert " --overcommit " not in started(SlurmOptions(gres="gpu"), 16)
 
 
 def test_what_does_not_fit_the_allocation_is_refused(tmp_path):
     runner = AllocationRunner(tmp_path, SlurmOptions(), ALLOCATION)
     for changes, error, message in (
-        ({"nodes": 4}, Refused, "needs 4 nodes, but allocation 7 has 3"),
-        ({"devices_per_node": 5}, Refused, "needs 5 devices on a node, but allocation 7 has 4"),
+        ({"nodes": 4}, Refused, "needs 4 nodes, but the allocation has 3"),
+        ({"devices_per_node": 5}, Refused, "needs 5 devices on a node, but the allocation has 4"),
         ({"start": Start.JOB}, InvalidJob, "launches by itself"),
     ):
         with pytest.raises(error, match=message):

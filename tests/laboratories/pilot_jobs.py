@@ -1,0 +1,45 @@
+"""Jobs as steps inside allocations that the runner submits itself, on the session's real Slurm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from jobs import Laboratory
+from slurm_lab import SlurmLab
+
+from meshtune.runners.slurm.pilot import PilotRunner
+from meshtune.runners.slurm.runner import create_pilot_runner
+from meshtune.runners.slurm.script import Mode, SlurmOptions
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
+OPTIONS = SlurmOptions(mode=Mode.PILOT, gres="", partition="one", pilot_s=600.0, pilot_idle_s=20.0)
+
+
+class PilotLaboratory(Laboratory):
+    needs: ClassVar[str | None] = "slurm"
+    period_s = 0.1  # each look starts a squeue
+    place: SlurmLab
+
+    def open(self, *, nodes: int = 1, devices: int | None = None, **options) -> PilotRunner:
+        partition = {} if nodes == 1 else {"partition": "main"}
+        cluster = ClusterSpec(name="c", nodes=nodes, devices_per_node=devices or self.slots // nodes, device=CPU)
+        runner = create_pilot_runner(self.folder / "pilots", cluster, replace(OPTIONS, **partition, **options))
+        self.opened.append(runner)
+        return runner
+
+    def wide(self) -> PilotRunner:
+        return self.open(nodes=2)
+
+    def pilots(self) -> list[tuple[str, str, str]]:
+        """Number, name and state of this laboratory's."""
+        paths = self.place.run("squeue", "-h", "--states=all", "-o", "%i %Z").splitlines()
+        own = {line.split()[0] for line in paths if line.split()[1].startswith(str(self.folder))}
+        return [job for job in self.place.jobs() if job[0] in own]
+
+    def close(self) -> None:
+        self.place.cancel_all()
+        for runner in self.opened:
+            runner.close()
+        self.wait_nothing_left()

@@ -1,0 +1,86 @@
+"""Pilots on a real Slurm: one allocation for many trials, another when it ends, and none that nobody needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pilot_jobs import CPU, OPTIONS, PilotLaboratory
+from slurm_lab import wait_for
+
+from meshtune.runners.base import JobState, Refused
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.slurm.runner import create_pilot_runner
+from meshtune.search_spaces.cluster import ClusterSpec
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm]
+
+
+@pytest.fixture
+def pilots(slurm, tmp_path):
+    laboratory = PilotLaboratory(tmp_path, slurm)
+    try:
+        yield laboratory
+    finally:
+        laboratory.close()
+
+
+def test_one_allocation_serves_many_trials_and_is_given_back(pilots):
+    pilots.runner = pilots.open(pilot_idle_s=2.0)
+    ids = [pilots.submit(f"trial{number}", "echo $SLURM_JOB_ID > job", processes=2) for number in range(5)]
+    assert pilots.status(ids[0]).reason.startswith("waits for ")
+    for id in ids:
+        assert pilots.wait(id).state is JobState.SUCCEEDED
+    (pilot,) = pilots.pilots()
+    assert {pilots.wait_text(id, "job").strip() for id in ids} == {pilot[0]}
+    pilots.place.wait_job(pilot[0])  # nobody asked it to end
+    later = pilots.submit("later", "true")
+    assert pilots.wait(later).state is JobState.SUCCEEDED
+    assert len(pilots.pilots()) == 2
+
+
+def test_a_cancelled_allocation_loses_what_ran_and_the_next_one_runs_what_waited(pilots):
+    long = pilots.submit("long", "touch started; exec sleep 300", processes=4)
+    waiting = pilots.submit("waiting", "true", processes=4)
+    pilots.wait_file("long", "started")
+    assert pilots.status(waiting).reason == "waits for free nodes of its pilot allocation"
+    (first,) = pilots.pilots()
+    pilots.place.run("scancel", first[0])
+    lost = pilots.wait(long)
+    assert (lost.state, lost.cause) == (JobState.LOST, Cause.PREEMPTION)
+    assert "pilot allocation ended" in lost.reason or "its allocation ended" in lost.reason
+    assert pilots.wait(waiting).state is JobState.SUCCEEDED
+    assert [job[2] for job in pilots.pilots()] == ["CANCELLED", "RUNNING"]
+
+
+@pytest.mark.long
+def test_no_trial_starts_that_its_allocation_would_not_outlast(pilots):
+    """Of 90 s, a trial of up to 60 s (and 20 s to write) fits once."""
+    pilots.runner = pilots.open(pilot_s=90.0)
+    first = pilots.submit("first", "sleep 12", time_limit_s=60.0, processes=4)
+    second = pilots.submit("second", "true", time_limit_s=60.0, processes=4)
+    for id in (first, second):
+        assert pilots.wait(id).state is JobState.SUCCEEDED
+    assert len(pilots.pilots()) == 2
+    with pytest.raises(Refused, match=r"pilot_s\(90\): a trial takes up to 80 s"):
+        pilots.submit("longer", "true", time_limit_s=80.0)
+
+
+def test_an_allocation_that_waits_for_nobody_leaves_the_queue(pilots):
+    pilots.place.run("scontrol", "update", "PartitionName=one", "State=DOWN")
+    try:
+        id = pilots.submit("early", "true")
+        wait_for(lambda: "PartitionDown" in pilots.status(id).reason, "no reason")
+        pilots.runner.cancel(id)
+        assert pilots.wait(id).state is JobState.CANCELLED
+        wait_for(lambda: [job[2] for job in pilots.pilots()] == ["CANCELLED"], "the pilot waits on")
+    finally:
+        pilots.place.run("scontrol", "update", "PartitionName=one", "State=UP")
+
+
+def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
+    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
+    runner = create_pilot_runner(tmp_path / "none", cluster, replace(OPTIONS, partition="nosuch"))
+    with pytest.raises(Refused, match=r"[Ii]nvalid partition"):
+        runner.submit(pilots.spec("job", "true"))
+    assert runner.find("job") is None
