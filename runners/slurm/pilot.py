@@ -159,6 +159,11 @@ class PilotRunner(AllocationRunner):
 
     mode = Mode.PILOT
 
+    @property
+    def root(self) -> Path:
+        """Of its files."""
+        return self._spool.root
+
     def _facts(self) -> str:
         return f". {shlex.quote(str(self._spool.root / FACTS_FILE))}\n"
 

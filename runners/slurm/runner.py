@@ -236,19 +236,26 @@ def create_pilot_runner(root: Path, cluster: ClusterSpec, options: SlurmOptions)
     """Its pilots are jobs of a Slurm runner's."""
 
     def pilots(root: Path, options: SlurmOptions, size: Allocation) -> Runner:
-        return SlurmRunner(root, options, nodes=size.nodes, devices_per_node=size.devices_per_node)
+        return _create_jobs(root, options, cluster, size.nodes)
 
     return create_pilots(root, cluster, options, pilots)
+
+
+def _create_jobs(root: Path, options: SlurmOptions, cluster: ClusterSpec, nodes: int) -> SlurmRunner:
+    runner = SlurmRunner(root, options, nodes=nodes, devices_per_node=cluster.devices_per_node)
+    runner.accelerated = cluster.device.kind is not DeviceKind.CPU
+    return runner
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
     chosen = options_for(cluster, options)
     runner: Runner
-    if chosen.mode is Mode.PILOT:
-        runner = create_pilot_runner(root, cluster, chosen)
-    elif chosen.mode is Mode.ALLOCATION:
-        runner = create_steps(root, cluster, chosen)
-    else:
-        runner = SlurmRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
-        runner.accelerated = cluster.device.kind is not DeviceKind.CPU
+    match chosen.mode:
+        case Mode.PILOT:
+            runner = create_pilot_runner(root, cluster, chosen)
+            root = runner.root  # campaigns of other options have pilots of their own
+        case Mode.ALLOCATION:
+            runner = create_steps(root, cluster, chosen)
+        case Mode.JOB:
+            runner = _create_jobs(root, chosen, cluster, cluster.nodes)
     return share(runner, f"slurm {chosen.mode}", root, chosen.poll_s)

@@ -3,6 +3,7 @@ run side by side, each on devices of its own."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -93,7 +94,9 @@ def test_steps_of_one_allocation_run_side_by_side_each_on_its_own_devices(wanted
     )
     try:
         assert sorted(pair(lab, runner)) == ["0", "1"]
-        assert f"--cpus-per-task={cpus} " in (lab.folder / "work" / "a" / "step.sh").read_text()
+        script = (lab.folder / "work" / "a" / "step.sh").read_text().replace("exec srun", "echo srun")
+        told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+        assert f"--cpus-per-task={cpus} " in told
     finally:
         server = runner._local._server
         if server is not None:
