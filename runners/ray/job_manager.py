@@ -1,7 +1,8 @@
 """The job manager: a detached actor, one per namespace, that owns the jobs, so that their senders may come and go.
 
-One event loop and no await between a look and a change, so nothing needs a lock. When it dies its agents die with it.
-"""
+A job waits in a placement group of its own, which Ray places when it can: a small job starts while a large one waits,
+and an autoscaler sees what is wanted. One event loop and no await between a look and a change, so nothing needs a
+lock. When it dies its agents die with it."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import encode_job, read_json_value
 from meshtune.runners.processes.gang import GRACE_S, JOB_MARK, PERIOD_S
-from meshtune.runners.ray.job import JobRun, RayJob, ranks_of, refusal
+from meshtune.runners.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting
 from meshtune.runners.ray.worker_group import (
     WorkerGroup,
     WorkerGroupPool,
-    capacities,
     living_nodes,
     release,
     reserve,
     reserved,
 )
 
-# A placement group takes some tens of milliseconds. After this, idle groups may be what it waits for; it is asked for
-# anew, because the nodes may have changed, ever more rarely, because a busy cluster takes longer.
+# A placement group takes some tens of milliseconds. After this, idle groups may be what it waits for.
 PATIENCE_S = 0.1
-MAX_PATIENCE_S = 5.0
+# Between two looks at the jobs that wait: the more often the shorter the newest has waited.
+MIN_LOOK_S, MAX_LOOK_S = PERIOD_S, 1.0
 # A living agent answers within a second, and Ray tells of a dead node in two or three. One that says nothing for so
 # long hangs.
 SILENCE_S = 30.0
@@ -50,6 +51,30 @@ class Entry:
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.QUEUED))
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     groups_lost: int = 0
+    # By `time.monotonic`.
+    waits_since: float = field(default_factory=time.monotonic)
+    # What Ray was asked for, and the placement group that it may not have placed yet.
+    request: Request | None = None
+    placement: PlacementGroup | None = None
+
+    def ask(self, request: Request) -> None:
+        """Ask Ray for devices, where it was not asked for the same."""
+        if request != self.request:
+            self.withdraw()
+            self.request, self.placement = request, reserve(self.job, request)
+
+    def placed(self) -> PlacementGroup | None:
+        """The placement group, no longer this entry's, once Ray has placed it."""
+        if self.placement is None or not reserved(self.placement):
+            return None
+        placement, self.placement, self.request = self.placement, None, None
+        return placement
+
+    def withdraw(self) -> None:
+        """Take back what Ray was asked for."""
+        if self.placement is not None:
+            release(self.placement)
+        self.placement = self.request = None
 
 
 class JobManager:
@@ -60,12 +85,8 @@ class JobManager:
         self._queue: list[Entry] = []
         self._pool = WorkerGroupPool()
         self._dispatcher: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
-
-    async def refuse(self, document: dict[str, Any]) -> str:
-        """Why such a job can never run, empty where it can."""
-        job = read_json_value(RayJob, document)
-        return refusal(job, capacities(job, living_nodes()))
 
     async def add(self, key: str, document: dict[str, Any]) -> None:
         """Take a job in; one that is there already stays as it is."""
@@ -83,10 +104,6 @@ class JobManager:
     async def look(self, keys: Sequence[str]) -> dict[str, dict[str, Any] | None]:
         return {key: asdict(self._entries[key].status) if key in self._entries else None for key in keys}
 
-    async def busy(self) -> bool:
-        """True while a job has not ended."""
-        return not all(entry.status.state.final for entry in self._entries.values())
-
     async def cancel(self, key: str) -> None:
         entry = self._entries.get(key)
         if entry is None:
@@ -94,57 +111,51 @@ class JobManager:
         entry.cancelled.set()
         if entry in self._queue:
             self._queue.remove(entry)
+            entry.withdraw()
             entry.status = _cancelled()
 
     def _serve(self) -> None:
-        """See that the queue is looked after."""
+        """See that the queue is looked at now."""
+        self._news.set()
         if self._dispatcher is None or self._dispatcher.done():
             self._dispatcher = asyncio.create_task(self._dispatch())
 
     async def _dispatch(self) -> None:
-        """Give worker groups to the jobs in the queue, in order."""
+        """Start each job in the queue once there is a worker group for it."""
         while self._queue:
-            entry = self._queue[0]
-            group = None
+            self._news.clear()
             try:
-                group = await self._worker_group(entry)
-            except Exception as error:
+                nodes = living_nodes()
+                for entry in list(self._queue):
+                    self._look_after(entry, nodes)
+            except Exception:  # Ray's; a failed look changes nothing
                 traceback.print_exc()
-                entry.status = _lost(error)
-            if entry in self._queue:
-                self._queue.remove(entry)
-            if group is not None:
-                task = asyncio.create_task(self._run(entry, group))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+            youngest_s = time.monotonic() - max((entry.waits_since for entry in self._queue), default=0.0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), min(max(youngest_s / 4, MIN_LOOK_S), MAX_LOOK_S))
 
-    async def _worker_group(self, entry: Entry) -> WorkerGroup | None:
-        """A group for the job, once its devices are free; None when it was cancelled, or can never run."""
-        job, patience_s = entry.job, PATIENCE_S
-        idle = self._pool.take(job)
-        if idle is not None:
-            return idle
-        placement, asked_at = reserve(job), time.monotonic()
-        while not reserved(placement):
-            idle = self._pool.take(job)
-            if idle is not None or entry.cancelled.is_set():
-                release(placement)
-                return idle
-            if time.monotonic() - asked_at > patience_s:
-                release(placement)
-                self._pool.drop_oldest()
-                refused = refusal(job, capacities(job, living_nodes()))
-                if refused:
-                    entry.status = JobStatus(state=JobState.LOST, reason=refused, finished_at=time.time())
-                    return None
-                placement, asked_at = reserve(job), time.monotonic()
-                patience_s = min(2 * patience_s, MAX_PATIENCE_S)
-            await asyncio.sleep(PERIOD_S)
-        return WorkerGroup(job, placement)
+    def _look_after(self, entry: Entry, nodes: Sequence[Node]) -> None:
+        """Start the job where there is a group for it, or else say why it waits."""
+        group = self._pool.take(entry.job)
+        if group is None:
+            entry.ask(request_of(entry.job, nodes))
+            placement = entry.placed()
+            group = WorkerGroup(entry.job, placement) if placement is not None else None
+        if group is not None:
+            entry.withdraw()
+            self._queue.remove(entry)
+            task = asyncio.create_task(self._run(entry, group))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        elif time.monotonic() - entry.waits_since > PATIENCE_S:
+            entry.status = JobStatus(state=JobState.QUEUED, reason=why_waiting(entry.job, nodes))
+            # What is idle may be what it waits for. The queue is in order: no younger job takes it before.
+            self._pool.drop_all()
 
     async def _run(self, entry: Entry, group: WorkerGroup) -> None:
         """Run the job to its end; then keep the worker group, or drop it when it may not be sound."""
         sound = False
+        entry.status = JobStatus(state=JobState.QUEUED, reason="its agents get ready")
         try:
             await _unless(entry.cancelled, group.warm(entry.job.spec.command))
             sound = not entry.cancelled.is_set() and await _run_ranks(entry, group)
@@ -165,6 +176,7 @@ class JobManager:
             self._pool.keep(group, entry.job.idle_s)
         else:
             group.drop()
+        self._news.set()
 
 
 async def _run_ranks(entry: Entry, group: WorkerGroup) -> bool:

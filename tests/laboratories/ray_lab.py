@@ -51,7 +51,7 @@ class RayLab:
 
     def runner(self, root: Path, *, devices: str = "CPU", **options: Any) -> RayRunner:
         """A runner on this cluster."""
-        return RayRunner(root, RayOptions(**{"address": self.address, **options}), devices=devices, slots=0)
+        return RayRunner(root, RayOptions(**{"address": self.address, **options}), devices=devices)
 
     def __enter__(self) -> RayLab:
         self._first.find("")

@@ -124,9 +124,12 @@ def test_never_more_processes_run_than_there_are_slots(lab):
 
 
 def test_what_can_never_run_is_refused_and_leaves_nothing(lab):
-    for name, changes, message in (
+    too_large = (
         ("big", {"processes": 5}, "^big needs 5 "),
         ("nodes", {"processes": 2, "nodes": 3}, "^nodes needs (3 nodes|6 processes|6 devices)"),
+    )
+    for name, changes, message in (
+        *(() if lab.grows else too_large),
         ("nothing", {"processes": 0}, "^nothing needs 0 "),
         ("silent", {"command": ()}, "silent has an empty command"),
     ):
