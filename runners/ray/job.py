@@ -65,11 +65,23 @@ class JobRun:
     started_at: float
     began: float
     nodes: tuple[str, ...]
-    # (rank, exit code) of the processes that ended by themselves, in order of notice.
-    deaths: list[tuple[int, int]] = field(default_factory=list)
+    # When, by `time.monotonic`, rank and exit code of the processes that ended by themselves.
+    ends: list[tuple[float, int, int]] = field(default_factory=list)
     # By node, what is wrong with it.
     faults: dict[str, str] = field(default_factory=dict)
     ending: JobState | None = None
+
+    def note(self, deaths: Sequence[tuple[int, int, float]], now: float) -> None:
+        """Take in what a node tells: rank, exit code and how many seconds ago."""
+        self.ends += [(now - ago_s, rank, code) for rank, code, ago_s in deaths]
+
+    def blame(self, node: int, why: str) -> None:
+        self.faults[self.nodes[node]] = why
+
+    @property
+    def deaths(self) -> list[tuple[int, int]]:
+        """(rank, exit code) of the processes that ended by themselves, in order."""
+        return [(rank, code) for _, rank, code in sorted(self.ends)]
 
     @property
     def over(self) -> bool:

@@ -35,7 +35,7 @@ from meshtune.runners.ray.worker_group import (
 PATIENCE_S = 0.1
 # Between two looks at the jobs that wait: the more often the shorter the newest has waited.
 MIN_LOOK_S, MAX_LOOK_S = PERIOD_S, 1.0
-# A living agent answers within a second, and Ray tells of a dead node in two or three. One that says nothing for so
+# An agent ends a job within ten seconds, and Ray tells of a dead node in two or three. One that says nothing for so
 # long hangs.
 SILENCE_S = 30.0
 # As many worker groups may die under a job before it begins.
@@ -183,64 +183,47 @@ async def _run_ranks(entry: Entry, group: WorkerGroup) -> bool:
     """Run the job's processes to their end; False when the worker group is not to be trusted with another job."""
     run = JobRun(entry.job, time.time(), time.monotonic(), group.nodes)
     entry.status = JobStatus(state=JobState.RUNNING, started_at=run.started_at, nodes=run.nodes)
-    over = asyncio.Event()
-    ranks = [RankGroup(run, group, node, over) for node in range(len(group.agents))]
-    followers = [asyncio.create_task(part.follow()) for part in ranks]
-    with suppress(TimeoutError):
-        await asyncio.wait_for(_unless(entry.cancelled, over.wait()), entry.job.spec.time_limit_s)
-    if entry.cancelled.is_set():
-        run.ending = JobState.CANCELLED
-    elif not over.is_set():
+    shares = [asyncio.create_task(_run_share(run, group, node)) for node in range(len(group.agents))]
+    cancelled = asyncio.create_task(entry.cancelled.wait())
+    pending = set(shares)
+    while pending and not run.over:
+        left_s = max(run.began + entry.job.spec.time_limit_s - time.monotonic(), 0.0)
+        done, _ = await asyncio.wait({cancelled, *pending}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        pending.difference_update(done)
+        if cancelled in done:
+            run.ending = JobState.CANCELLED
+        elif not done:
+            run.ending = JobState.TIMED_OUT
+    cancelled.cancel()
+    if run.failed and pending:
+        _, pending = await asyncio.wait(pending, timeout=GRACE_S)
+    if pending:
+        for node, share in enumerate(shares):
+            if share in pending:
+                group.agents[node].end.remote()
+        await asyncio.wait(pending, timeout=SILENCE_S)
+    for node, share in enumerate(shares):
+        if not share.done():
+            share.cancel()
+            run.blame(node, f"did not end its processes within {SILENCE_S:g} s")
+    if not run.over:  # the clocks of the nodes were first
         run.ending = JobState.TIMED_OUT
-    elif run.failed:
-        await asyncio.wait(followers, timeout=GRACE_S)
-    for follower in followers:
-        follower.cancel()
-    await asyncio.gather(*(part.end() for part in ranks))
     entry.status = run.status(time.time(), time.monotonic())
     return not run.faults
 
 
-@dataclass(frozen=True, slots=True)
-class RankGroup:
-    """The processes of a job on one node, behind the node's agent."""
-
-    run: JobRun
-    group: WorkerGroup
-    node: int
-    # Set once the job is at its end.
-    over: asyncio.Event
-
-    async def follow(self) -> None:
-        """Start the processes and note which of them end by themselves."""
-        job = self.run.job
-        ranks = ranks_of(job.spec, self.node)
-        agent, meeting = self.group.agents[self.node], self.group.meeting(job)
-        seen = 0
-        try:
-            if ranks:
-                start = agent.start.remote(encode_job(job.spec), list(ranks), (meeting.address, meeting.port))
-                self._blame(await asyncio.wait_for(start, SILENCE_S))
-            while seen < len(ranks) or not self.run.over:
-                deaths = await asyncio.wait_for(agent.watch.remote(seen), SILENCE_S)
-                self.run.deaths += deaths[seen:]
-                seen = len(deaths)
-                if self.run.over:
-                    self.over.set()
-        except (RayError, TimeoutError) as error:
-            self._blame(_message(error))
-
-    async def end(self) -> None:
-        """See that no process of the job is left on the node."""
-        try:
-            await asyncio.wait_for(self.group.agents[self.node].end.remote(), SILENCE_S)
-        except (RayError, TimeoutError) as error:
-            self._blame(_message(error))
-
-    def _blame(self, why: str) -> None:
-        if why:
-            self.run.faults.setdefault(self.group.nodes[self.node], why)
-            self.over.set()
+async def _run_share(run: JobRun, group: WorkerGroup, node: int) -> None:
+    """Run the processes of a job on one node to their end, and note it."""
+    job, meeting = run.job, group.meeting(run.job)
+    ranks = list(ranks_of(job.spec, node))
+    try:
+        answer = await group.agents[node].run.remote(encode_job(job.spec), ranks, (meeting.address, meeting.port))
+    except RayError as error:
+        run.blame(node, _message(error))
+    else:
+        run.note(answer["deaths"], time.monotonic())
+        if answer["why"]:
+            run.blame(node, answer["why"])
 
 
 async def _unless(cancelled: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:

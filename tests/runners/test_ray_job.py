@@ -51,6 +51,7 @@ def test_each_node_starts_its_share_of_the_processes(start, shares):
 )
 def test_how_a_gang_ended(changes, state, reason, code, cause):
     ended = run()
+    ended.note([(rank, code, -place) for place, (rank, code) in enumerate(changes.pop("deaths", []))], 50.0)
     for name, value in changes.items():
         setattr(ended, name, value)
     assert ended.over
@@ -61,7 +62,14 @@ def test_how_a_gang_ended(changes, state, reason, code, cause):
     assert status.failed_nodes == tuple(ended.faults)
 
 
-@pytest.mark.parametrize("changes", [{"deaths": [(0, 1), (1, 1)]}, {"ending": JobState.TIMED_OUT}])
+def test_the_first_of_two_nodes_to_fail_is_blamed_whichever_tells_first():
+    ended = run()
+    ended.note([(2, 5, 0.1), (3, 5, 0.0)], 51.0)  # its processes noticed that a peer was gone
+    ended.note([(0, 7, 0.5), (1, 5, 0.1)], 51.2)
+    assert ended.status(9.0, 52.0).reason == "rank 0 exited with code 7"
+
+
+@pytest.mark.parametrize("changes", [{"ends": [(51.0, 0, 1), (51.0, 1, 1)]}, {"ending": JobState.TIMED_OUT}])
 def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say(changes):
     ended = replace(run(), faults={"n2": "gone"}, **changes)
     assert ended.status(9.0, 58.0).state is JobState.LOST
