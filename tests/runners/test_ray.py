@@ -253,3 +253,16 @@ def test_a_lost_node_is_noticed_and_named_and_what_needs_it_waits_until_it_is_ba
     wide.place.add_node("n2", cpus=2)
     status = wide.wait(waiting)
     assert (status.state, sorted(status.nodes)) == (JobState.SUCCEEDED, ["n1", "n2"])
+
+
+@long
+def test_a_job_that_needs_more_nodes_than_there_are_has_the_autoscaler_add_them(tmp_path, ray_cluster, turn):
+    with turn(fcntl.LOCK_EX):
+        cluster = RayLab(cpus=0, growing=2)
+    with cluster:
+        lab = RayLaboratory(tmp_path, cluster)
+        told = "needs 2 x {CPU: 2}, the living nodes have 1 x {CPU: 0}"
+        id = waits(lab, "job", told, nodes=2, processes=2)
+        status = lab.wait(id, limit_s=240.0)
+        assert (status.state, len(status.nodes)) == (JobState.SUCCEEDED, 2)  # all have this machine's name
+        lab.close()
