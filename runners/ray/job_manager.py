@@ -31,8 +31,8 @@ from meshtune.runners.ray.worker_group import (
     reserved,
 )
 
-# A placement group takes some tens of milliseconds. After this, idle groups may be what it waits for.
-PATIENCE_S = 0.1
+# A placement group takes some tens of milliseconds, more on a busy cluster. After this, idle groups may be what it waits for.
+PATIENCE_S = 0.3
 # Between two looks at the jobs that wait: the more often the shorter the newest has waited.
 MIN_LOOK_S, MAX_LOOK_S = PERIOD_S, 1.0
 # An agent ends a job within ten seconds, and Ray tells of a dead node in two or three. One that says nothing for so
