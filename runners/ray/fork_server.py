@@ -47,9 +47,13 @@ class Share:
         return not self.gang.alive and (not self.empty or self.gang.ending is not None)
 
     def close(self) -> None:
-        """Kill what is left of it."""
+        """Kill what is left of it. Of the whole job where that was ended: another of its nodes may be this machine
+        too, and Ray kills a fork server with its agent."""
         self.gang.kill()
-        kill_marked(self.gang.spec.env[JOB_MARK])
+        own, spec = self.gang.spec.env[JOB_MARK], self.gang.spec
+        job, _, _ = own.rpartition("#")
+        for mark in [f"{job}#{node}" for node in range(spec.nodes)] if self.gang.ending else [own]:
+            kill_marked(mark)
 
     def answer(self) -> dict[str, Any]:
         now = time.monotonic()

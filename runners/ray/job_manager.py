@@ -31,7 +31,8 @@ from meshtune.runners.ray.worker_group import (
     reserved,
 )
 
-# A placement group takes some tens of milliseconds, more on a busy cluster. After this, idle groups may be what it waits for.
+# A placement group takes some tens of milliseconds, more on a busy cluster. After this, idle groups may be what it
+# waits for.
 PATIENCE_S = 0.3
 # Between two looks at the jobs that wait: the more often the shorter the newest has waited.
 MIN_LOOK_S, MAX_LOOK_S = PERIOD_S, 1.0
@@ -214,10 +215,11 @@ async def _run_ranks(entry: Entry, group: WorkerGroup) -> bool:
 
 async def _run_share(run: JobRun, group: WorkerGroup, node: int) -> None:
     """Run the processes of a job on one node to their end, and note it."""
-    job, meeting = run.job, group.meeting(run.job)
-    ranks = list(ranks_of(job.spec, node))
+    spec, meeting = run.job.spec, group.meeting(run.job)
+    # A mark of its own: two of the job's nodes may be one machine, and one of them is done before the other.
+    own = encode_job(replace(spec, env={**spec.env, JOB_MARK: f"{spec.env[JOB_MARK]}#{node}"}))
     try:
-        answer = await group.agents[node].run.remote(encode_job(job.spec), ranks, (meeting.address, meeting.port))
+        answer = await group.agents[node].run.remote(own, list(ranks_of(spec, node)), (meeting.address, meeting.port))
     except RayError as error:
         run.blame(node, _message(error))
     else:
