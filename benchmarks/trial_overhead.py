@@ -31,6 +31,15 @@ from meshtune.search_spaces.plan import Plan
 RANKS = 4
 POLL_S = 0.02
 LIMIT_S = 120.0
+# A Ray cluster on this machine, until the end of its input; Ray's own token of this user is not needed.
+CLUSTER = """
+import os, sys
+os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+import ray
+ray.init("local", num_cpus=int(sys.argv[1]), include_dashboard=False, log_to_driver=False)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
 IDLE_S = 30.0  # longer than a cold trial takes: the server must not end meanwhile
 JOB = Job(
     name="overhead",
@@ -88,9 +97,17 @@ def _overhead(directory: Path, ordered_at: float) -> Overhead:
 
 
 def main(repetitions: int) -> None:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     with tempfile.TemporaryDirectory() as base:
         local = LocalRunner(Path(base) / "spool", slots=RANKS, idle_s=IDLE_S)
-        ray = RayRunner(Path(base) / "ray", RayOptions(idle_s=IDLE_S), devices="CPU", slots=RANKS)
+        cluster = subprocess.Popen(
+            [sys.executable, "-c", CLUSTER, str(RANKS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert cluster.stdin is not None
+        assert cluster.stdout is not None
+        ray = RayRunner(
+            Path(base) / "ray", RayOptions(address=cluster.stdout.readline().strip(), idle_s=IDLE_S), devices="CPU"
+        )
         kinds: dict[str, Callable[[Path], Overhead]] = {
             "warm": lambda path: warm(local, path),
             "ray": lambda path: warm(ray, path),
@@ -104,6 +121,8 @@ def main(repetitions: int) -> None:
                 found[name].append(run(Path(base) / f"{name}-{repetition}"))
         local.close()
         ray.close()
+        cluster.stdin.close()
+        cluster.wait()
     sums = {name: median(sum(pair) for pair in pairs) for name, pairs in found.items()}
     print(f"{'overhead of a trial':<22}{'before':>9}{'after':>9}{'both':>9}   (s, medians of {repetitions})")  # noqa: T201
     for name, pairs in found.items():

@@ -8,19 +8,14 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import ray
 
 from meshtune.runners.processes.gang import JOB_MARK, kill_marked, minimal_environment
 
-# The fork server's loop turns every few milliseconds; one that says nothing for so long never will.
-ANSWER_S = 10.0
-# How long one look may wait for news: a look that has come back proves that the node lives.
-WATCH_S = 1.0
-_ANSWERS = {"warm": ("warm",), "start": ("started", "failed"), "end": ("ended",)}
-_DIED = "the process that starts jobs has died"
+# The fork server's loop turns every few milliseconds; one that has not ended a job after so long never will.
+END_LIMIT_S = 10.0
 
 
 class Agent:
@@ -28,10 +23,7 @@ class Agent:
 
     def __init__(self) -> None:
         self._fork_server: Process | None = None
-        self._mark = ""
-        self._deaths: list[tuple[int, int]] = []
-        self._news = asyncio.Event()
-        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._idle = asyncio.Event()
 
     async def warm(self, command: Sequence[str]) -> tuple[str, str]:
         """Get ready for jobs of this command, which takes seconds at first; return the node's id and address."""
@@ -42,63 +34,40 @@ class Agent:
                 stdout=PIPE,
                 env=minimal_environment(),
             )
-            self._listening = asyncio.create_task(self._listen(self._fork_server))
-        await self._ask({"do": "warm", "command": list(command)}, None)
+        await self._answer({"do": "warm", "command": list(command)})
         address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return ray.get_runtime_context().get_node_id(), address
 
-    async def start(self, job: dict[str, Any], ranks: Sequence[int], meeting: tuple[str, int]) -> str:
-        """Start these processes of the job; return why they could not be started, empty when they were."""
+    async def run(self, job: dict[str, Any], ranks: Sequence[int], meeting: tuple[str, int]) -> dict[str, Any]:
+        """Run these processes of the job to their end; see `fork_server` for the answer. Without any: until `end`."""
         self._mark = job["env"][JOB_MARK]
-        answer = await self._ask({"do": "start", "job": job, "ranks": list(ranks), "meeting": list(meeting)}, ANSWER_S)
-        return str(answer.get("why", ""))
-
-    async def watch(self, seen: int) -> list[tuple[int, int]]:
-        """(rank, exit code) of the processes that ended by themselves; waits a while for more than were seen."""
-        if len(self._deaths) <= seen:
-            self._news.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), WATCH_S)
-        self._require_fork_server()
-        return self._deaths
+        self._idle.clear()
+        try:
+            return await self._answer({"do": "run", "job": job, "ranks": list(ranks), "meeting": list(meeting)})
+        finally:
+            self._idle.set()
 
     async def end(self) -> None:
-        """Kill what is left of the job. A stuck fork server dies with it, and this raises."""
+        """Kill what is left of the job, with a fork server that does not."""
+        assert self._fork_server is not None
+        self._send({"do": "end"})
         try:
-            await self._ask({"do": "end"}, ANSWER_S)
-        except (OSError, TimeoutError):
-            if self._fork_server is not None and self._fork_server.returncode is None:
-                self._fork_server.kill()
+            await asyncio.wait_for(self._idle.wait(), END_LIMIT_S)
+        except TimeoutError:
+            self._fork_server.kill()
             kill_marked(self._mark)
-            raise
-        self._deaths = []
 
-    async def _ask(self, request: dict[str, Any], limit_s: float | None) -> dict[str, Any]:
-        """What the fork server answers. Raises OSError when it has died, TimeoutError when it does not answer."""
-        server = self._require_fork_server()
-        assert server.stdin is not None
-        server.stdin.write(json.dumps(request).encode() + b"\n")
-        await server.stdin.drain()
-        while True:
-            answer = await asyncio.wait_for(self._answers.get(), limit_s)
-            if answer["said"] == "gone":
-                raise BrokenPipeError(_DIED)
-            if answer["said"] in _ANSWERS[request["do"]]:  # others come late, after somebody gave up waiting
-                return answer
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._send(request)
+        assert self._fork_server is not None
+        assert self._fork_server.stdout is not None
+        line = await self._fork_server.stdout.readline()
+        if not line:
+            raise BrokenPipeError("the process that starts jobs has died")
+        answer: dict[str, Any] = json.loads(line)  # noqa: TID251  # the fork server's; ranks have another output
+        return answer
 
-    def _require_fork_server(self) -> Process:
-        if self._fork_server is None or self._fork_server.returncode is not None or self._listening.done():
-            raise BrokenPipeError(_DIED)
-        return self._fork_server
-
-    async def _listen(self, server: Process) -> None:
-        assert server.stdout is not None
-        while line := await server.stdout.readline():
-            answer = json.loads(line)  # noqa: TID251  # the fork server's; ranks have another output
-            if answer["said"] == "died":
-                self._deaths.append((answer["rank"], answer["code"]))
-                self._news.set()
-            else:
-                self._answers.put_nowait(answer)
-        self._answers.put_nowait({"said": "gone"})
-        self._news.set()
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._fork_server is not None
+        assert self._fork_server.stdin is not None
+        self._fork_server.stdin.write(json.dumps(request).encode() + b"\n")

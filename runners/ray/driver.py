@@ -16,15 +16,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from meshtune.runners.ray.host import ACTOR_NAME, local_address
 from meshtune.runners.ray.job_manager import JobManager
 
+# Of the job manager, in each namespace.
+ACTOR_NAME = "job_manager"
 CALL_LIMIT_S = 10.0
 REACH_LIMIT_S = 5.0
 _ENDPOINT = re.compile(r"[^:/]+:[0-9]+")
@@ -68,18 +68,15 @@ def message_of(error: BaseException) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="meshtune.runners.ray.driver")
-    parser.add_argument("--channel", type=int, required=True, help="the descriptor of a connection to the link")
-    parser.add_argument("--address")
-    parser.add_argument("--local", type=Path, help="without an address: the folder of a cluster on this machine")
-    parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--idle-s", type=float, default=30.0)
+    parser.add_argument("channel", type=int, help="the descriptor of a connection to the link")
+    parser.add_argument("address")
     options = parser.parse_args(arguments)
     os.set_inheritable(options.channel, False)
     channel: Connection = Connection(options.channel)
     try:
-        connect(options.address or local_address(options.local, options.devices, options.idle_s))
+        connect(options.address)
     except Exception as error:
-        channel.send((None, f"{options.address or 'the cluster on this machine'}: {message_of(error)}"))
+        channel.send((None, f"{options.address}: {message_of(error)}"))
         return 1
     channel.send(("connected", ""))
     driver = Driver()

@@ -1,12 +1,14 @@
 """The fork server: one thread, the training code imported once, and every process of a job a fresh fork of it.
 
-A child of the agent, whose Ray worker has threads and so must not fork. One JSON request per line, one answer per line:
+A child of the agent, whose Ray worker has threads and so must not fork. One JSON request per line; the first two have
+one answer each, and "end" has "run" answer soon:
 
-    {"do": "warm", "command": [...]}                           {"said": "warm"}
-    {"do": "start", "job": {}, "ranks": [], "meeting": []}     {"said": "started"}, or {"said": "failed", "why": ""}
-    {"do": "end"}                                              {"said": "ended"}, once no process of the job is left
+    {"do": "warm", "command": [...]}                      {}
+    {"do": "run", "job": {}, "ranks": [], "meeting": []}  {"why": "", "deaths": [[rank, exit code, seconds ago]]}
+    {"do": "end"}
 
-and in between {"said": "died", "rank": 2, "code": -9}. At the end of its input it kills what runs and ends."""
+once no process of the job is left here. why: what kept them from being started; deaths: of those that ended by
+themselves. At the end of its input it kills what runs and ends."""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState
@@ -29,77 +31,89 @@ _INPUT, _OUTPUT = 0, 1
 
 
 @dataclass(slots=True)
-class ForkServer:
-    # The job's processes on this node, None before the first job and after each one's end.
-    gang: Gang | None = None
-    # The agent has asked for the job's end.
-    ending: bool = False
+class Share:
+    """The processes of one job on this node."""
 
-    def obey(self, request: Mapping[str, Any]) -> None:
-        if request["do"] == "warm":
-            warm_entry(request["command"])
-            _say("warm")
-        elif request["do"] == "start":
-            self._start(request)
-        else:
-            self.ending = True
+    gang: Gang
+    # Without processes it lasts until it is ended: its node is the job's all the same.
+    empty: bool
+    died_at: list[float] = field(default_factory=list)
 
-    def step(self) -> None:
-        """Tell who died, and whether the job is at its end."""
-        if self.gang is not None:
-            if self.ending:
-                self.gang.end(JobState.CANCELLED, time.monotonic())
-            seen = len(self.gang.deaths)
-            self.gang.step(time.monotonic())
-            for rank, code in self.gang.deaths[seen:] if not self.ending else ():
-                _say("died", rank=rank, code=code)
-        if self.ending and (self.gang is None or not self.gang.alive):
-            self.close()
-            self.ending = False
-            _say("ended")
+    def step(self) -> bool:
+        """Look at the processes; True once none is left."""
+        now = time.monotonic()
+        self.gang.step(now)
+        self.died_at += [now] * (len(self.gang.deaths) - len(self.died_at))
+        return not self.gang.alive and (not self.empty or self.gang.ending is not None)
 
     def close(self) -> None:
-        """Kill what is left of the job."""
-        if self.gang is not None:
-            self.gang.kill()
-            kill_marked(self.gang.spec.env[JOB_MARK])
-            self.gang = None
+        """Kill what is left of it. Of the whole job where that was ended: another of its nodes may be this machine
+        too, and Ray kills a fork server with its agent."""
+        self.gang.kill()
+        own, spec = self.gang.spec.env[JOB_MARK], self.gang.spec
+        job, _, _ = own.rpartition("#")
+        for mark in [f"{job}#{node}" for node in range(spec.nodes)] if self.gang.ending else [own]:
+            kill_marked(mark)
 
-    def _start(self, request: Mapping[str, Any]) -> None:
-        spec = read_json_value(JobSpec, request["job"])
-        if not spec.directory.is_dir():
-            _say("failed", why=f"{spec.directory} is not there: it must be on a file system that all nodes share")
-            return
-        self.gang = Gang(spec, time.monotonic())
-        try:
-            self.gang.start(request["ranks"], Meeting(*request["meeting"]), warm_entry(spec.command))
-        except OSError as error:
-            _say("failed", why=f"its processes could not be started: {error.strerror}")
-            return
-        _say("started")
+    def answer(self) -> dict[str, Any]:
+        now = time.monotonic()
+        pairs = zip(self.gang.deaths, self.died_at, strict=True)
+        return {"why": "", "deaths": [[rank, code, now - died_at] for (rank, code), died_at in pairs]}
 
 
-def _say(said: str, **more: Any) -> None:
-    os.write(_OUTPUT, json.dumps({"said": said, **more}).encode() + b"\n")
+def start(request: Mapping[str, Any]) -> Share | str:
+    """Start a job's processes, or say why that is not possible."""
+    spec = read_json_value(JobSpec, request["job"])
+    if not spec.directory.is_dir():
+        return f"{spec.directory} is not there: it must be on a file system that all nodes share"
+    gang = Gang(spec, time.monotonic())
+    try:
+        gang.start(request["ranks"], Meeting(*request["meeting"]), warm_entry(spec.command))
+    except OSError as error:
+        return f"its processes could not be started: {error.strerror}"
+    return Share(gang, empty=not request["ranks"])
+
+
+def obey(request: Mapping[str, Any], share: Share | None) -> Share | None:
+    """Do what is asked; return what runs then."""
+    if request["do"] == "warm":
+        warm_entry(request["command"])
+        _say({})
+    elif request["do"] == "run":
+        started = start(request)
+        if isinstance(started, Share):
+            return started
+        _say({"why": started, "deaths": []})
+    elif share is not None:
+        share.gang.end(JobState.CANCELLED, time.monotonic())
+    return share
+
+
+def _say(answer: Mapping[str, Any]) -> None:
+    with suppress(BrokenPipeError):
+        os.write(_OUTPUT, json.dumps(answer).encode() + b"\n")
 
 
 def main() -> int:
     # A terminal's Ctrl-C is for whoever started Ray.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = ForkServer()
+    share: Share | None = None
     heard = b""
     while True:
-        readable, _, _ = select.select([_INPUT], [], [], PERIOD_S if server.gang or server.ending else None)
+        readable, _, _ = select.select([_INPUT], [], [], PERIOD_S if share else None)
         if readable:
             more = os.read(_INPUT, 65536)
             if not more:
                 break
             *lines, heard = (heard + more).split(b"\n")
             for line in lines:
-                server.obey(json.loads(line))  # noqa: TID251  # the agent's
-        with suppress(BrokenPipeError):
-            server.step()
-    server.close()
+                share = obey(json.loads(line), share)  # noqa: TID251  # the agent's
+        if share is not None and share.step():
+            share.close()
+            _say(share.answer())
+            share = None
+    if share is not None:
+        share.close()
     return 0
 
 

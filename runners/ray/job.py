@@ -1,8 +1,10 @@
-"""A job on a Ray cluster, and what becomes of it by what its agents saw: pure, so it can be tried without Ray."""
+"""A job on a Ray cluster: what it asks Ray for, why it waits, and what becomes of it. Pure, so it can be tried without
+Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -34,6 +36,26 @@ class RayJob:
         return self.devices, self.spec.nodes, self.spec.devices_per_node
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A living node of the cluster."""
+
+    id: str
+    # Its IP, unless whoever started it gave it another name.
+    name: str
+    resources: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job's placement group, as Ray is asked for it."""
+
+    # As Ray calls it.
+    strategy: str
+    # Ids of the nodes to keep away from.
+    avoided: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class JobRun:
     """A job whose processes run on the nodes of a worker group."""
@@ -43,11 +65,23 @@ class JobRun:
     started_at: float
     began: float
     nodes: tuple[str, ...]
-    # (rank, exit code) of the processes that ended by themselves, in order of notice.
-    deaths: list[tuple[int, int]] = field(default_factory=list)
+    # When, by `time.monotonic`, rank and exit code of the processes that ended by themselves.
+    ends: list[tuple[float, int, int]] = field(default_factory=list)
     # By node, what is wrong with it.
     faults: dict[str, str] = field(default_factory=dict)
     ending: JobState | None = None
+
+    def note(self, deaths: Sequence[tuple[int, int, float]], now: float) -> None:
+        """Take in what a node tells: rank, exit code and how many seconds ago."""
+        self.ends += [(now - ago_s, rank, code) for rank, code, ago_s in deaths]
+
+    def blame(self, node: int, why: str) -> None:
+        self.faults[self.nodes[node]] = why
+
+    @property
+    def deaths(self) -> list[tuple[int, int]]:
+        """(rank, exit code) of the processes that ended by themselves, in order."""
+        return [(rank, code) for _, rank, code in sorted(self.ends)]
 
     @property
     def over(self) -> bool:
@@ -89,27 +123,41 @@ def ranks_of(spec: JobSpec, node: int) -> range:
     return range(node * spec.processes_per_node, (node + 1) * spec.processes_per_node)
 
 
-def refusal(job: RayJob, capacities: Sequence[float]) -> str:
-    """Why the job can never run on nodes with so many devices each; empty where it can.
-
-    CPU processes may play several nodes on one; the devices of several nodes are not in one machine."""
-    spec = job.spec
-    slots = int(sum(capacities))
-    if not 1 <= spec.devices <= slots:
-        return f"{spec.name} needs {spec.devices} processes, but the runner has {slots} slots"
-    if not spec.command:
-        return f"{spec.name} has an empty command"
-    if job.devices == "CPU":
-        room = sum(int(capacity // spec.devices_per_node) for capacity in capacities)
-    else:
-        room = sum(capacity >= spec.devices_per_node for capacity in capacities)
-    if room < spec.nodes:
-        wanted = f"{spec.nodes} nodes of {spec.devices_per_node} {job.devices}"
-        have = ", ".join(f"{capacity:g}" for capacity in sorted(capacities, reverse=True))
-        return f"{spec.name} needs {wanted}, but Ray's nodes have {have}"
-    return ""
+def capacity(job: RayJob, node: Node) -> float:
+    """How many devices the node has for such a job, in use or not."""
+    return min(node.resources.get(name, 0.0) for name in job.bundle)
 
 
-def shares_node(job: RayJob, capacities: Sequence[float]) -> bool:
-    """Whether the cluster has too few nodes for the job to have each of its own to itself."""
-    return sum(capacity >= job.spec.devices_per_node for capacity in capacities) < job.spec.nodes
+def room(job: RayJob, nodes: Sequence[Node], *, sharing: bool) -> int:
+    """How many of the job's nodes these can be. sharing: one of them may be several, as CPU processes may play; the
+    devices of several nodes are not in one machine."""
+    fits = [int(capacity(job, node) // job.spec.devices_per_node) for node in nodes]
+    return sum(fits if sharing and job.devices == "CPU" else (fit > 0 for fit in fits))
+
+
+def request_of(job: RayJob, nodes: Sequence[Node]) -> Request:
+    """The placement group to ask for while these nodes live: on none that the job avoids and each part on its own
+    node, as far as they suffice for that. Where they do not suffice at all, it waits for more nodes."""
+    count = job.spec.nodes
+    choice = [node for node in nodes if node.name not in job.spec.avoid]
+    if room(job, choice, sharing=False) < count:
+        choice = list(nodes)
+    shares = room(job, choice, sharing=False) < count <= room(job, choice, sharing=True)
+    return Request(
+        strategy="PACK" if count == 1 or shares else "STRICT_SPREAD",
+        avoided=tuple(sorted(node.id for node in nodes if node not in choice)),
+    )
+
+
+def why_waiting(job: RayJob, nodes: Sequence[Node]) -> str:
+    """Why Ray has not placed the job yet, with the numbers."""
+    needs = f"{job.spec.nodes} x {_shown(job.bundle)}"
+    if room(job, nodes, sharing=True) >= job.spec.nodes:
+        return f"waits for devices: needs {needs}, which are not free"
+    have = Counter(_shown({name: node.resources.get(name, 0.0) for name in job.bundle}) for node in nodes)
+    told = ", ".join(f"{count} x {shown}" for shown, count in sorted(have.items())) or "nothing"
+    return f"waits for nodes: needs {needs}, the living nodes have {told}"
+
+
+def _shown(resources: Mapping[str, float]) -> str:
+    return "{" + ", ".join(f"{name}: {amount:g}" for name, amount in resources.items()) + "}"

@@ -6,26 +6,22 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import RunnerUnavailable
 
-# Starting a cluster takes five seconds on an idle machine, and forty on a very busy one.
-CONNECT_LIMIT_S = 120.0
+# A driver's imports and its connection take two seconds on an idle machine.
+CONNECT_LIMIT_S = 60.0
 ANSWER_LIMIT_S = 25.0
 
 
 class Link:
     """Asks a driver, started on first use and again after its death. Safe for threads."""
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
-        self._arguments = arguments
-        # Ray protects a cluster of one machine by a token, but a driver looks for it only where it is told to.
-        token = {"RAY_AUTH_MODE": "token"} if "--local" in arguments else {}
-        self._environment = {**token, **os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    def __init__(self, address: str, log: Path) -> None:
+        self._address = address
         self._log = log
         self._driver: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -57,19 +53,18 @@ class Link:
 
     def _start(self) -> None:
         self._channel, theirs = Pipe()
-        channel = ("--channel", str(theirs.fileno()))
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with theirs, self._log.open("ab") as log:
                 self._driver = subprocess.Popen(
-                    [sys.executable, "-m", "meshtune.runners.ray.driver", *channel, *self._arguments],
+                    [sys.executable, "-m", "meshtune.runners.ray.driver", str(theirs.fileno()), self._address],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     pass_fds=[theirs.fileno()],
                     # Ray puts a driver's folder on the module path of every worker: it must hold no modules.
                     cwd=self._log.parent,
-                    env=self._environment,
+                    env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
                     start_new_session=True,
                 )
         except OSError as error:
@@ -96,23 +91,23 @@ class Link:
 
 
 class Links:
-    """The links of this process, by their drivers' arguments; each ends with its last user."""
+    """The links of this process, by the addresses of their clusters; each ends with its last user."""
 
     def __init__(self) -> None:
-        self._links: dict[tuple[str, ...], tuple[Link, int]] = {}
+        self._links: dict[str, tuple[Link, int]] = {}
         self._lock = threading.Lock()
 
-    def take(self, arguments: tuple[str, ...], log: Path) -> Link:
+    def take(self, address: str, log: Path) -> Link:
         with self._lock:
-            link, users = self._links.get(arguments) or (Link(arguments, log), 0)
-            self._links[arguments] = (link, users + 1)
+            link, users = self._links.get(address) or (Link(address, log), 0)
+            self._links[address] = (link, users + 1)
             return link
 
-    def give_back(self, arguments: tuple[str, ...]) -> None:
+    def give_back(self, address: str) -> None:
         with self._lock:
-            link, users = self._links.pop(arguments)
+            link, users = self._links.pop(address)
             if users > 1:
-                self._links[arguments] = (link, users - 1)
+                self._links[address] = (link, users - 1)
                 return
         link.end()
 

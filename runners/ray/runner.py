@@ -11,14 +11,13 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.local.spool import require_fit
-from meshtune.runners.processes.host import why_too_many
 from meshtune.runners.ray.job import RayJob, encode
 from meshtune.runners.ray.link import LINKS, Link
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
+from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 
@@ -26,16 +25,16 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 class RayOptions:
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    # As ray.init takes it ("auto", "host:6379", "ray://host:10001"); None: a cluster is started on this machine.
-    address: str | None = None
-    # Campaigns of one namespace share a job manager and its queue.
+    # As ray.init takes it: "host:6379", "ray://host:10001", or "auto": RAY_ADDRESS, else the cluster of this machine.
+    address: str = "auto"
+    # Campaigns of one namespace share a job manager and its warm agents.
     namespace: str = "meshtune"
-    # How long warm agents hold their devices for another job, and a cluster that was started here waits for a driver.
+    # How long warm agents hold their devices for another job while nobody waits.
     idle_s: float = 30.0
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.require(self.address != "", "address", "must not be empty")
+        checks.require(bool(self.address), "address", "must not be empty")
         checks.require(bool(self.namespace), "namespace", "must not be empty")
         checks.require(0 < self.idle_s < inf, "idle_s", f"must be positive and finite, not {self.idle_s}")
         checks.done()
@@ -44,22 +43,22 @@ class RayOptions:
 class RayRunner:
     """A Runner over the job manager of a namespace. Its jobs are those of `root`.
 
-    devices: Ray's resource that counts the devices of a job. slots: devices of a cluster that is started here."""
+    devices: Ray's resource that counts the devices of a job."""
 
-    def __init__(self, root: Path, options: RayOptions, *, devices: str, slots: int) -> None:
+    def __init__(self, root: Path, options: RayOptions, *, devices: str) -> None:
         self._root = root.resolve()
         self._options = options
         self._devices = devices
-        self._slots = slots
         self._link: Link | None = None
 
     def submit(self, spec: JobSpec) -> str:
         require_fit(spec.name)
+        if spec.devices < 1:
+            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, and must need one at least")
+        if not spec.command:
+            raise InvalidJob(f"{spec.name} has an empty command")
         spec = replace(spec, directory=spec.directory.resolve())
         document = encode(RayJob(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
-        refused = self._ask("refuse", document)
-        if refused:
-            raise (Refused if spec.devices and spec.command else InvalidJob)(refused)
         if not self._ask("has", self._key(spec.name)):
             try:
                 spec.directory.mkdir(parents=True, exist_ok=True)
@@ -84,16 +83,8 @@ class RayRunner:
 
     def close(self) -> None:
         if self._link is not None:
-            LINKS.give_back(self._where)
+            LINKS.give_back(self._options.address)
             self._link = None
-
-    @property
-    def _where(self) -> tuple[str, ...]:
-        """What a driver must be told."""
-        if self._options.address is not None:
-            return "--address", self._options.address
-        folder = self._root / f"cluster-{self._slots}"
-        return "--local", str(folder), "--devices", str(self._slots), "--idle-s", str(self._options.idle_s)
 
     def _key(self, name: str) -> str:
         return f"{self._root}#{name}"
@@ -101,14 +92,11 @@ class RayRunner:
     def _ask(self, verb: str, *arguments: Any) -> Any:
         """Raises RunnerUnavailable."""
         if self._link is None:
-            self._link = LINKS.take(self._where, self._root / "driver.log")
+            self._link = LINKS.take(self._options.address, self._root / "driver.log")
         return self._link.ask(self._options.namespace, verb, *arguments)
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> RayRunner:
-    """Raises InvalidValue, for a cluster to be started here also where this machine could not carry it."""
-    chosen = read_value(RayOptions, dict(options))
-    if chosen.address is None and (too_many := why_too_many(cluster.devices)):
-        raise InvalidValue([Problem("", too_many)])
+    """Raises InvalidValue."""
     devices = "CPU" if cluster.device.kind is DeviceKind.CPU else "GPU"
-    return RayRunner(root, chosen, devices=devices, slots=cluster.devices)
+    return RayRunner(root, read_value(RayOptions, dict(options)), devices=devices)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -17,21 +17,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from meshtune.runners.processes.gang import JOB_MARK, Meeting, meeting_here
 from meshtune.runners.ray.agent import Agent
-from meshtune.runners.ray.job import RayJob, shares_node
+from meshtune.runners.ray.job import Node, RayJob, Request
 
 # The first import of the training code, from a shared file system that is busy with the same for many nodes.
 WARM_LIMIT_S = 180.0
 _NODE_ID = "ray.io/node-id"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A living node of the cluster."""
-
-    id: str
-    # Its IP, unless whoever started it gave it another name.
-    name: str
-    resources: dict[str, float]
 
 
 def living_nodes() -> list[Node]:
@@ -39,22 +29,14 @@ def living_nodes() -> list[Node]:
     return [Node(node["NodeID"], node["NodeName"], node["Resources"]) for node in nodes if node["Alive"]]
 
 
-def capacities(job: RayJob, nodes: Sequence[Node]) -> list[float]:
-    """How many devices each node has for such a job, in use or not."""
-    return [min(node.resources.get(name, 0.0) for name in job.bundle) for node in nodes]
-
-
-def reserve(job: RayJob) -> PlacementGroup:
-    """Ask for the job's devices: on as many nodes as it wants, and on none that it avoids, where there are enough."""
-    nodes = living_nodes()
-    others = [node for node in nodes if node.name not in job.spec.avoid]
-    choice = others if not shares_node(job, capacities(job, others)) else nodes
-    avoided = [node.id for node in nodes if node not in choice]
-    count = job.spec.nodes
+def reserve(job: RayJob, request: Request) -> PlacementGroup:
+    """Ask for the job's devices. Ray keeps what it cannot place pending, which has an autoscaler add nodes."""
     group: PlacementGroup = placement_group(
-        [job.bundle] * count,
-        strategy="STRICT_SPREAD" if count > 1 and not shares_node(job, capacities(job, choice)) else "PACK",
-        bundle_label_selector=[{_NODE_ID: f"!in({','.join(avoided)})"}] * count if avoided else None,
+        [job.bundle] * job.spec.nodes,
+        strategy=request.strategy,
+        bundle_label_selector=[{_NODE_ID: f"!in({','.join(request.avoided)})"}] * job.spec.nodes
+        if request.avoided
+        else None,
     )
     return group
 
@@ -109,7 +91,7 @@ class WorkerGroup:
 
 
 class WorkerGroupPool:
-    """The worker groups that wait for another job, oldest first, each for a limited time."""
+    """The idle worker groups, each kept for a limited time for another job."""
 
     def __init__(self) -> None:
         self._idle: dict[WorkerGroup, asyncio.TimerHandle] = {}
@@ -125,9 +107,9 @@ class WorkerGroupPool:
                 return group
         return None
 
-    def drop_oldest(self) -> None:
-        if self._idle:
-            self._drop(next(iter(self._idle)))
+    def drop_all(self) -> None:
+        for group in list(self._idle):
+            self._drop(group)
 
     def _drop(self, group: WorkerGroup) -> None:
         self._idle.pop(group).cancel()

@@ -12,6 +12,7 @@ from meshtune.runners.ray.runner import RayRunner
 
 class RayLaboratory(Laboratory):
     needs = "ray_cluster"
+    grows = True
 
     def __init__(self, folder: Path, place: object = None) -> None:
         self.names: list[str] = []

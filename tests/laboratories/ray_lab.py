@@ -2,6 +2,7 @@
 
     with RayLab(cpus=4) as cluster:               # or the session's own: the fixture `ray_cluster`
         cluster.add_node("n1", cpus=2); cluster.remove_node("n1")
+    with RayLab(cpus=0, growing=2) as cluster:    # Ray's autoscaler adds nodes of 2 CPUs where jobs wait for them
 
 A node is one set of Ray's processes; CPUs are only counted. All nodes have this machine's address, so those that are
 added have names. The head is named by the address. Everything ends with the process that reads our commands.
@@ -9,8 +10,11 @@ added have names. The head is named by the address. Everything ends with the pro
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,9 +34,9 @@ PRIORITY, STARTS = -15, 3
 class RayLab:
     """One Ray cluster, of one node until more are added."""
 
-    def __init__(self, *, cpus: int = 4) -> None:
+    def __init__(self, *, cpus: int = 4, growing: int = 0) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, __file__, str(cpus)],
+            [sys.executable, __file__, str(cpus), str(growing)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -51,7 +55,7 @@ class RayLab:
 
     def runner(self, root: Path, *, devices: str = "CPU", **options: Any) -> RayRunner:
         """A runner on this cluster."""
-        return RayRunner(root, RayOptions(**{"address": self.address, **options}), devices=devices, slots=0)
+        return RayRunner(root, RayOptions(**{"address": self.address, **options}), devices=devices)
 
     def __enter__(self) -> RayLab:
         self._first.find("")
@@ -63,8 +67,13 @@ class RayLab:
 
     def _end(self) -> None:
         shutil.rmtree(self._folder)
+        started = {pid: _command_line(pid) for pid in self.processes("")}
         self._server.stdin.close()
         self._server.wait(STOP_LIMIT_S)
+        # What an autoscaler started outlives it, and has another parent then.
+        for pid, line in started.items():
+            if line and _command_line(pid) == line:
+                os.kill(pid, signal.SIGKILL)
         self._server.stdout.close()
 
     def add_node(self, name: str, *, cpus: int, gpus: int = 0) -> None:
@@ -133,27 +142,70 @@ def patiently(start: Callable[[], Started]) -> Started:
     return start()
 
 
-def serve(cpus: int) -> None:
+def autoscaler(folder: Path, cpus: int) -> dict[str, Any]:
+    """What makes a head's autoscaler add nodes of so many CPUs, which are processes of this machine.
+
+    `ray.cluster_utils.AutoscalingCluster` does the same, and begins and ends with `ray stop`, which would end every
+    Ray process of this machine."""
+    from ray._private.services import get_node_ip_address
+
+    head = "f" * 51 + "00000"
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    provider = {
+        "type": "fake_multinode",
+        "gcs_address": f"{get_node_ip_address()}:{port}",
+        "head_node_id": head,
+        **dict.fromkeys(("use_node_id_as_ip", "disable_node_updaters", "disable_launch_config_check"), True),
+    }
+    worker = {"resources": {"CPU": cpus, "object_store_memory": 80 * 2**20}, "max_workers": 4}
+    texts = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
+    lists = (*texts, "head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files")
+    config = {
+        "cluster_name": "fake",
+        "max_workers": 4,
+        "upscaling_speed": 4.0,
+        "idle_timeout_minutes": 5,
+        "provider": provider,
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "worker": {**worker, "node_config": {}, "min_workers": 0},
+        },
+        **{name: {} for name in ("auth", "head_node", "worker_nodes", "file_mounts", "docker")},
+        **{name: [] for name in (*lists, "rsync_exclude", "rsync_filter")},
+        "file_mounts_sync_continuously": False,
+    }
+    (folder / "autoscaler.json").write_text(json.dumps(config))
+    own = {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": head, "RAY_NODE_TYPE_NAME": "ray.head.default"}
+    return {"autoscaling_config": str(folder / "autoscaler.json"), "gcs_server_port": port, "env_vars": own}
+
+
+def serve(cpus: int, growing: int) -> None:
     """Hold a cluster until the end of our input."""
     prefer(os.getpid())  # before it imports Ray
+    os.environ |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
     from ray.cluster_utils import Cluster
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, **small}))
-    nodes = {}
-    answers.write(f"{cluster.address}\n")
-    for line in sys.stdin:
-        verb, name, *count = line.split()
-        if verb == "add":
-            devices = {"num_cpus": int(count[0]), "num_gpus": int(count[1])}
-            nodes[name] = patiently(lambda: cluster.add_node(node_name=name, **devices, **small))  # noqa: B023
-        else:
-            cluster.remove_node(nodes.pop(name), allow_graceful=False)
-        answers.write("done\n")
-    cluster.shutdown()
+    with tempfile.TemporaryDirectory(prefix="mt-ray-") as folder:
+        more = autoscaler(Path(folder), growing) if growing else {}
+        cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, **small, **more}))
+        nodes = {}
+        answers.write(f"{cluster.address}\n")
+        for line in sys.stdin:
+            verb, name, *count = line.split()
+            if verb == "add":
+                devices = {"num_cpus": int(count[0]), "num_gpus": int(count[1])}
+                nodes[name] = patiently(lambda: cluster.add_node(node_name=name, **devices, **small))  # noqa: B023
+            else:
+                cluster.remove_node(nodes.pop(name), allow_graceful=False)
+            answers.write("done\n")
+        cluster.shutdown()
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(*map(int, sys.argv[1:]))

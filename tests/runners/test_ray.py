@@ -10,21 +10,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from jobs import processes_where, wait_for
 from ray_jobs import RayLaboratory
-from ray_lab import RayLab, prefer
+from ray_lab import RayLab
 
-from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable
+from meshtune.runners.base import JobState, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.ray.runner import RayOptions, RayRunner
 
 pytestmark = pytest.mark.ray
 slow, long = pytest.mark.slow, pytest.mark.long
@@ -113,7 +110,7 @@ from pathlib import Path
 from meshtune.runners.base import JobSpec
 from meshtune.runners.ray.runner import RayOptions, RayRunner
 address, root, directory, script = sys.argv[1:]
-runner = RayRunner(Path(root), RayOptions(address=address), devices="CPU", slots=0)
+runner = RayRunner(Path(root), RayOptions(address=address), devices="CPU")
 runner.submit(JobSpec(name="job", command=("sh", "-c", script), directory=Path(directory), time_limit_s=60))
 time.sleep(300)"""
     arguments = [lab.place.address, str(lab.folder / "spool"), str(lab.folder / "work" / "job"), script]
@@ -139,49 +136,10 @@ def test_a_cluster_that_is_not_there_is_told_soon(address, lab, tmp_path):
     runner.close()
 
 
-def command(folder: Path) -> bytes:
-    return (folder / "cmdline").read_bytes()
-
-
-@slow
-def test_a_cluster_started_here_outlives_the_service_and_ends_when_nobody_wants_it(tmp_path, monkeypatch, turn):
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes its token there
-    root = tmp_path / "ray"
-    script = "touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4"
-    spec = JobSpec(name="job", command=("sh", "-c", script), directory=tmp_path / "job", time_limit_s=60.0)
-    first, second = (RayRunner(root, RayOptions(idle_s=1.0), devices="CPU", slots=2) for _ in range(2))
-
-    def hosts() -> list[int]:
-        return processes_where(lambda folder: b"meshtune.runners.ray.host\0%b" % str(root).encode() in command(folder))
-
-    def kill_the_first() -> None:
-        wait_for(hosts)
-        for host in (first := hosts()):
-            kill(host)
-        wait_for(lambda: set(hosts()) - set(first))
-        for host in hosts():
-            prefer(host)
-
-    killer = threading.Thread(target=kill_the_first)
-    with turn(fcntl.LOCK_EX):
-        killer.start()
-        first.submit(spec)
-        killer.join()
-    wait_for((tmp_path / "job" / "started").exists)
-    first.close()
-    assert second.find("job") == "job"
-    assert second.poll(["job"])["job"].state is JobState.RUNNING
-    (tmp_path / "job" / "go").touch()
-    wait_for(lambda: second.poll(["job"])["job"].state.final)
-    assert second.poll(["job"])["job"].exit_code == 4
-    second.close()
-    wait_for(lambda: not processes_where(lambda folder: str(root).encode() in command(folder)))
-
-
 @slow
 def test_each_node_gets_its_share_of_a_job_and_the_ranks_know(wide):
-    script = "echo $NODE_RANK $LOCAL_RANK $NNODES $MASTER_ADDR $PPID > rank-$RANK.txt"
+    # The first node is done before the second, which is on the same machine here.
+    script = "echo $NODE_RANK $LOCAL_RANK $NNODES $MASTER_ADDR $PPID > rank-$RANK.txt; sleep $NODE_RANK"
     spec = wide.spec("job", script, nodes=2, processes=2)
     status = wide.wait(wide.runner.submit(spec))
     assert (status.state, sorted(status.nodes)) == (JobState.SUCCEEDED, ["n1", "n2"])
@@ -208,11 +166,29 @@ def test_every_process_of_a_node_sees_all_of_the_jobs_gpus_there(wide):
     spec = wide.spec("job", "echo $CUDA_VISIBLE_DEVICES > rank-$RANK.txt", processes=2)
     assert wide.wait(wide.runner.submit(spec)).nodes == ("n1",)
     assert {(spec.directory / f"rank-{rank}.txt").read_text() for rank in range(2)} == {"0,1\n"}
-    with pytest.raises(Refused, match=r"^big needs 2 nodes of 1 GPU, but Ray's nodes have 2, 0, 0$"):
-        wide.submit("big", "true", nodes=2)
-    wide.runner = wide.open()
-    with pytest.raises(Refused, match=r"^job needs 1 nodes of 3 CPU, but Ray's nodes have 2, 2, 0$"):
-        wide.submit("job", "true", processes=3)
+    waits(wide, "big", "needs 2 x {CPU: 1, GPU: 1}, the living nodes have ", nodes=2)
+
+
+def waits(lab: RayLaboratory, name: str, told: str, **changes) -> str:
+    """Submit a job that waits, and says why; return its id."""
+    id = lab.submit(name, "true", **changes)
+    lab.wait_for(lambda: told in lab.status(id).reason)
+    assert lab.status(id).state is JobState.QUEUED
+    return id
+
+
+@slow
+def test_a_small_job_starts_while_a_large_one_waits_and_gets_no_warm_agents_before_it(wide):
+    wide.runner = wide.open(idle_s=60.0)
+    first = wide.submit("first", "touch started; while [ ! -e go ]; do sleep 0.05; done")
+    wide.wait_file("first", "started")
+    large = waits(wide, "large", "waits for devices: needs 2 x {CPU: 2}, which are not free", nodes=2, processes=2)
+    assert wide.wait(wide.submit("small", "true", processes=2)).state is JobState.SUCCEEDED
+    assert wide.wait(wide.submit("like-first", "true")).state is JobState.SUCCEEDED
+    assert wide.status(large).state is JobState.QUEUED
+    (wide.folder / "work" / "first" / "go").touch()
+    assert wide.wait(first).state is JobState.SUCCEEDED
+    assert wide.wait(large, limit_s=20.0).state is JobState.SUCCEEDED  # idle agents would be kept for 60 s
 
 
 @pytest.mark.parametrize(
@@ -256,8 +232,8 @@ def lost(lab: RayLaboratory, id: str) -> bool:
 
 
 @slow
-def test_a_lost_node_is_noticed_and_named_and_what_needed_it_is_lost_as_well(wide):
-    # The last test of its cluster. What a peer says of the silence comes before Ray's word, and is not believed.
+def test_a_lost_node_is_noticed_and_named_and_what_needs_it_waits_until_it_is_back(wide):
+    # What a peer says of the silence comes before Ray's word, and is not believed.
     script = "touch started-$RANK; [ $NODE_RANK = 0 ] && exec sleep 300; sleep 300"
     id = wide.submit("job", script, nodes=2, processes=2)
     for rank in range(4):
@@ -271,8 +247,23 @@ def test_a_lost_node_is_noticed_and_named_and_what_needed_it_is_lost_as_well(wid
     assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n2",))
     assert sorted(status.nodes) == ["n1", "n2"]
     wide.wait_nothing_left()
-    status = wide.wait(waiting)
-    told = "waiting needs 4 processes, but the runner has 2 slots"
-    assert (status.state, status.reason, status.failed_nodes) == (JobState.LOST, told, ())
+    told = "waits for nodes: needs 2 x {CPU: 2}, the living nodes have 1 x {CPU: 0}, 1 x {CPU: 2}"
+    wide.wait_for(lambda: wide.status(waiting).reason == told)
     after = wide.wait(wide.submit("after", "true", processes=2))
     assert (after.state, after.nodes) == (JobState.SUCCEEDED, ("n1",))
+    wide.place.add_node("n2", cpus=2)
+    status = wide.wait(waiting)
+    assert (status.state, sorted(status.nodes)) == (JobState.SUCCEEDED, ["n1", "n2"])
+
+
+@long
+def test_a_job_that_needs_more_nodes_than_there_are_has_the_autoscaler_add_them(tmp_path, ray_cluster, turn):
+    with turn(fcntl.LOCK_EX):
+        cluster = RayLab(cpus=0, growing=2)
+    with cluster:
+        lab = RayLaboratory(tmp_path, cluster)
+        told = "needs 2 x {CPU: 2}, the living nodes have 1 x {CPU: 0}"
+        id = waits(lab, "job", told, nodes=2, processes=2)
+        status = lab.wait(id, limit_s=240.0)
+        assert (status.state, len(status.nodes)) == (JobState.SUCCEEDED, 2)  # all have this machine's name
+        lab.close()

@@ -1,4 +1,4 @@
-"""What becomes of a job on a Ray cluster, and which it refuses, judged without Ray."""
+"""What a job asks of a Ray cluster, why it waits, and what becomes of it, judged without Ray."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.runners.base import JobSpec, JobState, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.ray.job import JobRun, RayJob, ranks_of, refusal, shares_node
+from meshtune.runners.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting
 
 
 def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> RayJob:
@@ -51,6 +51,7 @@ def test_each_node_starts_its_share_of_the_processes(start, shares):
 )
 def test_how_a_gang_ended(changes, state, reason, code, cause):
     ended = run()
+    ended.note([(rank, code, -place) for place, (rank, code) in enumerate(changes.pop("deaths", []))], 50.0)
     for name, value in changes.items():
         setattr(ended, name, value)
     assert ended.over
@@ -61,35 +62,64 @@ def test_how_a_gang_ended(changes, state, reason, code, cause):
     assert status.failed_nodes == tuple(ended.faults)
 
 
-@pytest.mark.parametrize("changes", [{"deaths": [(0, 1), (1, 1)]}, {"ending": JobState.TIMED_OUT}])
+def test_the_first_of_two_nodes_to_fail_is_blamed_whichever_tells_first():
+    ended = run()
+    ended.note([(2, 5, 0.1), (3, 5, 0.0)], 51.0)  # its processes noticed that a peer was gone
+    ended.note([(0, 7, 0.5), (1, 5, 0.1)], 51.2)
+    assert ended.status(9.0, 52.0).reason == "rank 0 exited with code 7"
+
+
+@pytest.mark.parametrize("changes", [{"ends": [(51.0, 0, 1), (51.0, 1, 1)]}, {"ending": JobState.TIMED_OUT}])
 def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say(changes):
     ended = replace(run(), faults={"n2": "gone"}, **changes)
     assert ended.status(9.0, 58.0).state is JobState.LOST
 
 
-def test_a_job_has_nodes_to_itself_where_there_are_enough():
-    assert not shares_node(job(nodes=2), [2.0, 2.0])
-    assert shares_node(job(nodes=2), [4.0, 1.0])
+def nodes(*counts: float, gpus: tuple[float, ...] = ()) -> list[Node]:
+    """Nodes n1, n2 ... of so many CPUs; of 8 CPUs and so many GPUs."""
+    resources = [{"CPU": count} for count in counts] + [{"CPU": 8.0, "GPU": count} for count in gpus]
+    return [Node(f"id{number}", f"n{number}", each) for number, each in enumerate(resources, 1)]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "capacities", "told"),
+    ("wanted", "living", "strategy", "avoided"),
     [
-        (job(per_node=4), [4.0], ""),
-        (job(per_node=5), [4.0], "job needs 5 processes, but the runner has 4 slots"),
-        (job(per_node=0), [4.0], "job needs 0 processes, but the runner has 4 slots"),
-        (job(per_node=2, command=()), [4.0], "job has an empty command"),
-        # CPU processes play several nodes; those of one node stay together.
-        (job(nodes=2), [4.0], ""),
-        (job(nodes=3), [4.0, 2.0], ""),
-        (job(per_node=3), [2.0, 2.0], "job needs 1 nodes of 3 CPU, but Ray's nodes have 2, 2"),
-        (job(nodes=2, per_node=3), [4.0, 2.0], "job needs 2 nodes of 3 CPU, but Ray's nodes have 4, 2"),
-        (job(nodes=2, devices="GPU"), [2.0, 4.0], ""),
-        (job(nodes=2, devices="GPU"), [8.0], "job needs 2 nodes of 2 GPU, but Ray's nodes have 8"),
-        (job(nodes=2, devices="GPU"), [8.0, 1.0], "job needs 2 nodes of 2 GPU, but Ray's nodes have 8, 1"),
-        (job(devices="GPU"), [0.0], "job needs 2 processes, but the runner has 0 slots"),
-        (job(), [], "job needs 2 processes, but the runner has 0 slots"),
+        (job(), nodes(2), "PACK", ()),
+        (job(nodes=2), nodes(2, 2), "STRICT_SPREAD", ()),
+        # CPU processes play several nodes on one where there are too few ...
+        (job(nodes=2), nodes(4, 1), "PACK", ()),
+        # ... but where that is no help either, and for GPUs, it waits for nodes.
+        (job(nodes=3), nodes(4, 1), "STRICT_SPREAD", ()),
+        (job(nodes=2), [], "STRICT_SPREAD", ()),
+        (job(nodes=2, devices="GPU"), nodes(gpus=(4, 0)), "STRICT_SPREAD", ()),
+        # Nodes are avoided only where the others are enough.
+        (job(avoid=("n1",)), nodes(2, 2), "PACK", ("id1",)),
+        (job(avoid=("n1",)), nodes(2, 1), "PACK", ()),
+        (job(nodes=2, avoid=("n1",)), nodes(2, 4), "STRICT_SPREAD", ()),
+        (job(nodes=2, avoid=("n1",)), nodes(2, 2, 2), "STRICT_SPREAD", ("id1",)),
     ],
 )
-def test_what_no_cluster_of_these_nodes_can_run_is_refused(wanted, capacities, told):
-    assert refusal(wanted, capacities) == told
+def test_what_ray_is_asked_for_while_these_nodes_live(wanted, living, strategy, avoided):
+    assert request_of(wanted, living) == Request(strategy, avoided)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "living", "told"),
+    [
+        (job(), nodes(2, 2), "waits for devices: needs 1 x {CPU: 2}, which are not free"),
+        (job(nodes=2), nodes(4), "waits for devices: needs 2 x {CPU: 2}, which are not free"),
+        (
+            job(nodes=2, per_node=4),
+            nodes(2, 0, 2),
+            "waits for nodes: needs 2 x {CPU: 4}, the living nodes have 1 x {CPU: 0}, 2 x {CPU: 2}",
+        ),
+        (
+            job(nodes=2, devices="GPU"),
+            nodes(gpus=(8,)),
+            "waits for nodes: needs 2 x {CPU: 2, GPU: 2}, the living nodes have 1 x {CPU: 8, GPU: 8}",
+        ),
+        (job(), [], "waits for nodes: needs 1 x {CPU: 2}, the living nodes have nothing"),
+    ],
+)
+def test_why_a_job_waits_is_told_with_the_numbers(wanted, living, told):
+    assert why_waiting(wanted, living) == told
