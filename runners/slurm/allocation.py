@@ -28,14 +28,14 @@ from meshtune.runners.batch.launch_wrapper import (
     read_notes,
     render_gang,
 )
-from meshtune.runners.batch.script import LAUNCH_WRAPPER, render_setup
+from meshtune.runners.batch.script import render_launch, render_preparation, render_rank
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.runners.slurm.nodes import duration_s, parse_bad_nodes
-from meshtune.runners.slurm.script import SlurmOptions, minutes
+from meshtune.runners.slurm.script import SlurmOptions, minutes, step_arguments
 from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -247,10 +247,11 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) ->
         *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
-        *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} {LAUNCH_WRAPPER}"),
+        *step_arguments(spec, options),
+        *("bash", "-c", f"{_MEETING}exec {render_rank(shlex.quote(sys.executable), spec, options)}"),
     ]
     script = shlex.quote(str(spec.directory / SCRIPT_FILE))
-    return render_setup(script, options.setup) + f"exec {shlex.join(words)}\n"
+    return render_preparation(script, options) + render_launch(shlex.join(words), options)
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

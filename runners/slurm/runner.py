@@ -90,6 +90,11 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             avoid = ()
         return replace(spec, avoid=avoid)
 
+    def _call(self, *arguments: str) -> Answer:
+        program, *rest = arguments
+        cluster = [f"--clusters={self._options.cluster}"] if self._options.cluster else []
+        return super()._call(program, *cluster, *rest)
+
     def _partitions(self, names: str) -> list[Partition]:
         """Those of these names; without any, all: a site's plug-in may choose another one than the default."""
         partitions = parse_partitions(self._ask("scontrol", "show", "partition", "--oneliner"))
