@@ -40,6 +40,7 @@ test-fast: $(INSTALLED)
 # The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
 TABLE ?= matrix.md
 test-long: $(INSTALLED)
+	sh tests/install_system_packages.sh accounting
 	$(BIN)/pytest -q -m "long or matrix" --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api \
 		tests/benchmarks tests/browser tests/examples
 	cat $(TABLE)

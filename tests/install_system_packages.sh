@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the programs that some tests need, where that may be done without asking: as root, with apt.
-# Elsewhere those tests are skipped and say why.
+# Elsewhere those tests are skipped and say why. With the argument `accounting`, those of Slurm's accounting too, which
+# only long forms need (some 25 s).
 set -eu
 
 has_postgres() {
@@ -11,6 +12,10 @@ has_slurm() {
     for program in munged slurmctld slurmd sbatch srun; do
         command -v "$program" >/dev/null 2>&1 || return 1
     done
+}
+
+has_accounting() {
+    command -v slurmdbd >/dev/null 2>&1 && command -v mariadbd >/dev/null 2>&1
 }
 
 has_chromium() {
@@ -28,6 +33,7 @@ has_nginx() {
 missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
+[ "${1-}" != accounting ] || has_accounting || missing="$missing slurmdbd slurm-wlm-mysql-plugin mariadb-server"
 has_chromium || missing="$missing chromium"
 has_faketime || missing="$missing faketime"
 has_nginx || missing="$missing nginx-light"

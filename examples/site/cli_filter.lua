@@ -10,6 +10,7 @@ local SITE = "/etc/meshtune/site.conf"
 local TOKEN = '"$HOME/.config/meshtune/curl.conf"'
 local LIMIT_S = 2
 local MOST_BYTES = 10000
+local MOST_DETAIL = 300
 local END = "MESHTUNE_END"
 
 local function say(message)
@@ -57,18 +58,26 @@ local function ask(url, asked)
     -- The token stays out of the command line, where everybody sees it. A time-out in mid-answer leaves out the end.
     local command = string.format(
         'token=%s; [ "$(stat -c %%a "$token" 2>/dev/null)" = 600 ] || token=/dev/null; '
-            .. "curl -q -sf --noproxy '*' -m %d --max-filesize %d --config \"$token\" '%s/v1/recommendations?%s&format=env' "
-            .. "2>/dev/null && echo %s",
+            .. "curl -q -s -w '\\n%%{http_code}' --noproxy '*' -m %d --max-filesize %d --config \"$token\" "
+            .. "'%s/v1/recommendations?%s&format=env' 2>/dev/null && echo %s",
         TOKEN, LIMIT_S, MOST_BYTES, url, asked, END
     )
     local pipe = io.popen(command)
-    local text = pipe:read(MOST_BYTES) or ""
+    local text = pipe:read(2 * MOST_BYTES) or ""
     pipe:close()
-    local body = text:match("^(.*\n)" .. END .. "\n$")
+    local body, status = text:match("^(.*)\n(%d%d%d)" .. END .. "\n$")
     if not body then
         return nil, url .. " gave no answer within " .. LIMIT_S .. " s"
     end
+    if status ~= "200" then
+        -- Such as "no campaign and no preset has a model 'gpt-mikro'; did you mean 'gpt-micro'?"
+        local detail = body:match('"detail":%s*"([^"]*)') or ""
+        return nil, url .. " answered " .. status .. ": " .. detail:gsub("[^%w%p ]", "?"):sub(1, MOST_DETAIL)
+    end
     local variables = {}
+    if not body:match("\n$") then
+        body = "cut off\n"
+    end
     for line in body:gmatch("([^\n]*)\n") do
         if not line:match("^MESHTUNE_[%u_]+=[%w_.:/%-]+$") then
             return nil, url .. " gave an answer that is not lines of MESHTUNE_NAME=value"

@@ -194,10 +194,12 @@ class AllocationRunner:
             failed = replace(seen, reason=f"srun started nothing: {status.reason}", exit_code=None)
             return explained(failed, spec.directory, STEP_LOG)
         silent = noted_hosts([note for note in notes if note.end is None])
-        failed_nodes = self._down(silent)
+        failed_nodes, goes_on = self._down(silent), self._goes_on()
+        if not failed_nodes and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
+            failed_nodes = silent
         if failed_nodes:
             reason, cause = f"a node failed: {', '.join(failed_nodes)}", Cause.NODE_FAULT
-        elif silent and self._goes_on():
+        elif goes_on:
             reason, cause = "its srun ended before its ranks, whose nodes answer", None
         else:
             reason, cause = "its allocation ended", Cause.PREEMPTION
@@ -240,11 +242,15 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) ->
     keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
     if allocation.nodes - len(keep_away) < spec.nodes:
         keep_away = ()
+    # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
+    crowded = bool(options.gres) and allocation.cpus_per_node < allocation.devices_per_node
     words = [
         *("srun", f"--jobid={allocation.id}", f"--job-name={spec.name}", "--exact", "--input=none"),
         *(f"--nodes={spec.nodes}", f"--ntasks={spec.processes}", f"--ntasks-per-node={per_node}"),
         *(f"--cpus-per-task={cpus}", f"--time={minutes(spec)}", f"--chdir={spec.directory}"),
         *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
+        *(["--overcommit"] if crowded else []),
+        "--mem=0",  # all memory of the allocation is there for all of its steps
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
         *step_arguments(spec, options),

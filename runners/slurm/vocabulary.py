@@ -220,7 +220,7 @@ def _lost(status: JobStatus, failed_nodes: tuple[str, ...]) -> JobStatus:
 
 def _blamed(spec: JobSpec, seen: JobStatus, notes: Sequence[Note], bad_nodes: Collection[str]) -> tuple[str, ...]:
     """The nodes that are down; has the one come back already, those that were not heard of; or the only one."""
-    if seen.failed_nodes:
+    if seen.failed_nodes and not notes:
         return seen.failed_nodes
     bad = tuple(node for node in seen.nodes if node in bad_nodes)
     silent = _silent(spec, seen.nodes, notes)

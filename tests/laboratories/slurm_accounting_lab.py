@@ -1,4 +1,4 @@
-"""A Slurm lab with accounting: mariadbd and slurmdbd of its own, in the lab's folder, so that sacct and QOS limits work.
+"""A Slurm lab with accounting: mariadbd and slurmdbd of its own, in the lab's folder, for sacct and QOS limits.
 
     with AccountedSlurmLab(nodes=2) as lab:
         lab.account("add", "qos", "small")            # sacctmgr

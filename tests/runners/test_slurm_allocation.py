@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from allocation_jobs import AllocationLaboratory
+from jobs import processes_where
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Refused, Start
 from meshtune.runners.failure_cause import Cause
@@ -67,7 +70,8 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
     assert "module load cuda" in lines
     assert next(line for line in lines if line.startswith("exec")).startswith(
         "exec srun --jobid=7 --job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
-        "--cpus-per-task=2 --time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --gres=gpu:4 --exclude=n2 "
+        "--cpus-per-task=2 --time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 "
+        "--mem=0 --gres=gpu:4 --exclude=n2 "
         "bash -c "
     )
     assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
@@ -111,6 +115,22 @@ def test_a_trial_that_would_outlast_the_allocation_is_not_started(inside):
     assert inside.runner.find("late") is None
     assert not (inside.folder / "work" / "late").exists()
     inside.wait(inside.submit("early", "true", time_limit_s=60.0))
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_step_whose_srun_is_killed_is_blamed_on_no_node_and_leaves_nothing(inside):
+    id = inside.submit("job", "touch started-$RANK; exec sleep 300", processes=2)
+    inside.wait_file("job", "started-1")
+    folder = (inside.folder / "work" / "job").resolve()
+    for pid in processes_where(
+        lambda process: (process / "comm").read_text() == "srun\n" and (process / "cwd").resolve() == folder
+    ):
+        os.kill(pid, signal.SIGKILL)
+    status = inside.wait(id)
+    assert (status.state, status.failed_nodes, status.cause) == (JobState.LOST, (), None)
+    assert status.reason == "its srun ended before its ranks, whose nodes answer"
+    inside.wait_nothing_left(20.0)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ SPEC = JobSpec(name="job", command=("true",), directory=Path("/d"), nodes=2, dev
 NODES = ("n0", "n1")
 LOST, FAILED, SUCCEEDED = JobState.LOST, JobState.FAILED, JobState.SUCCEEDED
 FORGOTTEN = "Slurm does not know this job any more, and its processes did not say how they ended"
+KILLED_LAUNCHER = "its launcher ended, while its nodes answer and its ranks had started"
 
 
 def note(rank: int, end: End | None = None, code: int | None = None, at: float = 110.5) -> Note:
@@ -126,6 +127,19 @@ NOTE_OF_A_NODE = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=E
         ("NODE_FAIL", [], {"nodes": ("n3",)}, {"failed_nodes": ("n3",)}),
         ("NODE_FAIL", NOTE_OF_A_NODE, {"spec": PER_NODE}, {"failed_nodes": ("n1",)}),
         ("FAILED", [], {"reason": "JobLaunchFailure"}, {"failed_nodes": ("n0",)}),
+        # Slurm says so too of a launcher that was killed: no node is to blame while all answer.
+        (
+            "FAILED",
+            HALF,
+            {"reason": "JobLaunchFailure"},
+            {"state": LOST, "cause": None, "failed_nodes": (), "reason": KILLED_LAUNCHER},
+        ),
+        (
+            "FAILED",
+            HALF,
+            {"reason": "JobLaunchFailure", "bad_nodes": ("n1",)},
+            {"state": LOST, "cause": Cause.NODE_FAULT, "failed_nodes": ("n1",)},
+        ),
         ("FAILED", HALF, {"bad_nodes": ("n1",)}, {"state": LOST, "cause": Cause.NODE_FAULT, "failed_nodes": ("n1",)}),
         ("FAILED", HALF, {}, {"state": FAILED}),
         # A forgotten job is as its ranks said, or lost.

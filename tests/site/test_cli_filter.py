@@ -133,14 +133,22 @@ def test_without_a_usable_service_a_job_goes_as_it_came(site, slurm, service):
         site.configure(dead)
         comment = ("--hold", "--nodes=1", "--comment=meshtune:m@c")
         assert site.sbatch(*comment).stderr == f"{ALONE}{dead} gave no answer within 2 s\n"
-    service.status = 404
     site.configure(service.url)
-    assert site.sbatch(*comment).stderr == f"{ALONE}{service.url} gave no answer within 2 s\n"
     for text in ("", "url = file:///etc/passwd\n", "url = http://x/'; touch hostile; '\n"):
         (site.folder / "site.conf").write_text(text)
         assert site.sbatch(*comment).stderr == f"{ALONE}{site.folder}/site.conf names no url\n"
     (site.folder / "site.conf").unlink()
     assert "names no url" in site.sbatch(*comment).stderr
+
+
+def test_a_refusal_is_told_in_the_services_own_words(site, slurm, service):
+    unknown = "no campaign and no preset has a model 'gpt-mikro'; did you mean 'gpt-micro'?"
+    service.status = 404
+    site.configure(service.url)
+    for detail, told in ((unknown, unknown), ("x\x1b]0;\n" + 400 * "y", "x?]0;?" + 294 * "y"), (None, "")):
+        service.answer = "<html>" if detail is None else f'{{"status":404,"detail":"{detail}","x":"y"}}'
+        said = site.sbatch("--hold", "--nodes=1", "--comment=meshtune:gpt-mikro@c")
+        assert said.stderr.rstrip("\n") == f"{ALONE}{service.url} answered 404: {told}"
 
 
 def test_a_slow_service_holds_sbatch_up_for_two_seconds_at_most(site, slurm, service):

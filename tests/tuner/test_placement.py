@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshtune.tuner.campaign.decide import excluded_nodes, nodes_to_avoid
+from meshtune.tuner.campaign.decide import excluded_nodes, nodes_to_avoid, standing_faults
 from meshtune.tuner.campaign.trial import Origin, Trial
 
 
@@ -25,11 +25,20 @@ def test_an_attempt_keeps_away_from_what_failed_under_its_trial(make):
 
 
 def test_a_node_that_failed_twice_is_shunned_by_all(make):
-    trials = [placed(make.trial(number, attempt=2), ("n1 n2", "n2"), ("", "")) for number in range(2)]
     fresh = make.trial(2)
-    assert excluded_nodes(trials, {}) == {"n2"}
-    assert nodes_to_avoid([*trials, fresh], fresh, {}) == ("n2",)
-    assert excluded_nodes(trials[:1], {}) == set()
+    assert excluded_nodes({"n2": 2, "n3": 1}) == {"n2"}
+    assert nodes_to_avoid([fresh], fresh, {"n2": 2, "n3": 1}) == ("n2",)
+
+
+def test_failures_count_until_the_node_has_run_a_job_well():
+    runs = [
+        (("n1", "n2"), ("n1", "n2"), False),
+        (("n1",), (), False),
+        (("n2", "n3"), (), True),
+        (("n3",), ("n3",), False),
+    ]
+    assert +standing_faults(runs) == {"n1": 1, "n3": 1}
+    assert +standing_faults([*runs, runs[0]]) == {"n1": 2, "n2": 1, "n3": 1}
 
 
 def test_a_second_measurement_keeps_away_from_the_nodes_of_the_first(make):
@@ -77,3 +86,18 @@ def test_a_node_that_failed_under_two_campaigns_is_shunned_by_a_third_for_a_day(
     other = lab.create(budget={"trials": 1}, cluster={"preset": "local-cpu", "device": {"name": "another"}})
     lab.run(other)
     assert lab.trials(other)[0].attempts[0].avoid == ()
+
+
+def test_a_node_that_ran_well_since_it_failed_twice_is_used_again(lab, make):
+    lab.machine.nodes = ("n1", "n2")
+    lab.machine.script = lambda name: make.Behaviour("fault" if name.endswith("t0000-a1") else "ok")
+    for _ in range(2):
+        lab.run(lab.create(budget={"trials": 1}))
+    # Nobody else was to be had: it ran, and well.
+    lab.machine.nodes = ("n1",)
+    lab.machine.script = lambda name: make.Behaviour("ok")
+    shunning, trusting = lab.create(budget={"trials": 1}), lab.create(budget={"trials": 1})
+    lab.run(shunning)
+    lab.run(trusting)
+    firsts = [lab.trials(id)[0].attempts[0] for id in (shunning, trusting)]
+    assert [(attempt.avoid, attempt.nodes) for attempt in firsts] == [(("n1",), ("n1",)), ((), ("n1",))]

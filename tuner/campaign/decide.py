@@ -4,16 +4,17 @@ Values in, intents out: no clock, no database, no runner. The service acts on th
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
 
 Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
-avoids nodes that failed under its trial, nodes that failed twice under anybody lately, and, for a plan that is measured
-once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops nodes that
-cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
-measurement: this saves steps, and the search learns nothing from slow plans.
+avoids nodes that failed under its trial, nodes that failed twice under anybody lately (in both cases, since they last
+ran a job well), and, for a plan that is measured once more, the nodes of its first run: a second run elsewhere tells
+the plan from the node. A runner drops nodes that cannot be avoided. With racing, off by default, a trial that is surely
+slower than the best ends as PRUNED, without a measurement: this saves steps, and the search learns nothing from slow
+plans.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,13 +24,13 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
 # So many failures exclude a node: one may be the job's, a second one under another job is the node's.
 EXCLUDED_AT = 2
-# Failures under other campaigns count for so long: a node that was mended comes back.
+# Failures count for so long, and until the node runs a job well: one that was mended comes back.
 FAULTS_S = 86400.0
 
 
@@ -260,16 +261,33 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[in
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:
-    """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, lately."""
-    failed = {node for attempt in trial.attempts for node in attempt.failed_nodes}
-    return tuple(sorted(failed | excluded_nodes(trials, faults) | _first_nodes(trials, trial)))
+    """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, as `standing_faults`
+    counts those of the last FAULTS_S."""
+    ended = [attempt for other in trials for attempt in other.attempts if attempt.state.final]
+    ended.sort(key=lambda attempt: attempt.finished_at or 0.0)
+    own = standing_faults((one.nodes, one.failed_nodes, _ran_well(one)) for one in ended)
+    failed = {node for attempt in trial.attempts for node in attempt.failed_nodes if own[node]}
+    return tuple(sorted(failed | excluded_nodes(faults) | _first_nodes(trials, trial)))
 
 
-def excluded_nodes(trials: Sequence[Trial], faults: Mapping[str, int]) -> set[str]:
-    """The nodes that every new attempt of the campaign keeps away from. faults: as above; the campaign's own failures
-    count however long ago they were."""
-    own = Counter(node for trial in trials for attempt in trial.attempts for node in attempt.failed_nodes)
-    return {node for node in (*own, *faults) if max(own[node], faults.get(node, 0)) >= EXCLUDED_AT}
+def excluded_nodes(faults: Mapping[str, int]) -> set[str]:
+    """The nodes that every new attempt keeps away from."""
+    return {node for node, count in faults.items() if count >= EXCLUDED_AT}
+
+
+def standing_faults(runs: Iterable[tuple[Sequence[str], Sequence[str], bool]]) -> Counter[str]:
+    """How often each node failed since it last ran a job well. runs: oldest first, the nodes of each, those of them
+    that failed, and whether it was measured."""
+    faults: Counter[str] = Counter()
+    for nodes, failed, well in runs:
+        for node in nodes if well else ():
+            faults[node] = 0
+        faults.update(failed)
+    return faults
+
+
+def _ran_well(attempt: Attempt) -> bool:
+    return attempt.outcome is not None and attempt.outcome.measurement is not None
 
 
 def _first_nodes(trials: Sequence[Trial], trial: Trial) -> set[str]:

@@ -9,9 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, case, func, or_, select
 
+from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used
 from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.decide import standing_faults
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.tables import attempts, campaigns, tokens, trials
@@ -52,12 +54,18 @@ class Usage:
             return read_spent_device_s(connection, since, now, owner)
 
     def node_faults(self, device: str, since: float) -> Mapping[str, int]:
-        """How often each node failed under jobs of any campaign on this device that ended since then."""
-        query = _of_campaigns(select(attempts.c.failed_nodes)).where(
+        """How often each node failed under jobs of any campaign on this device that ended since then, and after the
+        node last ran a job well."""
+        columns = (attempts.c.nodes, attempts.c.failed_nodes, attempts.c.verdict == str(Verdict.OK))
+        here = _of_campaigns(select(*columns)).where(campaigns.c.device == device).order_by(attempts.c.finished_at)
+        first = _of_campaigns(select(func.min(attempts.c.finished_at))).where(
             attempts.c.finished_at >= since, attempts.c.failed_nodes.is_not(None), campaigns.c.device == device
         )
         with self._database.reading() as connection:
-            return Counter(node for failed in connection.scalars(query) for node in failed)
+            if (failed_at := connection.scalar(first)) is None:
+                return Counter()
+            rows = connection.execute(here.where(attempts.c.finished_at >= failed_at)).all()
+            return standing_faults((nodes or (), failed or (), bool(well)) for nodes, failed, well in rows)
 
     def figures(self, now: float) -> Figures:
         """Campaigns and trials counted over the whole database, and the device time that they have used."""
