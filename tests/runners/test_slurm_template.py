@@ -10,7 +10,7 @@ from meshtune.runners.base import JobState
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-TEARDOWN = ('echo "$LEFT" >> "$SLURM_SUBMIT_DIR/torn-down"', "false")
+TEARDOWN = ('echo "$LEFT" >> torn-down', "false")
 TEMPLATE = {
     "setup": ("export LEFT='of the setup'", "HELD=4"),
     "teardown": TEARDOWN,
