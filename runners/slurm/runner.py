@@ -48,6 +48,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 # What sbatch --parsable says, on a line of its own among those of a site's wrapper: the number, and the cluster's name.
 _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)
 _UNKNOWN_NODE = ("Invalid node name",)
+_UNKNOWN_CLUSTER = "known by database"
 _SHARES_MEMORY = re.compile(r"^SelectTypeParameters\s*=.*MEMORY", re.MULTILINE | re.IGNORECASE)
 # The rest is the node's own (MemSpecLimit): who asks for all of RealMemory may wait for ever.
 MEMORY_TO_JOBS = 0.95
@@ -75,7 +76,12 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         """Without `avoid` where that would leave too few nodes that run jobs now."""
         if {"\\", "\n"} & set(str(spec.directory)):
             raise InvalidJob(f"{spec.name} would run in {str(spec.directory)!r}, a name that Slurm cannot write to")
-        usable = self._partitions(self._options.partition)
+        try:
+            usable = self._partitions(self._options.partition)
+        except RunnerUnavailable as error:
+            if _UNKNOWN_CLUSTER in str(error):
+                raise Refused(str(error)) from None
+            raise
         refusals = [partition.refusal(spec.nodes, minutes(spec)) for partition in usable]
         if refusals and all(refusals):
             raise Refused(f"{spec.name} needs {refusals[0]}")

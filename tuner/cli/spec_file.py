@@ -18,6 +18,7 @@ from meshtune.tuner.cli.common import Refused
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import HF_CONFIG, read_spec
+from meshtune.tuner.specs.site import with_site_file
 
 
 def read_spec_file(
@@ -34,6 +35,7 @@ def read_spec_file(
         document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
         if isinstance(document, dict):
             document = with_model_file(document, spec.parent) if not model else _with_model(document, model)
+            document = with_site_file(document, spec.parent)
         if cluster is not None and isinstance(document, dict):
             document = {**document, "cluster": _cluster_in(cluster)}
         return document, *read_spec(document, None if home is None else Home(home.absolute()))
@@ -41,6 +43,8 @@ def read_spec_file(
         raise Refused(f"{spec}: {error.strerror}; `meshtune examples` lists specs to begin with") from None
     except UnreadableText as error:
         raise Refused(f"{spec}: {error}") from None
+    except InvalidValue as error:
+        raise Refused(f"{spec}: runner.site: {error}") from None
     except InvalidSpec as error:
         lines = [f"  {problem}" for problem in error.problems]
         mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
