@@ -58,6 +58,9 @@ class PbsOptions(BatchOptions):
     # How to start `processes` processes, `processes_per_node` on each node. --envall: what the setup lines set reaches
     # the processes on all nodes (PALS and Hydra).
     mpiexec: str = "mpiexec -n {processes} --ppn {processes_per_node} --envall"
+    # Further arguments of it where each device has a process: --cpu-bind=list:4-7:8-11. One process for a node, such as
+    # torchrun, is bound to nothing: its own would all share what is meant for the first.
+    binding: str = ""
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -70,6 +73,7 @@ class PbsOptions(BatchOptions):
         for line in self.extra_lines:
             apart = line.removeprefix("#PBS ").startswith(_FORBIDDEN)
             checks.require(not apart, "extra_lines", f"must not have {', '.join(_FORBIDDEN)}, as {line!r}")
+        checks.require("\n" not in self.binding, "binding", f"must be a single line, not {self.binding!r}")
         checks.require(_is_template(self.mpiexec), "mpiexec", f"must start {{processes}}, not {self.mpiexec!r}")
         checks.done()
 
@@ -119,7 +123,8 @@ def _start(spec: JobSpec, options: PbsOptions) -> str:
     """The launcher; none for a script that launches for itself, which is on the first node already."""
     if spec.start is Start.JOB:
         return ""
-    return options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node) + " "
+    binding = f" {options.binding}" if options.binding and spec.start is Start.DEVICE else ""
+    return options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node) + f"{binding} "
 
 
 # A port of the job's own, as long as jobs do not share nodes.

@@ -54,8 +54,10 @@ class SlurmOptions(BatchOptions):
     gres: str | None = None
     # The cluster of several under one accounting, as -M of Slurm's commands; by default the one of this machine.
     cluster: str = ""
-    # As srun's options of these names.
+    # As srun's option of this name.
     mpi: str = ""
+    # As srun's options of these names, where each device has a process. One process for a node, such as torchrun, is
+    # bound to nothing: its own would all share what is meant for the first.
     cpu_bind: str = ""
     gpu_bind: str = ""
     # pyxis: the image, and SRC:DST pairs. The job's folder is mounted too, where the ranks start; `python` is a path in
@@ -193,7 +195,8 @@ _SPECIAL = re.compile(r"[^A-Za-z0-9_.,:/@%+=-]")
 
 def step_arguments(spec: JobSpec, options: SlurmOptions) -> list[str]:
     """What the options add to an srun: binding, the container, and what is taken as it stands."""
-    words = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in _OF_SRUN if getattr(options, name)]
+    of_srun = _OF_SRUN if spec.start is Start.DEVICE else ("mpi",)
+    words = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in of_srun if getattr(options, name)]
     if options.container_image:
         # pyxis starts ranks in the image's own folder.
         mounts = ",".join([*options.container_mounts, f"{spec.directory}:{spec.directory}"])

@@ -70,6 +70,7 @@ PBS_TEMPLATE = {
     "select": "ncpus=32:mpiprocs={processes_per_node}",
     "extra_lines": ("#DW jobdw capacity=10GB type=scratch",),
     "mpiexec": "mpiexec -n {processes} --map-by ppr:{processes_per_node}:node",
+    "binding": "--bind-to core",
 }
 
 
@@ -249,3 +250,12 @@ def test_the_teardown_runs_after_the_ranks_or_a_failed_setup_whatever_came(setup
 def test_a_script_that_launches_by_itself_is_started_without_the_prefix(scheduler, options):
     assert "apptainer" in scheduler.render_script(spec(), options)
     assert "apptainer" not in scheduler.render_script(spec(start=Start.JOB), options)
+
+
+def test_one_process_for_a_node_is_bound_to_nothing():
+    """torchrun's ranks would all share the cores of the first."""
+    for scheduler, options, binding in ((slurm, SLURM_TEMPLATE, "--cpu-bind"), (pbs, PBS_TEMPLATE, "--bind-to core")):
+        assert binding in scheduler.render_script(spec(), options)
+        assert binding not in scheduler.render_script(spec(start=Start.NODE), options)
+    assert "--mpi=pmix" in slurm.render_script(spec(start=Start.NODE), SLURM_TEMPLATE)
+    assert "select=2:ncpus=32:mpiprocs=1\n" in pbs.render_script(spec(start=Start.NODE), PBS_TEMPLATE)
