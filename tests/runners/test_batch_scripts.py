@@ -17,6 +17,7 @@ from meshtune.runners.batch.script import (
 )
 from meshtune.runners.pbs import runner as pbs
 from meshtune.runners.slurm import script as slurm
+from meshtune.runners.slurm.allocation import Allocation, render_step
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -250,6 +251,16 @@ def test_the_teardown_runs_after_the_ranks_or_a_failed_setup_whatever_came(setup
 def test_a_script_that_launches_by_itself_is_started_without_the_prefix(scheduler, options):
     assert "apptainer" in scheduler.render_script(spec(), options)
     assert "apptainer" not in scheduler.render_script(spec(start=Start.JOB), options)
+
+
+def test_a_step_of_an_allocation_takes_the_template_too():
+    template = {name: value for name, value in SLURM_TEMPLATE.items() if not name.startswith("container_")}
+    allocation = Allocation(id="7", nodes=2, devices_per_node=4, cpus_per_node=32)
+    step = render_step(spec(), slurm.SlurmOptions(**template), allocation)
+    subprocess.run(["bash", "-n"], input=step, text=True, check=True)
+    assert "--mpi=pmix --cpu-bind=map_cpu:49,57,17,25 --gpu-bind=closest --no-container-mount-home" in step
+    assert "-m meshtune.runners.batch.launch_wrapper apptainer exec --nv $SIF'\n" in step
+    assert step.endswith("launched=$?\njob_teardown\nexit $launched\n")
 
 
 def test_one_process_for_a_node_is_bound_to_nothing():

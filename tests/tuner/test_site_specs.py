@@ -74,6 +74,13 @@ def test_what_is_wrong_with_a_site_is_told_with_the_other_mistakes(runner, path,
     assert told in found[path]
 
 
+def test_a_value_of_an_own_profile_that_cannot_be_stored_is_told(own_folder):
+    own_folder.mkdir()
+    (own_folder / "ours.yaml").write_text("about: x\nrunner: {kind: slurm, poll_s: .nan}\n")
+    with pytest.raises(InvalidSpec, match=r"runner\.poll_s: must be a finite number"):
+        parse_spec({**SPEC, "cluster": "mi300x", "runner": {"site": "ours"}}, None)
+
+
 def test_what_a_site_needs_of_its_user_is_asked_for_where_jobs_are_to_run(home):
     without = {**SPEC, "runner": {"site": "frontier"}}
     parse_spec(without, None)

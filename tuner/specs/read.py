@@ -100,8 +100,11 @@ def parse_spec(
     if "runner" not in refused:
         try:
             given = dict(resolved(given, to_run=home is not None))
+            from_site = find_unstorable(given.get("runner"))
         except InvalidValue as error:
-            foreign += error.problems
+            from_site = list(error.problems)
+        if from_site:
+            foreign += from_site
             refused |= {"runner"}
     reading = _Reading(given, refused, problems=foreign)
     reading.read()
