@@ -237,13 +237,13 @@ class AllocationRunner:
 def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) -> str:
     """The script that runs a job as one step; its directory must be absolute."""
     per_node = spec.processes_per_node
-    share = max(1, allocation.cpus_per_node // allocation.devices_per_node) if options.gres else 1
+    share = max(1, allocation.cpus_per_node // allocation.devices_per_node)
     cpus = (options.cpus_per_device or share) * spec.devices_per_node // per_node
     keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
     if allocation.nodes - len(keep_away) < spec.nodes:
         keep_away = ()
     # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
-    crowded = bool(options.gres) and allocation.cpus_per_node < allocation.devices_per_node
+    crowded = allocation.cpus_per_node < allocation.devices_per_node
     words = [
         *("srun", f"--jobid={allocation.id}", f"--job-name={spec.name}", "--exact", "--input=none"),
         *(f"--nodes={spec.nodes}", f"--ntasks={spec.processes}", f"--ntasks-per-node={per_node}"),

@@ -43,7 +43,7 @@ from meshtune.runners.slurm.vocabulary import (
     status_of,
     suspects,
 )
-from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # What sbatch --parsable says, on a line of its own among those of a site's wrapper: the number, and the cluster's name.
 _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)
@@ -67,6 +67,8 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
     over = UNKNOWN_JOB
     script_text = staticmethod(render)
 
+    # Whether the cluster's devices are not CPUs, even where none are asked for by `gres`.
+    accelerated = False
     # Until sacct says otherwise.
     _has_accounting = True
     # When we last asked whether waiting jobs have nodes enough.
@@ -86,10 +88,11 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         if refusals and all(refusals):
             raise Refused(f"{spec.name} needs {refusals[0]}")
         avoid = tuple(node for node in spec.avoid if node not in self._options.exclude)
-        if not avoid and not self._options.leaves_cpus_to_site:
+        shared = self._options.cpus_per_device is None and (self.accelerated or bool(self._options.gres))
+        if not avoid and not shared:
             return replace(spec, avoid=())
         nodes = self._fitting(self._options.partition, self._options.constraint)
-        if self._options.leaves_cpus_to_site:
+        if shared:
             self._options = self._with_share(nodes)
         running = [node.name for node in nodes if node.starts_jobs(reserved=bool(self._options.reservation))]
         if usable and not room_for(usable, running, spec.nodes, (*self._options.exclude, *avoid)):
@@ -116,11 +119,11 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
     def _with_share(self, nodes: Sequence[Node]) -> SlurmOptions:
         """The options with a device's share of the least of these nodes."""
         options = self._options
-        share = share_per_device(nodes, options.gres or "", self._devices_per_node)
+        share = share_per_device(nodes, options.gres or "gpu", self._devices_per_node)
         if share is None:
             return options
         memory = options.memory_mib_per_device
-        if memory is None and share.memory_mib:
+        if memory is None and share.memory_mib and options.gres:
             config = self._ask("scontrol", "show", "config")
             memory = int(share.memory_mib * MEMORY_TO_JOBS) if _SHARES_MEMORY.search(config) else 0
         return replace(options, cpus_per_device=share.cpus, memory_mib_per_device=memory)
@@ -245,4 +248,5 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runn
         runner = create_steps(root, cluster, chosen)
     else:
         runner = SlurmRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
+        runner.accelerated = cluster.device.kind is not DeviceKind.CPU
     return ThrottledRunner(runner, chosen.poll_s)

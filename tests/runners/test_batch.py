@@ -10,7 +10,7 @@ import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.batch.base import Records, ThrottledRunner
-from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, SubmitHost, render_body
+from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, REQUEUED_FILE, SubmitHost, render_body
 
 
 @pytest.fixture
@@ -31,15 +31,20 @@ def test_what_cannot_be_read_was_perhaps_sent(content, records, tmp_path):
 
 
 def test_of_two_copies_of_a_script_one_runs(tmp_path):
-    script = render_body("$NUMBER", SubmitHost(python="", environment={}), ["echo $NUMBER >> ran", "sleep 0.2"])
+    setup = ["echo $NUMBER >> ran", "sleep 0.2"]
+    script = render_body("$NUMBER", SubmitHost(python="", environment={}), "script.sh", setup)
     copies = [
-        subprocess.Popen(["sh", "-c", script], cwd=tmp_path, env={**os.environ, "NUMBER": str(number)})
+        subprocess.Popen(["bash", "-c", script], cwd=tmp_path, env={**os.environ, "NUMBER": str(number)})
         for number in (17, 18, 19)
     ]
     codes = [copy.wait(60) for copy in copies]
     winner = str(17 + codes.index(0))
     assert sorted(codes) == [0, CLAIMED_CODE, CLAIMED_CODE]
     assert (tmp_path / "ran").read_text() == (tmp_path / CLAIM_FILE).read_text() == f"{winner}\n"
+    assert not (tmp_path / REQUEUED_FILE).exists()
+    again = subprocess.run(["bash", "-c", script], cwd=tmp_path, env={**os.environ, "NUMBER": winner}, check=False)
+    assert again.returncode == CLAIMED_CODE
+    assert (tmp_path / REQUEUED_FILE).exists()
 
 
 QUEUED, RUNNING, DONE = (JobStatus(state=state) for state in (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,10 +81,17 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
 def test_a_device_has_its_share_of_the_allocations_cpus_unless_the_options_say_more():
     for options, cpus in (
         (SlurmOptions(gres="gpu"), 4),
-        (SlurmOptions(gres=""), 1),
+        (SlurmOptions(gres=""), 4),
         (SlurmOptions(cpus_per_device=3), 3),
     ):
         assert f"--cpus-per-task={cpus} " in render_step(job(), options, ALLOCATION)
+
+
+def test_steps_share_cpus_where_the_allocation_has_fewer_than_devices():
+    few = replace(ALLOCATION, cpus_per_node=1)
+    assert " --cpus-per-task=1 " in render_step(job(), SlurmOptions(gres="gpu"), few)
+    assert " --overcommit " in render_step(job(), SlurmOptions(gres="gpu"), few)
+    assert " --overcommit " not in render_step(job(), SlurmOptions(gres="gpu"), ALLOCATION)
 
 
 def test_what_does_not_fit_the_allocation_is_refused(tmp_path):

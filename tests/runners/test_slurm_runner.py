@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
-from meshtune.runners.batch.script import CLAIM_FILE
+from meshtune.runners.batch.launch_wrapper import End, Note, write_note
+from meshtune.runners.batch.script import CLAIM_FILE, REQUEUED_FILE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.slurm.runner import SlurmRunner
 from meshtune.runners.slurm.script import SlurmOptions
@@ -233,3 +234,41 @@ def test_commands_see_none_of_our_secrets_nor_of_the_users_habits(slurm, monkeyp
         assert "SLURM_CONF=/etc/where.conf\n" in seen
     assert "SLURM_TIME_FORMAT" not in (slurm.folder / "sbatch.env").read_text()
     assert "--export=ALL" in slurm.calls("sbatch")[0]
+
+
+def test_a_job_that_was_started_once_more_is_lost_by_its_requeue(slurm):
+    """Looked at late: its second run has found its folder claimed, and ended at once."""
+    id = slurm.submit()
+    folder = slurm.spec().directory
+    (folder / CLAIM_FILE).write_text("17\n")
+    (folder / REQUEUED_FILE).touch()
+    note = Note(rank=0, host="n0", started_at=1000.0, finished_at=1030.0, elapsed_s=30.0, end=End.TOLD)
+    write_note(folder, note)
+    slurm.set("squeue", "echo '17|FAILED|n0|1100|1101|NonZeroExitCode'")
+    status = slurm.status(id)
+    assert (status.state, status.cause, status.elapsed_s) == (JobState.LOST, Cause.PREEMPTION, 30.0)
+    assert status.reason == "requeued from outside after it had started"
+    assert not (slurm.folder / "calls").read_text().count("scancel")
+
+
+def test_a_limit_of_the_moment_is_a_refusal(slurm):
+    words = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    slurm.set("sbatch", f'echo "sbatch: error: Batch job submission failed: {words}" >&2; exit 1')
+    with pytest.raises(Refused, match=r"^job was refused: .*accounting/QOS policy"):
+        slurm.submit()
+    assert slurm.runner.find("job") is None
+
+
+@pytest.mark.parametrize(("gres", "memory"), [("gpu", ["#SBATCH --mem=190M"]), ("", [])])
+def test_ranks_get_their_share_of_a_node_also_where_slurm_names_no_devices(gres, memory, slurm):
+    """Devices may be asked for by a line of the site's own, such as `--gpus-per-node`."""
+    slurm.runner = slurm.open(gres=gres, extra_lines=("#SBATCH --gpus-per-node=2",))
+    slurm.runner.accelerated = True
+    slurm.set("scontrol", f"echo '{PARTITION}'; echo 'SelectTypeParameters = CR_CORE_MEMORY'")
+    slurm.set("sinfo", "printf 'n0|idle|128|1000||(null)\\nn1|idle|96|200||(null)\\n'")
+    slurm.submit(devices_per_node=2)
+    lines = (slurm.spec().directory / "slurm.sh").read_text().splitlines()
+    assert "#SBATCH --cpus-per-task=48" in lines
+    assert [line for line in lines if "--mem" in line] == memory
+    slurm.submit(name="other", devices_per_node=1)
+    assert len(slurm.calls("sinfo")) == 1

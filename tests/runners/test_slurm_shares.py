@@ -65,6 +65,7 @@ def test_two_jobs_share_a_node_by_their_devices(lab):
     assert "#SBATCH --mem=950M\n" in script
 
 
+@pytest.mark.long
 def test_what_the_sites_options_say_of_memory_is_left_to_them(lab):
     for options in ({"memory_mib_per_device": 0}, {"extra_lines": ("#SBATCH --mem=300M",)}):
         runner = SlurmRunner(lab.folder / "own", SlurmOptions(gres="gpu", **options), nodes=1, devices_per_node=2)

@@ -353,3 +353,21 @@ def test_attempts_show_their_nodes_their_cause_and_what_they_kept_away_from(make
 )
 def test_quantities_are_said_as_people_do(say, value, text):
     assert say(value) == text
+
+
+def test_the_log_of_the_trial_that_crashed_first_is_told_as_it_comes(make):
+    log = "\n".join(f"line {number}" for number in range(9)) + "\nsrun: error: n1: no such step\n"
+    crash = Outcome(verdict=Verdict.CRASHED, reason="the job script failed", log_tail=log)
+    trials = [
+        make.trial(0, make.measurement(1.0), finished_at=1.0),
+        make.trial(1, Outcome(verdict=Verdict.OOM, reason="oom", log_tail="out of memory"), finished_at=2.0),
+    ]
+    assert display.first_log_lines(trials) == []
+    first = make.trial(2, crash, finished_at=3.0)
+    other = make.trial(3, Outcome(verdict=Verdict.CRASHED, log_tail="another"), finished_at=4.0)
+    lines = display.first_log_lines([*trials, other, first])
+    assert lines[0] == "the log of trial 2 ends (`meshtune show` has more):"
+    assert lines[1:] == [*(f"    line {number}" for number in range(5, 9)), "    srun: error: n1: no such step"]
+    # What ends the campaign is told with its end.
+    hopeless = make.trial(0, Outcome(verdict=Verdict.CRASHED, cause=Cause.USER_BUG, log_tail=log), finished_at=1.0)
+    assert display.first_log_lines([hopeless]) == []

@@ -4,27 +4,26 @@ Values in, intents out: no clock, no database, no runner. The service acts on th
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
 
 Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
-avoids nodes that failed under its trial, nodes that failed twice under anybody lately (in both cases, since they last
-ran a job well), and, for a plan that is measured once more, the nodes of its first run: a second run elsewhere tells
-the plan from the node. A runner drops nodes that cannot be avoided. With racing, off by default, a trial that is surely
-slower than the best ends as PRUNED, without a measurement: this saves steps, and the search learns nothing from slow
-plans.
+avoids nodes that failed under its trial, nodes that failed twice under anybody lately, and, for a plan that is measured
+once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops nodes that
+cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
+measurement: this saves steps, and the search learns nothing from slow plans.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.outcome import Outcome
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
@@ -265,7 +264,12 @@ def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, i
     counts those of the last FAULTS_S."""
     ended = [attempt for other in trials for attempt in other.attempts if attempt.state.final]
     ended.sort(key=lambda attempt: attempt.finished_at or 0.0)
-    own = standing_faults((one.nodes, one.failed_nodes, _ran_well(one)) for one in ended)
+    own = standing_faults(
+        [
+            (attempt.nodes, attempt.failed_nodes, attempt.outcome is not None and attempt.outcome.verdict is Verdict.OK)
+            for attempt in ended
+        ]
+    )
     failed = {node for attempt in trial.attempts for node in attempt.failed_nodes if own[node]}
     return tuple(sorted(failed | excluded_nodes(faults) | _first_nodes(trials, trial)))
 
@@ -275,7 +279,7 @@ def excluded_nodes(faults: Mapping[str, int]) -> set[str]:
     return {node for node, count in faults.items() if count >= EXCLUDED_AT}
 
 
-def standing_faults(runs: Iterable[tuple[Sequence[str], Sequence[str], bool]]) -> Counter[str]:
+def standing_faults(runs: Sequence[tuple[Sequence[str], Sequence[str], bool]]) -> Counter[str]:
     """How often each node failed since it last ran a job well. runs: oldest first, the nodes of each, those of them
     that failed, and whether it was measured."""
     faults: Counter[str] = Counter()
@@ -284,10 +288,6 @@ def standing_faults(runs: Iterable[tuple[Sequence[str], Sequence[str], bool]]) -
             faults[node] = 0
         faults.update(failed)
     return faults
-
-
-def _ran_well(attempt: Attempt) -> bool:
-    return attempt.outcome is not None and attempt.outcome.measurement is not None
 
 
 def _first_nodes(trials: Sequence[Trial], trial: Trial) -> set[str]:

@@ -184,7 +184,7 @@ class Service:
     def excluded_nodes(self, campaign: Campaign) -> list[str]:
         """The nodes that every new job of the campaign keeps away from, where the runner can."""
         faults = node_faults(self.store, campaign, self._clock())
-        return sorted(excluded_nodes(self.store.trials(campaign.id), faults))
+        return sorted(excluded_nodes(faults))
 
     def release(self, campaign_id: str) -> None:
         """Let another process drive the campaign. Its running jobs go on and are found again."""

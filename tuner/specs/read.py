@@ -100,7 +100,7 @@ def parse_spec(
     if "runner" not in refused:
         try:
             given = dict(resolved(given, to_run=home is not None))
-            from_site = find_unstorable(given.get("runner"))
+            from_site = [problem.under("runner") for problem in find_unstorable(given.get("runner"))]
         except InvalidValue as error:
             from_site = list(error.problems)
         if from_site:

@@ -65,7 +65,7 @@ class Usage:
             if (failed_at := connection.scalar(first)) is None:
                 return Counter()
             rows = connection.execute(here.where(attempts.c.finished_at >= failed_at)).all()
-            return standing_faults((nodes or (), failed or (), bool(well)) for nodes, failed, well in rows)
+            return standing_faults([(nodes or (), failed or (), bool(well)) for nodes, failed, well in rows])
 
     def figures(self, now: float) -> Figures:
         """Campaigns and trials counted over the whole database, and the device time that they have used."""

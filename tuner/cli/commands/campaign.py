@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,11 +216,14 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
 
 
 def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
+    log: list[str] = []
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
         def watch() -> None:
             campaign = service.current(campaign_id)
             trials = service.store.trials(campaign_id)
+            if not log:
+                log.extend(_print_first_log(trials))
             trouble = driver.troubles.get(campaign_id, "")
             shown = display.progress(campaign, trials, rank(campaign, trials), trouble)
             words = (phase_text(campaign, trials), lessons_text(campaign.lessons, campaign.spec.search.kind))
@@ -230,7 +233,16 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
         drive_one(driver, service, campaign_id, watch)
 
 
+def _print_first_log(trials: Sequence[Trial]) -> list[str]:
+    """Print the end of the log of the trial that crashed first; return its lines."""
+    lines = display.first_log_lines(trials)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True, style="dim")
+    return lines
+
+
 def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
+    log: list[str] = []
     begun, ended = False, False
     told = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
     learns, trouble = "", ""
@@ -249,6 +261,8 @@ def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None
                 told.add(trial.number)
                 again = "again, " if trial.origin is Origin.CONFIRMATION else ""
                 console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+        if not log:
+            log.extend(_print_first_log(trials))
         if now.search_ended and not ended:
             console.print(phase_text(now, trials), soft_wrap=True)
         ended = bool(now.search_ended)

@@ -18,6 +18,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.second_runs import second_run_counts
+from meshtune.tuner.campaign.stopping import hopeless_reason
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.cli.render.tables import new_table
@@ -28,6 +29,8 @@ from meshtune.tuner.results.recommendation import Recommendation, front_of
 WIDEST = 120
 # A part that rounds to nothing is left out.
 LEAST_SHARE = 0.005
+# So much of the first failed trial's log is told as it comes.
+LOG_LINES = 5
 _COLOURS: Mapping[str, str] = {
     Verdict.OK: "green",
     Verdict.OOM: "magenta",
@@ -224,6 +227,19 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
     if trouble:
         lines.append(Text(f"waiting: {trouble}", style="yellow"))
     return Group(*lines)
+
+
+def first_log_lines(trials: Sequence[Trial]) -> list[str]:
+    """The end of the log of the trial that crashed first, of those that left one; none where the campaign ends by it,
+    which tells it."""
+    crashed = [trial for trial in trials if trial.verdict is Verdict.CRASHED]
+    told = [trial for trial in crashed if trial.outcome is not None and trial.outcome.log_tail.strip()]
+    if not told or hopeless_reason(trials):
+        return []
+    first = min(told, key=lambda trial: (trial.last.finished_at or 0.0, trial.number))
+    assert first.outcome is not None  # it has ended
+    lines = [line for line in first.outcome.log_tail.splitlines() if line.strip()][-LOG_LINES:]
+    return [f"the log of trial {first.number} ends (`meshtune show` has more):", *(f"    {line}" for line in lines)]
 
 
 def trial_line(trial: Trial) -> str:
