@@ -54,7 +54,8 @@ class BatchOptions:
     # fails the job.
     setup: tuple[str, ...] = ()
     # Shell lines after the ranks have ended, or the setup has failed; they see the setup's variables. One that fails
-    # changes nothing. They run too where the scheduler tells the job to end, for as long as it waits before it kills.
+    # changes nothing. They run too where the scheduler tells the job to end, for as long as it waits before it kills;
+    # not so in a step of an allocation, which is killed at once.
     teardown: tuple[str, ...] = ()
     # Variables of the ranks, exported after the setup lines and taken literally; a workload's own `env` wins.
     environment: Mapping[str, str] = field(default_factory=dict)

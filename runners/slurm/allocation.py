@@ -254,10 +254,11 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) ->
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
         *step_arguments(spec, options),
-        *("bash", "-c", f"{_MEETING}exec {render_rank(shlex.quote(sys.executable), spec, options)}"),
+        *("bash", "-c", f'{_MEETING}exec "$@"', "rank"),
     ]
     script = shlex.quote(str(spec.directory / SCRIPT_FILE))
-    return render_preparation(script, options) + render_launch(shlex.join(words), options)
+    rank = render_rank(shlex.quote(sys.executable), spec, options)
+    return render_preparation(script, options) + render_launch(f"{shlex.join(words)} {rank}", options)
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

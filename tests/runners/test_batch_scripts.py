@@ -259,7 +259,7 @@ def test_a_step_of_an_allocation_takes_the_template_too():
     step = render_step(spec(), slurm.SlurmOptions(**template), allocation)
     subprocess.run(["bash", "-n"], input=step, text=True, check=True)
     assert "--mpi=pmix --cpu-bind=map_cpu:49,57,17,25 --gpu-bind=closest --no-container-mount-home" in step
-    assert "-m meshtune.runners.batch.launch_wrapper apptainer exec --nv $SIF'\n" in step
+    assert "-m meshtune.runners.batch.launch_wrapper apptainer exec --nv $SIF\n" in step
     assert step.endswith("launched=$?\njob_teardown\nexit $launched\n")
 
 

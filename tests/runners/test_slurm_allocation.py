@@ -75,7 +75,7 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
         "--mem=0 --gres=gpu:4 --exclude=n2 "
         "bash -c "
     )
-    assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
+    assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper")
 
 
 def test_a_device_has_its_share_of_the_allocations_cpus_unless_the_options_say_more():

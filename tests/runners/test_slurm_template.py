@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from allocation_jobs import AllocationLaboratory
 from jobs import wait_for
 from slurm_jobs import SlurmLaboratory
 
@@ -62,3 +63,18 @@ def test_a_cancelled_job_and_one_whose_setup_fails_are_torn_down_too(lab):
     )
     assert (lab.folder / "work" / "unset" / "torn-down").read_text() == "half\n"
     assert not (lab.folder / "work" / "unset" / "ran").exists()
+
+
+@pytest.mark.long
+def test_steps_of_an_allocation_take_the_template_too(slurm, tmp_path):
+    lab = AllocationLaboratory(tmp_path, slurm)
+    try:
+        template = {name: value for name, value in TEMPLATE.items() if name not in ("extra_lines", "teardown")}
+        lab.runner = lab.open(nodes=2, teardown=('echo "$LEFT" >> torn-down',), **template)
+        script = 'echo "$WRAPPED|$FI_PROVIDER|$SLURM_DISTRIBUTION" > said; exit 3'
+        status = lab.wait(lab.submit("step", script, nodes=2))
+        assert (status.state, status.exit_code) == (JobState.FAILED, 3), status
+        assert lab.wait_text("step", "said") == "4|cxi 'quoted' $HOME|cyclic\n"
+        assert lab.wait_text("step", "torn-down") == "of the setup\n"
+    finally:
+        lab.close()
