@@ -64,7 +64,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",
         send="sbatch",
-        told_apart={"mode": "job"},
+        told_apart={"mode": "job", "cluster": ""},
     ),
     "pbs": Scheduler(
         runner="meshtune.runners.pbs.runner:create",

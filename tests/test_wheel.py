@@ -88,7 +88,7 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == {*PARTS, "examples"}
     embedded = {name.removeprefix("meshtune/examples/") for name in names if name.startswith("meshtune/examples/")}
     assert embedded == {"__init__.py", *(file for found in known().values() for file in found)}
-    for needed in ("search_spaces/presets/", "api/examples/", "tuner/store/migrations/"):
+    for needed in ("search_spaces/presets/", "api/examples/", "tuner/store/migrations/", "runners/sites/frontier.yaml"):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)
 
 

@@ -181,8 +181,9 @@ def rank_of(environment: Mapping[str, str], processes_per_node: int) -> int:
     return number
 
 
-def main(environment: Mapping[str, str] = os.environ, *, grace_s: float = GRACE_S) -> int:
-    """Run one process of the job whose gang file is in the current directory; return its exit status."""
+def main(environment: Mapping[str, str] = os.environ, prefix: Sequence[str] = (), *, grace_s: float = GRACE_S) -> int:
+    """Run one process of the job whose gang file is in the current directory; return its exit status. prefix: put
+    before the job's command."""
     spec = read_gang(Path())
     try:
         rank = rank_of(environment, spec.processes_per_node)
@@ -193,7 +194,7 @@ def main(environment: Mapping[str, str] = os.environ, *, grace_s: float = GRACE_
     mark = f"{spec.directory}#{rank}"
     # The script has made this environment from nothing: what it and its setup lines set, and the scheduler's word on
     # which devices are ours.
-    spec = replace(spec, env={**environment, **spec.env, JOB_MARK: mark})
+    spec = replace(spec, command=(*prefix, *spec.command), env={**environment, **spec.env, JOB_MARK: mark})
     address = environment.get("MASTER_ADDR", "127.0.0.1")
     meeting = Meeting(address, int(environment.get("MASTER_PORT", FIRST_PORT)))
     signals: list[int] = []
@@ -242,4 +243,4 @@ def _watch(note: Note, gang: Gang, signals: Sequence[int]) -> Note:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prefix=sys.argv[1:]))

@@ -3,14 +3,16 @@ under way), the one that starts first claims the job's folder, and the other end
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.search_spaces.checks import CLOSED, Checks
@@ -33,19 +35,35 @@ _OF_THE_NODE = (
 )
 
 
+# Burst buffers: Cray's DataWarp (#DW), and Slurm's own (#BB, and #BB_LUA of the plugin in Lua).
+_BURST_BUFFER = re.compile(r"#(?:BB\w*|DW) \S.*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What a site or a user adds to every job, whatever the scheduler."""
+    """The launch template: what a site or a user adds to every job, whatever the scheduler."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
     # How a script's line for the scheduler begins: "#SBATCH -".
     directive: ClassVar[str]
 
-    # More of these lines.
+    # More of these lines, and those for burst buffers: "#DW jobdw capacity=10GB access_mode=striped type=scratch".
     extra_lines: tuple[str, ...] = ()
     # Shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks. A line that fails
     # fails the job.
     setup: tuple[str, ...] = ()
+    # Shell lines after the ranks have ended, or the setup has failed; they see the setup's variables. One that fails
+    # changes nothing. They run too where the scheduler tells the job to end, for as long as it waits before it kills;
+    # not so in a step of an allocation, which is killed at once.
+    teardown: tuple[str, ...] = ()
+    # Variables of the ranks, exported after the setup lines and taken literally; a workload's own `env` wins.
+    environment: Mapping[str, str] = field(default_factory=dict)
+    # The beginning of every rank's command line, in the shell's words: "apptainer exec --nv $SIF". Scripts that launch
+    # by themselves are started without.
+    prefix: str = ""
+    # The interpreter, with meshtune, that starts the ranks; by default the one that writes the script.
+    python: str = ""
     # How long a command of the scheduler may take.
     call_limit_s: float = 30.0
     # Jobs are looked at no more often than that.
@@ -53,10 +71,17 @@ class BatchOptions:
 
     def _check(self, checks: Checks) -> None:
         for line in self.extra_lines:
-            fit = line.startswith(self.directive) and "\n" not in line
-            checks.require(fit, "extra_lines", f"must be lines that start with {self.directive!r}, not {line!r}")
-        for line in self.setup:
-            checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
+            fit = (line.startswith(self.directive) or bool(_BURST_BUFFER.fullmatch(line))) and "\n" not in line
+            told = f"must be lines that start with {self.directive!r}, '#BB' or '#DW', not {line!r}"
+            checks.require(fit, "extra_lines", told)
+        for name, lines in (("setup", self.setup), ("teardown", self.teardown), ("prefix", (self.prefix,))):
+            for line in lines:
+                checks.require("\n" not in line, name, f"must be single lines, not {line!r}")
+        for variable in self.environment:
+            told = f"{variable!r} is no name of a variable"
+            checks.require(bool(_VARIABLE.fullmatch(variable)), "environment", told)
+        relative = bool(self.python) and not self.python.startswith("/")
+        checks.require(not relative, "python", f"must be an absolute path, not {self.python!r}")
         checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
         checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
 
@@ -75,20 +100,53 @@ def submit_host() -> SubmitHost:
     return SubmitHost(python=sys.executable, environment=environment)
 
 
-def render_body(number: str, host: SubmitHost, script: str, setup: Sequence[str]) -> str:
+def render_body(number: str, host: SubmitHost, script: str, options: BatchOptions) -> str:
     """Lines that claim the folder, set the environment and run the setup. number: shell expression of the job's id.
     script: shell word of the path where these lines are."""
     complaint = f"another copy of this job has claimed $PWD ({CLAIM_FILE})"
     return (
         f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || '
         f'{{ echo "{complaint}" >&2; [ "$(cat {CLAIM_FILE})" != "{number}" ] || touch {REQUEUED_FILE}; '
-        f"exit {CLAIMED_CODE}; }}\n"
-        + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(host.environment.items()))
-        + render_setup(script, setup)
+        f"exit {CLAIMED_CODE}; }}\n" + _exports(host.environment) + render_preparation(script, options)
     )
 
 
-def render_setup(script: str, setup: Sequence[str]) -> str:
+def render_preparation(script: str, options: BatchOptions) -> str:
+    """The teardown as a function, the setup, and the variables. script: as for `render_body`."""
+    teardown = ""
+    if options.teardown:
+        # A subshell, so that `exit`, `cd` or `set -e` there end the teardown alone; without the shell's traps.
+        teardown = f"{_TEARDOWN}() (\ntrap - ERR EXIT; trap '' TERM\n{_joined(options.teardown)})\n"
+    return teardown + render_setup(script, options.setup, options.teardown) + _exports(options.environment)
+
+
+def render_rank(python: str, spec: JobSpec, options: BatchOptions) -> str:
+    """What a launcher starts for each rank, in the shell's words. python: the interpreter, likewise."""
+    python = shlex.quote(options.python) if options.python else python
+    prefix = f" {options.prefix}" if options.prefix and spec.start is not Start.JOB else ""
+    return f"{python} {LAUNCH_WRAPPER}{prefix}"
+
+
+def render_launch(command: str, options: BatchOptions) -> str:
+    """The last lines of a script: the command that starts the ranks, in the shell's words, and then the teardown."""
+    if not options.teardown:
+        return f"exec {command}\n"
+    # Told to end, the shell waits for the launcher, which is told so too, and goes on.
+    return f"trap : TERM\n{command}\nlaunched=$?\n{_TEARDOWN}\nexit $launched\n"
+
+
+_TEARDOWN = "job_teardown"
+
+
+def _exports(variables: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def render_setup(script: str, setup: Sequence[str], teardown: Sequence[str] = ()) -> str:
     """The setup lines, of which each must succeed; the shell's options are as before after them.
 
     Not `set -eu`: scripts that sites have users source (conda, Lmod, oneAPI's setvars.sh) use variables that are not
@@ -97,7 +155,10 @@ def render_setup(script: str, setup: Sequence[str]) -> str:
     error is a file."""
     if not setup:
         return ""
-    return _SETUP_BEGINS.replace("SCRIPT", script) + "".join(f"{line}\n" for line in setup) + _SETUP_ENDS
+    begins = _SETUP_BEGINS.replace("SCRIPT", script)
+    if teardown:
+        begins = begins.replace("    exit 1\n", f"    {_TEARDOWN}\n    exit 1\n")
+    return begins + _joined(setup) + _SETUP_ENDS
 
 
 # In a sourced script BASH_SOURCE is longer. The first setup line is three lines after `setup_at`.

@@ -16,7 +16,15 @@ from typing import Any
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable, Start
 from meshtune.runners.batch.base import BatchRunner, Record
 from meshtune.runners.batch.launch_wrapper import read_notes
-from meshtune.runners.batch.script import BACKSTOP_S, LAUNCH_WRAPPER, BatchOptions, SubmitHost, render_body, submit_host
+from meshtune.runners.batch.script import (
+    BACKSTOP_S,
+    BatchOptions,
+    SubmitHost,
+    render_body,
+    render_launch,
+    render_rank,
+    submit_host,
+)
 from meshtune.runners.batch.shared_look import SharedRunner, share
 from meshtune.runners.documents import read_value
 from meshtune.runners.pbs.vocabulary import Unreadable, read_jobs, read_status, status_of
@@ -29,6 +37,7 @@ SCRIPT_FILE = "pbs.sh"
 LOG_FILE = "pbs.log"
 # What would send our environment along, make an array of it, or run it again unasked.
 _FORBIDDEN = ("-V", "-v", "-J", "-r")
+_PER_NODE = "{processes_per_node}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +51,30 @@ class PbsOptions(BatchOptions):
     project: str = ""
     # Those that the job needs: home:flare.
     filesystems: str = ""
-    # What each node must have, in PBS's words: ncpus=208:ngpus=6.
+    # What each node must have, in PBS's words: ncpus=208:ngpus=6. Open MPI starts as many processes on a node as
+    # PBS_NODEFILE has lines of it: ncpus=32:mpiprocs={processes_per_node}.
     select: str = ""
     # How nodes are shared.
     place: str = "scatter:excl"
     # How to start `processes` processes, `processes_per_node` on each node. --envall: what the setup lines set reaches
     # the processes on all nodes (PALS and Hydra).
     mpiexec: str = "mpiexec -n {processes} --ppn {processes_per_node} --envall"
+    # Further arguments of it where each device has a process: --cpu-bind=list:4-7:8-11. One process for a node, such as
+    # torchrun, is bound to nothing: its own would all share what is meant for the first.
+    binding: str = ""
 
     def __post_init__(self) -> None:
         checks = Checks()
         for name in ("queue", "project", "filesystems", "select", "place"):
             text = getattr(self, name)
             checks.require(len(text.split()) <= 1 and text == text.strip(), name, f"must be one word, not {text!r}")
+        fit = not {"{", "}"} & set(self.select.replace(_PER_NODE, ""))
+        checks.require(fit, "select", f"may hold {_PER_NODE} alone, not {self.select!r}")
         self._check(checks)
         for line in self.extra_lines:
             apart = line.removeprefix("#PBS ").startswith(_FORBIDDEN)
             checks.require(not apart, "extra_lines", f"must not have {', '.join(_FORBIDDEN)}, as {line!r}")
+        checks.require("\n" not in self.binding, "binding", f"must be a single line, not {self.binding!r}")
         checks.require(_is_template(self.mpiexec), "mpiexec", f"must start {{processes}}, not {self.mpiexec!r}")
         checks.done()
 
@@ -76,15 +92,21 @@ def render(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
         + "".join(f"#PBS {directive}\n" for directive in _directives(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"
-        + render_body("$PBS_JOBID", host, shlex.quote(str(spec.directory / SCRIPT_FILE)), options.setup)
+        + render_body("$PBS_JOBID", host, shlex.quote(str(spec.directory / SCRIPT_FILE)), options)
         + _MEETING
-        + f"exec {_start(spec, options)}env{' PALS_RANKID=0' if spec.start is Start.JOB else ''} "
-        + f'MASTER_ADDR="$address" MASTER_PORT="$port" {shlex.quote(host.python)} {LAUNCH_WRAPPER} </dev/null\n'
+        + render_launch(f"{_start(spec, options)}{_rank(spec, options, host)} </dev/null", options)
     )
 
 
+def _rank(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
+    alone = " PALS_RANKID=0" if spec.start is Start.JOB else ""
+    rank = render_rank(shlex.quote(host.python), spec, options)
+    return f'env{alone} MASTER_ADDR="$address" MASTER_PORT="$port" {rank}'
+
+
 def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
-    select = ":".join(part for part in (f"select={spec.nodes}", options.select) if part)
+    wanted = options.select.replace(_PER_NODE, str(spec.processes_per_node))
+    select = ":".join(part for part in (f"select={spec.nodes}", wanted) if part)
     return [
         f"-N {spec.name}",
         *([f"-q {options.queue}"] if options.queue else []),
@@ -102,7 +124,8 @@ def _start(spec: JobSpec, options: PbsOptions) -> str:
     """The launcher; none for a script that launches for itself, which is on the first node already."""
     if spec.start is Start.JOB:
         return ""
-    return options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node) + " "
+    binding = f" {options.binding}" if options.binding and spec.start is Start.DEVICE else ""
+    return options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node) + f"{binding} "
 
 
 # A port of the job's own, as long as jobs do not share nodes.

@@ -28,14 +28,14 @@ from meshtune.runners.batch.launch_wrapper import (
     read_notes,
     render_gang,
 )
-from meshtune.runners.batch.script import LAUNCH_WRAPPER, render_setup
+from meshtune.runners.batch.script import render_launch, render_preparation, render_rank
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.runners.slurm.nodes import duration_s, parse_bad_nodes
-from meshtune.runners.slurm.script import Mode, SlurmOptions, minutes
+from meshtune.runners.slurm.script import Mode, SlurmOptions, minutes, step_arguments
 from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -270,14 +270,16 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation, fa
         "--mem=0",  # all memory of the allocation is there for all of its steps
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
-        *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} {LAUNCH_WRAPPER}"),
+        *step_arguments(spec, options),
+        *("bash", "-c", f'{_MEETING}exec "$@"', "rank"),
     ]
     script = shlex.quote(str(spec.directory / SCRIPT_FILE))
     cpus = f"$(({share} * {spec.devices_per_node} / {per_node}))"
     # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
     crowded = f'$([ "$cpus_on_node" -lt {allocation.devices_per_node} ] && echo --overcommit)'
-    step = f'exec srun --jobid="$allocation" {crowded} --cpus-per-task={cpus} {shlex.join(words)}\n'
-    return facts + render_setup(script, options.setup) + step
+    step = f'srun --jobid="$allocation" {crowded} --cpus-per-task={cpus} {shlex.join(words)}'
+    rank = render_rank(shlex.quote(sys.executable), spec, options)
+    return facts + render_preparation(script, options) + render_launch(f"{step} {rank}", options)
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

@@ -31,6 +31,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.local.spool import Spool
+from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.allocation import MARGIN_S, Allocation, AllocationRunner
 from meshtune.runners.slurm.script import Mode, SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -163,6 +164,12 @@ class PilotRunner(AllocationRunner):
     def root(self) -> Path:
         """Of its files."""
         return self._spool.root
+
+    def _tell(self, *arguments: str) -> Answer:
+        """From outside the allocation, which may be another cluster's."""
+        program, *rest = arguments
+        cluster = [f"--clusters={self._options.cluster}"] if self._options.cluster else []
+        return super()._tell(program, *cluster, *rest)
 
     def _facts(self) -> str:
         return f". {shlex.quote(str(self._spool.root / FACTS_FILE))}\n"

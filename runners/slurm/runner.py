@@ -50,6 +50,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 # What sbatch --parsable says, on a line of its own among those of a site's wrapper: the number, and the cluster's name.
 _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)
 _UNKNOWN_NODE = ("Invalid node name",)
+_UNKNOWN_CLUSTER = "known by database"
 _SHARES_MEMORY = re.compile(r"^SelectTypeParameters\s*=.*MEMORY", re.MULTILINE | re.IGNORECASE)
 # The rest is the node's own (MemSpecLimit): who asks for all of RealMemory may wait for ever.
 MEMORY_TO_JOBS = 0.95
@@ -79,7 +80,12 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         """Without `avoid` where that would leave too few nodes that run jobs now."""
         if {"\\", "\n"} & set(str(spec.directory)):
             raise InvalidJob(f"{spec.name} would run in {str(spec.directory)!r}, a name that Slurm cannot write to")
-        usable = self._partitions(self._options.partition)
+        try:
+            usable = self._partitions(self._options.partition)
+        except RunnerUnavailable as error:
+            if _UNKNOWN_CLUSTER in str(error):
+                raise Refused(str(error)) from None
+            raise
         refusals = [partition.refusal(spec.nodes, minutes(spec)) for partition in usable]
         if refusals and all(refusals):
             raise Refused(f"{spec.name} needs {refusals[0]}")
@@ -94,6 +100,11 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         if usable and not room_for(usable, running, spec.nodes, (*self._options.exclude, *avoid)):
             avoid = ()
         return replace(spec, avoid=avoid)
+
+    def _call(self, *arguments: str) -> Answer:
+        program, *rest = arguments
+        cluster = [f"--clusters={self._options.cluster}"] if self._options.cluster else []
+        return super()._call(program, *cluster, *rest)
 
     def _partitions(self, names: str) -> list[Partition]:
         """Those of these names; without any, all: a site's plug-in may choose another one than the default."""
@@ -249,6 +260,8 @@ def _create_jobs(root: Path, options: SlurmOptions, cluster: ClusterSpec, nodes:
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
     chosen = options_for(cluster, options)
+    if chosen.cluster:  # each counts its jobs from 1
+        root = root / f"cluster-{chosen.cluster}"
     runner: Runner
     match chosen.mode:
         case Mode.PILOT:

@@ -10,7 +10,15 @@ from math import ceil, inf
 from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.script import BACKSTOP_S, LAUNCH_WRAPPER, BatchOptions, SubmitHost, render_body, submit_host
+from meshtune.runners.batch.script import (
+    BACKSTOP_S,
+    BatchOptions,
+    SubmitHost,
+    render_body,
+    render_launch,
+    render_rank,
+    submit_host,
+)
 from meshtune.runners.documents import read_value
 from meshtune.runners.processes.gang import FIRST_PORT, PORTS
 from meshtune.search_spaces.checks import Checks
@@ -46,6 +54,20 @@ class SlurmOptions(BatchOptions):
     reservation: str = ""
     # One device, "gpu" or "gpu:h100"; "" asks for none; by default "gpu" where the cluster's devices are CUDA.
     gres: str | None = None
+    # The cluster of several under one accounting, as -M of Slurm's commands; by default the one of this machine.
+    cluster: str = ""
+    # As srun's option of this name.
+    mpi: str = ""
+    # As srun's options of these names, where each device has a process. One process for a node, such as torchrun, is
+    # bound to nothing: its own would all share what is meant for the first.
+    cpu_bind: str = ""
+    gpu_bind: str = ""
+    # pyxis: the image, and SRC:DST pairs. The job's folder is mounted too, where the ranks start; `python` is a path in
+    # the container.
+    container_image: str = ""
+    container_mounts: tuple[str, ...] = ()
+    # Further arguments of srun alone, each a word and taken literally; of the same option the last counts.
+    srun_arguments: tuple[str, ...] = ()
     # Nodes to keep away from.
     exclude: tuple[str, ...] = ()
     # CPUs that each device's process gets. By default one where no devices are asked for; else the device's share of
@@ -63,9 +85,23 @@ class SlurmOptions(BatchOptions):
 
     def __post_init__(self) -> None:
         checks = Checks()
-        named = [(name, getattr(self, name)) for name in _NAMED]
+        named = [(name, getattr(self, name)) for name in (*_NAMED, *_OF_SRUN, "cluster")]
         for name, value in [*named, *(("exclude", node) for node in self.exclude)]:
             checks.require(bool(_WORD.fullmatch(value)), name, f"must be one word of Slurm's, not {value!r}")
+        for name, words in (
+            ("container_image", (self.container_image,)),
+            ("container_mounts", self.container_mounts),
+            ("srun_arguments", self.srun_arguments),
+        ):
+            for word in words:
+                checks.require("\n" not in word, name, f"must be single lines, not {word!r}")
+        for word in self.srun_arguments:
+            told = f"must each be an option with its value, such as '--network=job_vni', not {word!r}"
+            checks.require(word.startswith("-"), "srun_arguments", told)
+        if self.container_image:
+            checks.require(self.mode is Mode.JOB, "container_image", f"needs mode: {Mode.JOB}; else use prefix")
+        else:
+            checks.require(not self.container_mounts, "container_mounts", "needs container_image")
         fit = self.gres is None or bool(_GRES.fullmatch(self.gres))
         checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
         checks.whole(1, cpus_per_device=1 if self.cpus_per_device is None else self.cpus_per_device)
@@ -82,6 +118,7 @@ class SlurmOptions(BatchOptions):
 
 
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
+_OF_SRUN = ("mpi", "cpu_bind", "gpu_bind")
 
 
 def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOptions:
@@ -104,9 +141,9 @@ def render(spec: JobSpec, options: SlurmOptions, host: SubmitHost) -> str:
         + "".join(f"#SBATCH {option}\n" for option in _head(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {_quoted(spec.directory)} || exit 1\n"
-        + render_body("$SLURM_JOB_ID", host, _quoted(spec.directory / SCRIPT_FILE), options.setup)
+        + render_body("$SLURM_JOB_ID", host, _quoted(spec.directory / SCRIPT_FILE), options)
         + _MEETING
-        + f"exec {_launch(spec, options)}{_quoted(host.python)} {LAUNCH_WRAPPER}\n"
+        + render_launch(_launch(spec, options) + render_rank(_quoted(host.python), spec, options), options)
     )
 
 
@@ -130,6 +167,7 @@ def _head(spec: JobSpec, options: SlurmOptions) -> list[str]:
         # '%' starts a pattern in a file's name.
         f"--output={_quoted(spec.directory / LOG_FILE).replace('%', '%%')}",
         *named,
+        *([f"--clusters={options.cluster}"] if options.cluster else []),
         *([f"--exclude={keep_away}"] if keep_away else []),
     ]
 
@@ -158,7 +196,23 @@ def _launch(spec: JobSpec, options: SlurmOptions) -> str:
     words = [*_size(spec, options), f"--ntasks={spec.processes}"]
     if options.leaves_cpus_to_site:
         words.append(f"--cpus-per-task=$((SLURM_CPUS_ON_NODE / {spec.processes_per_node}))")
-    return f"srun {' '.join(words)} --export=ALL --kill-on-bad-exit=1 --wait=0 "
+    own = [_quoted(word) if _SPECIAL.search(word) else word for word in step_arguments(spec, options)]
+    return f"srun {' '.join([*words, '--export=ALL', '--kill-on-bad-exit=1', '--wait=0', *own])} "
+
+
+_SPECIAL = re.compile(r"[^A-Za-z0-9_.,:/@%+=-]")
+
+
+def step_arguments(spec: JobSpec, options: SlurmOptions) -> list[str]:
+    """What the options add to an srun: binding, the container, and what is taken as it stands."""
+    of_srun = _OF_SRUN if spec.start is Start.DEVICE else ("mpi",)
+    words = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in of_srun if getattr(options, name)]
+    if options.container_image:
+        # pyxis starts ranks in the image's own folder.
+        mounts = ",".join([*options.container_mounts, f"{spec.directory}:{spec.directory}"])
+        words += [f"--container-image={options.container_image}", f"--container-mounts={mounts}"]
+        words.append(f"--container-workdir={spec.directory}")
+    return [*words, *options.srun_arguments]
 
 
 # A node's address is what Slurm itself reaches it by; its name may not resolve.

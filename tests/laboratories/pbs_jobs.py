@@ -14,13 +14,13 @@ from meshtune.runners.pbs.runner import PbsOptions, PbsRunner
 class PbsLaboratory(Laboratory):
     pbs: PretendedPbs
 
-    def open(self, *, nodes: int = 1) -> PbsRunner:
+    def open(self, *, nodes: int = 1, **options) -> PbsRunner:
         if not self.opened:
             self.pbs = PretendedPbs(self.folder / "pbs", self.slots)
             self.patch = pytest.MonkeyPatch()
             self.patch.setenv("PATH", f"{self.pbs.programs}:{os.environ['PATH']}")
-        options = PbsOptions(setup=("export FROM_SETUP=seen",))
-        runner = PbsRunner(self.folder / "records", options, nodes=nodes, devices_per_node=self.slots)
+        chosen = PbsOptions(**{"setup": ("export FROM_SETUP=seen",), **options})
+        runner = PbsRunner(self.folder / "records", chosen, nodes=nodes, devices_per_node=self.slots)
         self.opened.append(runner)
         return runner
 

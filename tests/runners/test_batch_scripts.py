@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.script import SubmitHost, read_setup_failure, render_setup
+from meshtune.runners.batch.script import (
+    SubmitHost,
+    read_setup_failure,
+    render_launch,
+    render_preparation,
+    render_setup,
+)
 from meshtune.runners.pbs import runner as pbs
 from meshtune.runners.slurm import script as slurm
+from meshtune.runners.slurm.allocation import Allocation, render_step
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -38,6 +45,34 @@ AURORA = {
     "mpiexec": "mpiexec -n {processes} --ppn {processes_per_node} --envall --cpu-bind depth",
 }
 GPUS = {"select": "ncpus=32:ngpus=4", "place": "scatter"}
+AROUND_RANKS = {
+    "setup": ("export SIF=$PWD/image.sif",),
+    "teardown": ('rm -rf "/tmp/of-$SIF"', "module purge"),
+    "environment": {"NCCL_NET": "AWS Libfabric", "FI_MR_CACHE_MONITOR": "userfaultfd"},
+    "prefix": "apptainer exec --nv $SIF",
+    "python": "/opt/a b/bin/python3",
+}
+# Every part of the launch template.
+SLURM_TEMPLATE = {
+    **AROUND_RANKS,
+    "gres": "gpu",
+    "cpus_per_device": 7,
+    "extra_lines": ("#SBATCH --network=disable_rdzv_get", "#DW jobdw capacity=10GB type=scratch", "#BB_LUA pool=a"),
+    "cluster": "gpus",
+    "mpi": "pmix",
+    "cpu_bind": "map_cpu:49,57,17,25",
+    "gpu_bind": "closest",
+    "container_image": "nvcr.io#nvidia/pytorch:26.09-py3",
+    "container_mounts": ("/scratch:/scratch", "/soft:/soft:ro"),
+    "srun_arguments": ("--no-container-mount-home", "--comment=it's $HOME"),
+}
+PBS_TEMPLATE = {
+    **AROUND_RANKS,
+    "select": "ncpus=32:mpiprocs={processes_per_node}",
+    "extra_lines": ("#DW jobdw capacity=10GB type=scratch",),
+    "mpiexec": "mpiexec -n {processes} --map-by ppr:{processes_per_node}:node",
+    "binding": "--bind-to core",
+}
 
 
 def spec(folder: str = "/scratch/ada/meshtune/c1/c1-t3-a1", **changes) -> JobSpec:
@@ -69,6 +104,8 @@ ALONE = {"nodes": 1, "devices_per_node": 1, "time_limit_s": 7200.5, "avoid": ()}
         ("plain.pbs", pbs, spec(LUSTRE, **ALONE), {}),
         ("launcher.pbs", pbs, spec("/scratch/a b/it's", start=Start.NODE), GPUS),
         ("own-launching.pbs", pbs, spec(LUSTRE, start=Start.JOB), GPUS),
+        ("template.slurm", slurm, spec(), SLURM_TEMPLATE),
+        ("template.pbs", pbs, spec(LUSTRE), PBS_TEMPLATE),
     ],
 )
 def test_the_script_is_as_the_golden_file(golden, scheduler, job, options):
@@ -108,13 +145,28 @@ def test_devices_are_asked_for_where_the_cluster_has_some(kind, gres):
         (slurm, {"gres": "gpu;rm"}, "gres: must be as 'gpu' or 'gpu:h100', not 'gpu;rm'"),
         (slurm, {"exclude": ["n1", "n 2"]}, "exclude: must be one word of Slurm's, not 'n 2'"),
         (slurm, {"setup": ["one\ntwo"]}, "setup: must be single lines"),
-        (slurm, {"extra_lines": ["--mem=0"]}, "extra_lines: must be lines that start with '#SBATCH -', not '--mem=0'"),
+        (
+            slurm,
+            {"extra_lines": ["--mem=0"]},
+            "extra_lines: must be lines that start with '#SBATCH -', '#BB' or '#DW', not",
+        ),
+        (slurm, {"extra_lines": ["#DW jobdw\nrm"]}, "extra_lines: must be lines"),
+        (slurm, {"teardown": ["one\ntwo"]}, "teardown: must be single lines"),
+        (slurm, {"prefix": "one\ntwo"}, "prefix: must be single lines"),
+        (slurm, {"python": "python3"}, "python: must be an absolute path, not 'python3'"),
+        (slurm, {"environment": {"A B": "1"}}, "environment: 'A B' is no name of a variable"),
+        (slurm, {"gpu_bind": "closest; rm"}, "gpu_bind: must be one word"),
+        (slurm, {"cluster": "a b"}, "cluster: must be one word"),
+        (slurm, {"srun_arguments": ["--gpu-bind", "closest"]}, "srun_arguments: must each be an option with its value"),
+        (slurm, {"container_mounts": ["/a:/a"]}, "container_mounts: needs container_image"),
+        (slurm, {"container_image": "x.sqsh", "mode": "allocation"}, "container_image: needs mode: job; else"),
         (slurm, {"cpus_per_device": 0}, "cpus_per_device: must be at least 1, not 0"),
         (slurm, {"call_limit_s": 0}, "call_limit_s: must be positive, not 0"),
         (slurm, {"mode": "steps"}, "mode: "),
         (slurm, {"partitoin": "gpu"}, "partitoin: is not a known key; did you mean 'partition'"),
         (pbs, {"queue": "two words"}, "queue: must be one word"),
         (pbs, {"select": "ncpus=8\n#PBS -V"}, "select: must be one word"),
+        (pbs, {"select": "ncpus={cpus}"}, "select: may hold {processes_per_node} alone, not 'ncpus={cpus}'"),
         (pbs, {"setup": ["one\ntwo"]}, "setup: must be single lines"),
         (pbs, {"extra_lines": ["-l walltime=1"]}, "extra_lines: must be lines that start with '#PBS -'"),
         (pbs, {"extra_lines": ["#PBS -l a=1\n#PBS -V"]}, "extra_lines: must be lines"),
@@ -170,3 +222,51 @@ def test_a_setup_line_that_fails_ends_the_job_and_is_named(setup, told, tmp_path
         assert told.removeprefix("setup: ") in (tmp_path / "log").read_text()
     else:
         assert len(set(done.stdout.splitlines())) == 1
+
+
+@pytest.mark.parametrize(
+    ("setup", "launcher", "told", "code"),
+    [
+        ((), "exit 0", "ranks torn-down:it's", 0),
+        ((), "exit 3", "ranks torn-down:it's", 3),
+        ((), "kill -TERM $PPID; sleep 0.2; exit 143", "ranks torn-down:it's", 143),
+        (("false",), "exit 0", "torn-down:", 1),
+        (("exit 4",), "exit 0", "torn-down:", 1),
+    ],
+)
+def test_the_teardown_runs_after_the_ranks_or_a_failed_setup_whatever_came(setup, launcher, told, code, tmp_path):
+    """It sees the setup's variables, fails without a consequence, and a script that is told to end runs it too."""
+    teardown = ("cd /nowhere", "exit 9 | false", 'echo "torn-down:$LEFT" >> "$FOLDER/said"', "exit 8")
+    options = slurm.SlurmOptions(setup=(*setup, "LEFT=it\\'s"), teardown=teardown)
+    ranks = f"bash -c 'echo ranks >> said; {launcher}'"
+    script = tmp_path / "slurm.sh"
+    script.write_text(
+        f"#!/bin/bash\nFOLDER={tmp_path}\n" + render_preparation(str(script), options) + render_launch(ranks, options)
+    )
+    done = subprocess.run(["bash", script], cwd=tmp_path, capture_output=True, check=False)
+    assert ((tmp_path / "said").read_text().split(), done.returncode) == (told.split(), code), done.stderr
+
+
+@pytest.mark.parametrize(("scheduler", "options"), [(slurm, SLURM_TEMPLATE), (pbs, PBS_TEMPLATE)])
+def test_a_script_that_launches_by_itself_is_started_without_the_prefix(scheduler, options):
+    assert "apptainer" in scheduler.render_script(spec(), options)
+    assert "apptainer" not in scheduler.render_script(spec(start=Start.JOB), options)
+
+
+def test_a_step_of_an_allocation_takes_the_template_too():
+    template = {name: value for name, value in SLURM_TEMPLATE.items() if not name.startswith("container_")}
+    allocation = Allocation(id="7", nodes=2, devices_per_node=4, cpus_per_node=32)
+    step = render_step(spec(), slurm.SlurmOptions(**template), allocation)
+    subprocess.run(["bash", "-n"], input=step, text=True, check=True)
+    assert "--mpi=pmix --cpu-bind=map_cpu:49,57,17,25 --gpu-bind=closest --no-container-mount-home" in step
+    assert "-m meshtune.runners.batch.launch_wrapper apptainer exec --nv $SIF\n" in step
+    assert step.endswith("launched=$?\njob_teardown\nexit $launched\n")
+
+
+def test_one_process_for_a_node_is_bound_to_nothing():
+    """torchrun's ranks would all share the cores of the first."""
+    for scheduler, options, binding in ((slurm, SLURM_TEMPLATE, "--cpu-bind"), (pbs, PBS_TEMPLATE, "--bind-to core")):
+        assert binding in scheduler.render_script(spec(), options)
+        assert binding not in scheduler.render_script(spec(start=Start.NODE), options)
+    assert "--mpi=pmix" in slurm.render_script(spec(start=Start.NODE), SLURM_TEMPLATE)
+    assert "select=2:ncpus=32:mpiprocs=1\n" in pbs.render_script(spec(start=Start.NODE), PBS_TEMPLATE)

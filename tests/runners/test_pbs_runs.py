@@ -36,3 +36,21 @@ def test_a_script_that_launches_for_itself_is_started_once_without_a_launcher(pb
     id = pbs.submit("job", 'echo "$RANK of $WORLD_SIZE" >> said', start=Start.JOB, processes=4)
     assert pbs.wait(id).state is JobState.SUCCEEDED
     assert (pbs.folder / "work" / "job" / "said").read_text() == "0 of 1\n"
+
+
+def test_each_rank_is_wrapped_and_a_job_that_ends_or_is_deleted_is_torn_down(pbs):
+    template = {
+        "prefix": "env WRAPPED=$FROM_SETUP",
+        "environment": {"FI_PROVIDER": "cxi 'quoted' $HOME"},
+        "teardown": ('echo "$FROM_SETUP" > torn-down', "false"),
+    }
+    pbs.runner = pbs.open(**template)
+    status = pbs.wait(pbs.submit("job", 'echo "$WRAPPED $FI_PROVIDER" > said; exit 3'))
+    assert (status.state, status.exit_code) == (JobState.FAILED, 3)
+    assert (pbs.folder / "work" / "job" / "said").read_text() == "seen cxi 'quoted' $HOME\n"
+    long = pbs.long("long")
+    pbs.wait_file("long", "ran")
+    pbs.runner.cancel(long)
+    assert pbs.wait(long).state is JobState.CANCELLED
+    for name in ("job", "long"):
+        assert pbs.wait_text(name, "torn-down") == "seen\n"

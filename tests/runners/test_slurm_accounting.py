@@ -79,3 +79,17 @@ def test_a_limit_of_a_qos_refuses_and_says_which(lab):
         runner.submit(lab.spec("wide", "true", nodes=2))
     assert runner.find("wide") is None
     assert lab.wait(runner.submit(lab.spec("narrow", "true"))).state is JobState.SUCCEEDED
+
+
+def test_a_cluster_that_is_named_is_asked_by_every_command(lab):
+    """Slurm heads its answers with `CLUSTER: lab`, and sbatch appends the name to the number."""
+    lab.runner = lab.open(partition="main", nodes=2, cluster="lab")
+    first, second = lab.submit("first", FOREVER, nodes=2, avoid=("n1",)), lab.submit("second", "true")
+    wait_for(lambda: lab.status(second).state is JobState.QUEUED or lab.status(second).state.final)
+    lab.wait_file("first", "started")
+    lab.runner.cancel(first)
+    assert lab.wait(first).state is JobState.CANCELLED
+    assert lab.wait(second).state is JobState.SUCCEEDED
+    assert "#SBATCH --clusters=lab\n" in (lab.folder / "work" / "first" / "slurm.sh").read_text()
+    with pytest.raises(Refused, match="No cluster 'elsewhere' known"):
+        lab.open(partition="main", cluster="elsewhere").submit(lab.spec("lost", "true"))

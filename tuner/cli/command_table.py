@@ -27,6 +27,7 @@ PANELS: Mapping[str, Mapping[str, Entry]] = {
     "Before a campaign": {
         "doctor": Entry(f"{USAGE}.machine", "Look at this machine or allocation, and test the tuner on it."),
         "examples": Entry(f"{USAGE}.examples", "List specs to begin with, or write one here."),
+        "sites": Entry(f"{USAGE}.sites", "List the machines whose runner section is known, or show one."),
         "import": Entry("meshtune.tuner.cli.commands.spec", "Make a spec of a launch script or configuration."),
         "cluster": Entry(f"{USAGE}.machine", "Measure a machine as a spec's `cluster` section."),
         "spaces": Entry(f"{USAGE}.predictions", "Count the legal plans of a spec; say why one is not legal."),

@@ -18,6 +18,7 @@ from meshtune.tuner.cli.common import Refused
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import HF_CONFIG, read_spec
+from meshtune.tuner.specs.site import with_site_file
 
 
 def read_spec_file(
@@ -34,6 +35,7 @@ def read_spec_file(
         document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
         if isinstance(document, dict):
             document = with_model_file(document, spec.parent) if not model else _with_model(document, model)
+            document = _with_site(document, spec.parent)
         if cluster is not None and isinstance(document, dict):
             document = {**document, "cluster": _cluster_in(cluster)}
         return document, *read_spec(document, None if home is None else Home(home.absolute()))
@@ -52,6 +54,14 @@ def stored_basis(spec: CampaignSpec, home: Path, db: str, *, but: str = "") -> B
     and nothing of one loaded."""
     there = db or (home / DATABASE).is_file()
     return commands.calibrate.read_basis(spec, home, db, but=but) if there else Basis()
+
+
+def _with_site(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The document with its site's profile, where that is a file. Raises Refused."""
+    try:
+        return with_site_file(document, folder)
+    except InvalidValue as error:
+        raise Refused(f"runner.site: {error}") from None
 
 
 def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:

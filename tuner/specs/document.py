@@ -9,13 +9,15 @@ refused until it is listed. They are found in the document as it came, before an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from math import isfinite
 from typing import Any
 
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
-from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.specs.site import SITE, read_named_site
 
 # RFC 8259, section 6: up to here every reader of JSON keeps a whole number exactly.
 MAX_INTEGER = 2**53
@@ -44,11 +46,12 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
         "simulated": frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
         # address would have the service connect to, and trust, whatever answers there.
         "ray": frozenset({"namespace", "idle_s"}),
-        # extra_lines may name files and programs, setup is shell.
+        # extra_lines and srun_arguments may name files and programs, setup, teardown and prefix are shell; environment
+        # may preload a library; a container's image is a program, and its mounts are files.
         "slurm": frozenset(
             {
                 *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
-                *("cpus_per_device", "call_limit_s", "poll_s"),
+                *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
             }
         ),
         # mpiexec is a command line.
@@ -181,6 +184,11 @@ def _of_backend(raw: Any, kinds: Mapping[str, frozenset[str]], default: str) -> 
     """As a section is read: a name, or a mapping with `kind` and options beside it."""
     options: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
     kind = options.get("kind", default) if raw is None or isinstance(raw, Mapping) else raw
+    if default == DEFAULTS["runner"] and isinstance(options.get(SITE), str):
+        # One that this machine knows by name is its operator's word.
+        with suppress(InvalidValue):
+            kind = read_named_site(options[SITE]).kind
+            options = {key: value for key, value in options.items() if key != SITE}
     if not isinstance(kind, str) or kind not in kinds:
         # Of an unknown kind, too: reading it would say so, and say nothing of what it names.
         return [Problem("kind", f"{kind!r} runs what the spec names; without the scope `command`: {', '.join(kinds)}")]

@@ -49,6 +49,7 @@ from meshtune.tuner.campaign.spec import (
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
+from meshtune.tuner.specs.site import resolved
 
 FREE = "free"
 # What an import leaves to its user, as texts.
@@ -89,13 +90,23 @@ def parse_spec(
     space without a legal plan.
     """
     if not isinstance(document, Mapping):
-        given = "nothing" if document is None else f"a {type(document).__name__}"
-        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {given}")])
+        told = "nothing" if document is None else f"a {type(document).__name__}"
+        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {told}")])
     foreign = find_unstorable(document)
     refused = {problem.path.partition(".")[0] for problem in foreign}
     if "" in refused:
         raise InvalidSpec(foreign)
-    reading = _Reading({key: value for key, value in document.items() if value is not None}, refused, problems=foreign)
+    given = {key: value for key, value in document.items() if value is not None}
+    if "runner" not in refused:
+        try:
+            given = dict(resolved(given, to_run=home is not None))
+            from_site = [problem.under("runner") for problem in find_unstorable(given.get("runner"))]
+        except InvalidValue as error:
+            from_site = list(error.problems)
+        if from_site:
+            foreign += from_site
+            refused |= {"runner"}
+    reading = _Reading(given, refused, problems=foreign)
     reading.read()
     space = _check_between(reading, home, max_combinations)
     if reading.problems or space is None:

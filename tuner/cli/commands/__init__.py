@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         results,
         sbatch,
         service,
+        sites,
     )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "results",
     "sbatch",
     "service",
+    "sites",
 ]
 
 

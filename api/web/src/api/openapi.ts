@@ -201,7 +201,7 @@ export interface components {
                 /** @default null */
                 wall_time_s: number | null;
             };
-            cluster: ("a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x") | {
+            cluster: ("a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris") | {
                 device?: {
                     attention_flops?: {
                         [key: string]: number;
@@ -256,7 +256,7 @@ export interface components {
                 /** @default 0 */
                 nodes_per_rack: number;
                 /** @enum {unknown} */
-                preset: "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x";
+                preset: "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris";
                 /** @default null */
                 rack_link: {
                     bandwidth_bytes_per_s?: number;

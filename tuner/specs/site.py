@@ -1,0 +1,66 @@
+"""The site that a spec's runner names, written out: what is stored and run names no site any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.documents import plain
+from meshtune.runners.sites.profiles import SUFFIX, Site, find_site, own_folder, parse_site, read_site_file, with_site
+from meshtune.search_spaces.checks import InvalidValue, Problem
+
+# Under `runner`: a site's name, or the content of its profile. The command line reads it where a path stands.
+SITE = "site"
+
+
+def named_site(document: Mapping[str, Any]) -> object:
+    """What stands under `runner.site`, None where nothing does."""
+    runner = document.get("runner")
+    return runner.get(SITE) if isinstance(runner, Mapping) else None
+
+
+def is_path(named: object) -> bool:
+    return isinstance(named, str) and ("/" in named or named.endswith(SUFFIX))
+
+
+def read_named_site(named: object, folder: Path | None = None) -> Site:
+    """The profile that a spec names. folder: of own profiles. Raises InvalidValue, of a path too."""
+    if is_path(named):
+        raise InvalidValue([Problem("", f"{named!r} is a path, which only the command line reads; give the content")])
+    if isinstance(named, str):
+        return find_site(named, own_folder() if folder is None else folder)
+    return parse_site(named)
+
+
+def with_site_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The document with the content of its site's profile, where `runner.site` is a path, relative to `folder`. Raises
+    InvalidValue."""
+    named = named_site(document)
+    if not is_path(named):
+        return document
+    site = read_site_file(folder / str(named))
+    return {**document, "runner": {**document["runner"], SITE: plain(site)}}
+
+
+def resolved(document: Mapping[str, Any], *, to_run: bool) -> Mapping[str, Any]:
+    """The document with its site's options in its `runner` section, and the site's preset in a `cluster` section that
+    names none. to_run: what the site needs must be there. Raises InvalidValue."""
+    named = named_site(document)
+    if named is None:
+        return document
+    try:
+        site = read_named_site(named)
+    except InvalidValue as error:
+        raise InvalidValue([problem.under(f"runner.{SITE}") for problem in error.problems]) from None
+    try:
+        runner = with_site(site, document["runner"])
+    except InvalidValue as error:
+        raise InvalidValue([problem.under("runner") for problem in error.problems]) from None
+    lacking = [name for name in site.needs if name not in runner]
+    if lacking and to_run:
+        raise InvalidValue([Problem(f"runner.{name}", "is missing, and jobs of this site need it") for name in lacking])
+    cluster = document.get("cluster")
+    if site.cluster and (cluster is None or (isinstance(cluster, Mapping) and not {"preset", "device"} & set(cluster))):
+        cluster = {"preset": site.cluster, **(cluster or {})}
+    return {**document, "runner": runner, **({} if cluster is None else {"cluster": cluster})}
