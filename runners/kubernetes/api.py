@@ -187,7 +187,13 @@ def _connect(context: str) -> Any:
     if inside:
         config.load_incluster_config(client_configuration=configuration)
     else:
-        config.load_kube_config(context=context or None, client_configuration=configuration, persist_config=False)
+        config.load_kube_config(
+            # The library reads the variable once, when it is imported.
+            config_file=os.environ.get("KUBECONFIG") or None,
+            context=context or None,
+            client_configuration=configuration,
+            persist_config=False,
+        )
     # The service asks again by itself, and other campaigns wait.
     configuration.retries = False
     return client.ApiClient(configuration)

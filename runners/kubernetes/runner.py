@@ -223,10 +223,14 @@ def _workload_words(workloads: Sequence[Document]) -> dict[str, str]:
     words = {}
     for workload in workloads:
         conditions = (workload.get("status") or {}).get("conditions") or []
-        told = [one.get("message") or "" for one in conditions if one.get("status") == "False"]
+        told = [one.get("message") or "" for one in conditions if _says_why(one)]
         for owner in workload["metadata"].get("ownerReferences") or []:
             words[owner["name"]] = f"Kueue: {told[-1]}" if told else "waits in a queue of Kueue"
     return words
+
+
+def _says_why(condition: Document) -> bool:
+    return condition.get("type") == "QuotaReserved" and condition.get("status") == "False"
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ThrottledRunner:

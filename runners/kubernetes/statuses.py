@@ -17,6 +17,7 @@ from meshtune.runners.batch.launch_wrapper import (
     forgotten_status,
     noted_elapsed_s,
     noted_end,
+    noted_hosts,
     noted_start,
     noted_status,
 )
@@ -138,7 +139,8 @@ def status_of(spec: JobSpec, seen: Seen | None, notes: Sequence[Note], *, cancel
     if seen is None:
         return forgotten_status(end, notes, "Kubernetes", cancel_asked=cancel_asked)
     pods = sorted(map(read_pod, seen.pods), key=lambda pod: pod.index)
-    nodes = tuple(dict.fromkeys(pod.node for pod in pods if pod.node))
+    # Pods that were ended with their peers are gone.
+    nodes = tuple(dict.fromkeys((*noted_hosts(notes), *(pod.node for pod in pods if pod.node))))
     if not seen.deleting and (seen.ended or not cancel_asked):
         if seen.condition("Complete"):
             return noted_status(end, notes, nodes) if end else _timed(_SUCCEEDED, pods, notes, nodes)

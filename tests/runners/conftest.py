@@ -20,6 +20,7 @@ LABORATORIES = {
     # Its own tests are in test_slurm_allocation.py; the rest is the local runner's and the Slurm runner's.
     "allocation": ("allocation_jobs:AllocationLaboratory", (LONG, SLURM), (LONG, SLURM)),
     "ray": ("ray_jobs:RayLaboratory", (SLOW, RAY), (LONG, RAY)),
+    "kubernetes": ("kubernetes_jobs:KubernetesLaboratory", (LONG,), (LONG,)),
 }
 # Its jobs are descriptions, not programs.
 SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", (), ())}
@@ -39,6 +40,8 @@ def _laboratory(kind: type[Laboratory], folder: Path, place: object = None) -> I
 
 def _open(request: pytest.FixtureRequest, folder: Path) -> Iterator[Laboratory]:
     module, _, name = request.param.partition(":")
+    if name.startswith("Kubernetes"):
+        pytest.importorskip("kubernetes")
     kind = getattr(import_module(module), name)
     place = request.getfixturevalue(kind.needs) if kind.needs else None
     yield from _laboratory(kind, folder, place)
