@@ -147,7 +147,7 @@ def _errors(limit_s: float) -> Iterator[None]:
     from kubernetes.client.exceptions import ApiException
     from kubernetes.config import ConfigException
     from pydantic import ValidationError
-    from urllib3.exceptions import HTTPError, TimeoutError
+    from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
 
     try:
         yield
@@ -159,6 +159,8 @@ def _errors(limit_s: float) -> Iterator[None]:
         raise Rejected(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except ConfigException as error:
         raise RunnerUnavailable(f"Kubernetes cannot be asked: {error}") from None
+    except NewConnectionError as error:  # to the library a kind of timeout
+        raise RunnerUnavailable(f"the API server of Kubernetes does not answer: {error}") from None
     except TimeoutError:
         raise RunnerUnavailable(f"the API server of Kubernetes did not answer within {limit_s:g} s") from None
     except (HTTPError, OSError) as error:
