@@ -32,7 +32,7 @@ class KubernetesOptions:
 
     # With meshtune and the training program in it.
     image: str
-    # Of the image, or on a volume.
+    # Of the image, or on a volume: for the launch wrapper, and for jobs in place of this service's own interpreter.
     python: str = "python3"
     # A context of the kubeconfig file; empty: its current one, or inside a pod the pod's own service account.
     context: str = ""

@@ -4,6 +4,7 @@ folder of the jobs must be on a volume that the pods share with this service. No
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -57,7 +58,9 @@ class KubernetesRunner:
         known = self.find(spec.name)
         if known is not None:
             return known
-        spec = replace(spec, directory=spec.directory.resolve())
+        # Where this service's own interpreter is named, the pods' is meant.
+        command = tuple(self._options.python if word == sys.executable else word for word in spec.command)
+        spec = replace(spec, directory=spec.directory.resolve(), command=command)
         self._refuse_what_pods_cannot(spec)
         try:
             spec.directory.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,8 @@ class Pod:
     name: str
     index: int
     node: str
-    failed: bool
+    # It was alive for longer than its own limit.
+    overdue: bool
     # Its container has run, or runs.
     started_at: float | None = None
     finished_at: float | None = None
@@ -97,7 +98,7 @@ class Pod:
 def read_pod(document: Document) -> Pod:
     metadata, status = document["metadata"], document.get("status") or {}
     index = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}.get(INDEX, "0")
-    container = next(iter(status.get("containerStatuses") or []), {})
+    container: Document = next(iter(status.get("containerStatuses") or []), {})
     state = container.get("state") or {}
     waiting, running, ended = (state.get(kind) or {} for kind in ("waiting", "running", "terminated"))
     scheduled = _condition(document, "PodScheduled", "False") or {}
@@ -107,7 +108,7 @@ def read_pod(document: Document) -> Pod:
         name=metadata["name"],
         index=int(index) if str(index).isdecimal() else 0,
         node=(document.get("spec") or {}).get("nodeName") or "",
-        failed=status.get("phase") == "Failed",
+        overdue=status.get("phase") == "Failed" and status.get("reason") == "DeadlineExceeded",
         started_at=_seconds(running.get("startedAt") or ended.get("startedAt")),
         finished_at=_seconds(ended.get("finishedAt")),
         exit_code=code if code is None or code <= 128 else 128 - code,
@@ -191,20 +192,24 @@ def _failed(
         return _timed(status, pods, notes, nodes)
     if len(notes) == spec.processes and all(note.end is End.TOLD for note in notes):
         return _lost(Cause.PREEMPTION, "told to end before its time", pods, notes, nodes)
+    if overdue := next((pod for pod in pods if pod.overdue), None):
+        return _overdue(overdue, pods, notes, nodes)
     if bad := next((pod for pod in pods if pod.exit_code), None):
         told = f": {_line(bad.said)}" if bad.said else ""
         reason = f"pod {bad.index} ended with {bad.ended_by or 'an error'}, exit code {bad.exit_code}{told}"
         return _timed(JobStatus(state=JobState.FAILED, reason=reason, exit_code=bad.exit_code), pods, notes, nodes)
-    if late := next((pod for pod in pods if pod.failed), None):
-        # The pods' own limit: no rank said anything for longer than it may take.
-        kind = JobState.TIMED_OUT if late.started_at is not None else JobState.FAILED
-        reason = f"pod {late.index} on {late.node} did not end in time: {late.waits_for} {_line(late.waits)}".rstrip(
-            ": "
-        )
-        cause = None if late.started_at is not None else Cause.NODE_FAULT
-        return _timed(JobStatus(state=kind, reason=reason, cause=cause), pods, notes, nodes)
     told = f"{failure.get('reason', 'Failed')}: {_line(failure.get('message') or '')}"
     return _lost(None, f"its pods are gone; {told}", pods, notes, nodes)
+
+
+def _overdue(pod: Pod, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
+    """The limit of the pod itself leaves time for an image: its ranks, or its node, were silent."""
+    if pod.started_at is not None:
+        reason = f"pod {pod.index} on {pod.node} was ended by Kubernetes long after its time limit"
+        return _timed(JobStatus(state=JobState.TIMED_OUT, reason=reason), pods, notes, nodes)
+    told = f": {pod.waits_for} {_line(pod.waits)}".rstrip(": ")
+    reason = f"pod {pod.index} did not start on {pod.node}{told}"
+    return replace(_lost(Cause.NODE_FAULT, reason, pods, notes, nodes), failed_nodes=(pod.node,) if pod.node else ())
 
 
 def _is_hopeless(pod: Pod) -> bool:

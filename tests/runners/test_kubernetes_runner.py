@@ -3,6 +3,7 @@ of what a runner promises is in the contract suite, by `make test-long`."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -205,6 +206,17 @@ def test_a_job_that_is_started_a_second_time_unseen_does_not_run_twice(lab):
     status = lab.wait(id)
     assert (status.state, status.cause) == (JobState.LOST, Cause.PREEMPTION)
     assert (lab.folder / "work" / "job" / "count").read_text() == "ran\n"
+
+
+def test_a_command_of_this_services_interpreter_is_run_by_the_pods(lab, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexport BY="x$BY"\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    write = "import os; open('by', 'w').write(os.environ['BY'])"
+    spec = lab.spec("job", "", command=(sys.executable, "-c", write))
+    assert lab.wait(lab.open(python=str(python)).submit(spec)).state is JobState.SUCCEEDED
+    # The pod's first process, and the rank's.
+    assert (spec.directory / "by").read_text() == "xx"
 
 
 def test_nodes_to_avoid_are_used_only_when_there_are_no_others(lab):

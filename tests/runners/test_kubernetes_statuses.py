@@ -135,6 +135,16 @@ def test_a_pod_that_its_node_would_not_have_is_lost_on_that_node(reason):
     assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n0",))
 
 
+def test_a_pod_beyond_its_own_limit_was_late_or_its_node_could_not_start_it():
+    late = {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than the specified deadline"}
+    status = look(job(FAILED), pod(phase="Failed", terminated=ended(137), **late), notes=(note(0),))
+    assert status.state is JobState.TIMED_OUT
+    pulling = {"reason": "ImagePullBackOff", "message": "i/o timeout"}
+    status = look(job(FAILED), pod(phase="Failed", waiting=pulling, **late))
+    assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n0",))
+    assert status.reason == "pod 0 did not start on n0: ImagePullBackOff i/o timeout"
+
+
 def test_a_job_that_kueue_suspends_after_its_start_was_preempted():
     status = look(job(suspend=True), notes=(note(0), note(1, End.TOLD)))
     assert (status.state, status.cause) == (JobState.LOST, Cause.PREEMPTION)
