@@ -29,6 +29,8 @@ POD_MODULE = "meshtune.runners.kubernetes.pod"
 _LONGEST_NAME, _SUM = 46, 8
 # For the pull of an image, which counts as part of a pod's life.
 PULL_S = 1800.0
+# How long a node may be silent, on top of the 40 s or so after which Kubernetes notices.
+NODE_LIMIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +119,19 @@ def _pod(spec: JobSpec, name: str, options: KubernetesOptions, user: User) -> di
         "containers": [container],
         "volumes": volumes,
         **({"nodeSelector": dict(options.node_selector)} if options.node_selector else {}),
-        **({"tolerations": [dict(one) for one in options.tolerations]} if options.tolerations else {}),
+        "tolerations": _tolerations(options),
         **({"serviceAccountName": options.service_account} if options.service_account else {}),
         **({"affinity": affinity} if (affinity := _affinity(spec, name)) else {}),
         **({"securityContext": {"runAsUser": user.uid, "runAsGroup": user.gid}} if user.uid else {}),
     }
+
+
+def _tolerations(options: KubernetesOptions) -> list[dict[str, Any]]:
+    """With those for lost nodes, unless the site has its own: by default a pod stays on one for 5 minutes."""
+    given = [dict(one) for one in options.tolerations]
+    keys = {f"node.kubernetes.io/{fault}" for fault in ("not-ready", "unreachable")} - {one.get("key") for one in given}
+    effect = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_LIMIT_S}
+    return [*given, *({"key": key, **effect} for key in sorted(keys))]
 
 
 def _affinity(spec: JobSpec, name: str) -> dict[str, Any]:

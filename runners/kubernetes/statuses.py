@@ -151,6 +151,9 @@ def status_of(spec: JobSpec, seen: Seen | None, notes: Sequence[Note], *, cancel
             return _lost(
                 Cause.PREEMPTION, "suspended after it had started, as Kueue does to preempt", pods, notes, nodes
             )
+        if gone := next((pod for pod in pods if pod.taken is Cause.NODE_FAULT and not pod.failed), None):
+            # A node that does not answer does not end its pods either.
+            return _taken_away(gone, pods, notes, nodes)
         if hopeless := next((pod for pod in pods if _is_hopeless(pod)), None):
             reason = f"{hopeless.waits_for}: {_line(hopeless.waits)}"
             return JobStatus(state=JobState.FAILED, reason=reason, cause=Cause.USER_BUG, nodes=nodes)
@@ -173,13 +176,10 @@ def _failed(
 ) -> JobStatus:
     if end is not None and end.state in (JobState.SUCCEEDED, JobState.TIMED_OUT):
         return noted_status(end, notes, nodes)
-    if any(pod.exit_code == CLAIMED_CODE for pod in pods) and notes:
+    if any(pod.exit_code == CLAIMED_CODE for pod in pods):
         return _lost(Cause.PREEMPTION, "its pods were taken away, and started a second time", pods, notes, nodes)
     if taken := next((pod for pod in pods if pod.taken is not None), None):
-        assert taken.taken is not None
-        blamed = (taken.node,) if taken.taken is Cause.NODE_FAULT and taken.node else ()
-        reason = f"pod {taken.index} on {taken.node or 'no node'} was taken away: {_line(taken.taken_by)}"
-        return replace(_lost(taken.taken, reason, pods, notes, nodes), failed_nodes=blamed)
+        return _taken_away(taken, pods, notes, nodes)
     full = next((pod for pod in pods if pod.ended_by == "OOMKilled"), None)
     if end is not None:
         if full is None:
@@ -200,6 +200,12 @@ def _failed(
         return _timed(JobStatus(state=JobState.FAILED, reason=reason, exit_code=bad.exit_code), pods, notes, nodes)
     told = f"{failure.get('reason', 'Failed')}: {_line(failure.get('message') or '')}"
     return _lost(None, f"its pods are gone; {told}", pods, notes, nodes)
+
+
+def _taken_away(pod: Pod, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
+    blamed = (pod.node,) if pod.taken is Cause.NODE_FAULT and pod.node else ()
+    reason = f"pod {pod.index} on {pod.node or 'no node'} was taken away: {_line(pod.taken_by)}"
+    return replace(_lost(pod.taken, reason, pods, notes, nodes), failed_nodes=blamed)
 
 
 def _overdue(pod: Pod, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:

@@ -64,6 +64,11 @@ def test_a_job_is_a_pod_per_node_that_is_never_started_again():
     assert (pod["restartPolicy"], pod["activeDeadlineSeconds"], pod["hostNetwork"]) == ("Never", 2521, True)
     assert pod["securityContext"] == {"runAsUser": 1000, "runAsGroup": 100}
     assert pod["automountServiceAccountToken"] is False
+    assert [one["key"] for one in pod["tolerations"]] == [
+        "amd.com/gpu",
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    ]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts == {"shm": "/dev/shm", "claim-0": "/shared", "host-0": "/scratch"}
     assert "podAntiAffinity" in pod["affinity"]
@@ -76,7 +81,7 @@ def test_a_job_is_a_pod_per_node_that_is_never_started_again():
 def test_without_kueue_and_root_and_peers_nothing_is_said_of_them():
     job = render_job(replace(SPEC, nodes=1, avoid=()), KubernetesOptions(image="x"), User(0, 0))
     assert "suspend" not in job["spec"]
-    assert not {"affinity", "securityContext", "nodeSelector", "tolerations"} & job["spec"]["template"]["spec"].keys()
+    assert not {"affinity", "securityContext", "nodeSelector"} & job["spec"]["template"]["spec"].keys()
 
 
 @pytest.mark.parametrize("name", ["c1-t3-a1", "C1_t3.a1", "1st", "-", "x" * 200])

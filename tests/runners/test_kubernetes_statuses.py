@@ -175,3 +175,12 @@ def test_a_job_that_is_gone_is_lost_unless_we_deleted_it_or_its_notes_tell():
 def test_a_job_that_is_to_be_cancelled_is_not_final_before_it_is_gone():
     assert look(job(suspend=True), notes=(note(0),), cancelled=True).state is JobState.RUNNING
     assert look(job(FAILED), pod(phase="Failed", terminated=ended(3)), cancelled=True).state is JobState.FAILED
+
+
+def test_a_job_on_a_node_that_does_not_answer_is_lost_though_its_pod_cannot_end():
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "deleting"}
+    status = look(job(), pod(phase="Running", running={"startedAt": T0}, conditions=[target]), notes=(note(0),))
+    assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n0",))
+    drained = {**target, "reason": "EvictionByEvictionAPI"}
+    status = look(job(), pod(phase="Running", running={"startedAt": T0}, conditions=[drained]), notes=(note(0),))
+    assert status.state is JobState.RUNNING
