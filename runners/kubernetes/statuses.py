@@ -151,7 +151,7 @@ def status_of(spec: JobSpec, seen: Seen | None, notes: Sequence[Note], *, cancel
             return _lost(
                 Cause.PREEMPTION, "suspended after it had started, as Kueue does to preempt", pods, notes, nodes
             )
-        if gone := next((pod for pod in pods if pod.taken is Cause.NODE_FAULT and not pod.failed), None):
+        if gone := next((pod for pod in pods if pod.taken is Cause.NODE_FAULT and pod.exit_code is None), None):
             # A node that does not answer does not end its pods either.
             return _taken_away(gone, pods, notes, nodes)
         if hopeless := next((pod for pod in pods if _is_hopeless(pod)), None):
