@@ -97,6 +97,8 @@ def _pod(spec: JobSpec, name: str, options: KubernetesOptions, user: User) -> di
     devices = {options.device: str(spec.devices_per_node)} if options.device else {}
     limits = {**options.limits, **devices}
     container = {
+        "securityContext": {"allowPrivilegeEscalation": False},
+        **options.container,
         "name": "job",
         "image": options.image,
         "command": [options.python, "-m", POD_MODULE],
@@ -105,7 +107,6 @@ def _pod(spec: JobSpec, name: str, options: KubernetesOptions, user: User) -> di
         "volumeMounts": mounts,
         # What a pod says that cannot start its ranks is told without a right to read logs.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {"allowPrivilegeEscalation": False},
         **({"resources": {"limits": limits}} if limits else {}),
     }
     return {

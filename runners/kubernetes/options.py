@@ -13,13 +13,16 @@ from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-# Of a pod's spec, what the runner writes itself.
+# Of a pod's spec and of its container, what the runner writes itself.
 OWN_FIELDS = frozenset(
     {
         *("affinity", "automountServiceAccountToken", "activeDeadlineSeconds", "containers", "enableServiceLinks"),
         *("nodeSelector", "restartPolicy", "securityContext", "serviceAccountName", "subdomain", "tolerations"),
         *("volumes", "hostname"),
     }
+)
+OWN_CONTAINER_FIELDS = frozenset(
+    {"name", "image", "command", "args", "workingDir", "env", "volumeMounts", "terminationMessagePolicy", "resources"}
 )
 _DEVICES = {DeviceKind.CPU: "", DeviceKind.CUDA: "nvidia.com/gpu", DeviceKind.XPU: "gpu.intel.com/i915"}
 
@@ -54,6 +57,8 @@ class KubernetesOptions:
     service_account: str = ""
     # More of a pod's spec, as it stands there: {hostNetwork: true, priorityClassName: low}.
     pod: Mapping[str, Any] = field(default_factory=dict)
+    # More of its container: {securityContext: {capabilities: {add: [IPC_LOCK]}}}.
+    container: Mapping[str, Any] = field(default_factory=dict)
     # How long ended jobs stay to be looked at.
     keep_s: int = 86_400
     # How long the API server may take to answer.
@@ -71,8 +76,9 @@ class KubernetesOptions:
         for name, paths in (("claims", tuple(self.claims)), ("host_paths", self.host_paths)):
             wrong = [path for path in paths if not PurePosixPath(path).is_absolute()]
             checks.require(not wrong, name, f"must be paths from the root on, not {wrong}")
-        own = sorted(OWN_FIELDS & self.pod.keys())
-        checks.require(not own, "pod", f"must leave {', '.join(own)} to the runner and its other options")
+        for name, fields in (("pod", OWN_FIELDS), ("container", OWN_CONTAINER_FIELDS)):
+            own = sorted(fields & getattr(self, name).keys())
+            checks.require(not own, name, f"must leave {', '.join(own)} to the runner and its other options")
         checks.require(bool(self.python), "python", "must name an interpreter")
         checks.whole(0, keep_s=self.keep_s)
         checks.positive(call_limit_s=self.call_limit_s)

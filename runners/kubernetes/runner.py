@@ -195,10 +195,12 @@ class KubernetesRunner:
     def _closed(self, id: str, record: Record, seen: Seen, status: JobStatus) -> JobStatus:
         """Keep what the pods of a failed job wrote; delete what would go on. Raises RunnerUnavailable."""
         if status.state is not JobState.SUCCEEDED:
-            for pod in sorted(map(read_pod, seen.pods), key=lambda pod: pod.index)[:_MAX_LOGS]:
-                with suppress(Rejected, RunnerUnavailable, OSError):
-                    if text := self._api.log(pod.name):
-                        write_whole(record.directory / f"pod-{pod.index}.log", text)
+            # One request that gets no answer is enough; a pod that has not started has no log.
+            with suppress(RunnerUnavailable, OSError):
+                for pod in sorted(map(read_pod, seen.pods), key=lambda pod: pod.index)[:_MAX_LOGS]:
+                    with suppress(Rejected):
+                        if text := self._api.log(pod.name):
+                            write_whole(record.directory / f"pod-{pod.index}.log", text)
         if not seen.ended:
             try:
                 self._api.delete_job(id)

@@ -33,6 +33,7 @@ OPTIONS = KubernetesOptions(
     node_selector={"pool": "big"},
     tolerations=({"key": "amd.com/gpu", "operator": "Exists"},),
     service_account="trainer",
+    container={"imagePullPolicy": "Always", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}},
     pod={"hostNetwork": True, "priorityClassName": "low"},
 )
 
@@ -62,6 +63,7 @@ def test_a_job_is_a_pod_per_node_that_is_never_started_again():
     (container,) = pod["containers"]
     assert container["resources"] == {"limits": {"memory": "64Gi", "amd.com/gpu": "8"}}
     assert (pod["restartPolicy"], pod["activeDeadlineSeconds"], pod["hostNetwork"]) == ("Never", 2521, True)
+    assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
     assert pod["securityContext"] == {"runAsUser": 1000, "runAsGroup": 100}
     assert pod["automountServiceAccountToken"] is False
     assert [one["key"] for one in pod["tolerations"]] == [
@@ -103,6 +105,7 @@ def test_names_are_labels_of_their_own_for_each_folder(name):
         ({"claims": {"data": "c"}}, "claims: must be paths from the root on, not ['data']"),
         ({"host_paths": ["data"]}, "host_paths: must be paths from the root on"),
         ({"pod": {"containers": [], "volumes": []}}, "pod: must leave containers, volumes to the runner"),
+        ({"container": {"image": "y"}}, "container: must leave image to the runner"),
         ({"call_limit_s": 0}, "call_limit_s: must be positive"),
         ({"imagee": "x"}, "imagee: is not a known key; did you mean 'image'?"),
     ],

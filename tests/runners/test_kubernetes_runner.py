@@ -21,6 +21,8 @@ from kubernetes_lab import KubernetesLab
 from meshtune.runners.base import JobState, Refused, RunnerUnavailable, Start
 from meshtune.runners.failure_cause import Cause
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "kubernetes.md"
 
 
@@ -142,6 +144,15 @@ def test_what_the_cluster_does_not_take_is_refused_and_taken_later(lab):
         lab.open(tolerations=({"key": 3},)).submit(lab.spec("job", "true"))
     lab.place.max_jobs = None
     assert lab.wait(lab.submit("job", "true")).state is JobState.SUCCEEDED
+
+
+def test_an_older_kueue_is_asked_in_its_own_version(lab):
+    lab.place.kueue_version = "v1beta1"
+    lab.place.put("LocalQueue", "fast", {})
+    id = lab.open(queue="fast").submit(lab.spec("job", "true"))
+    assert lab.status(id).reason == "suspended"
+    lab.runner.cancel(id)
+    assert lab.wait(id).state is JobState.CANCELLED
 
 
 def test_a_job_without_pods_says_why_in_the_words_of_its_events(lab):

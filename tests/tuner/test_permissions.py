@@ -66,6 +66,7 @@ def test_workloads_that_run_somebodys_program_are_refused_by_name_and_as_a_secti
         ("ray", "address"),
         ("kubernetes", "image"),
         ("kubernetes", "pod"),
+        ("kubernetes", "container"),
         ("kubernetes", "service_account"),
     ],
 )
