@@ -65,10 +65,9 @@ class KubernetesApi:
         """The pods of these Jobs."""
         return self._items("CoreV1Api", "list_namespaced_pod", label_selector=_SELECTOR)
 
-    def job_events(self) -> list[Document]:
-        """Events about Jobs for which no pod could be made."""
-        selector = "involvedObject.kind=Job,reason=FailedCreate"
-        return self._items("CoreV1Api", "list_namespaced_event", field_selector=selector)
+    def warnings(self) -> list[Document]:
+        """Events: pods that could not be made, volumes that could not be mounted."""
+        return self._items("CoreV1Api", "list_namespaced_event", field_selector="type=Warning")
 
     def workloads(self) -> list[Document]:
         """Kueue's view of what waits in its queues."""

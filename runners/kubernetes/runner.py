@@ -183,14 +183,17 @@ class KubernetesRunner:
         except Rejected as error:
             raise RunnerUnavailable(f"the jobs cannot be looked at: {error}") from None
         seen = {id: Seen(job=jobs[id], pods=pods.get(id, ())) for id in ids if id in jobs}
-        idle = {id: one for id, one in seen.items() if not one.pods and not one.ended}
+        idle = {id: one for id, one in seen.items() if not one.ended and not one.started}
         words: dict[str, str] = {}
         with suppress(Rejected, RunnerUnavailable):  # a right, or an answer, that jobs do without
             if any(not one.suspended for one in idle.values()):
-                words |= _event_words(self._api.job_events())
+                words |= _event_words(self._api.warnings())
             if any(one.suspended for one in idle.values()):
                 words |= _workload_words(self._api.workloads())
-        return {id: replace(one, waits=words.get(id, "")) if id in idle else one for id, one in seen.items()}
+        for id, one in idle.items():
+            names = [id, *(pod["metadata"]["name"] for pod in one.pods)]
+            seen[id] = replace(one, waits=next((words[name] for name in reversed(names) if name in words), ""))
+        return seen
 
     def _closed(self, id: str, record: Record, seen: Seen, status: JobStatus) -> JobStatus:
         """Keep what the pods of a failed job wrote; delete what would go on. Raises RunnerUnavailable."""
@@ -218,7 +221,7 @@ class KubernetesRunner:
 
 
 def _event_words(events: Sequence[Document]) -> dict[str, str]:
-    """The last thing said of each Job."""
+    """The last thing said of each Job and pod, by name."""
     last = sorted(events, key=lambda event: event.get("lastTimestamp") or "")
     return {event["involvedObject"]["name"]: event.get("message") or "" for event in last}
 

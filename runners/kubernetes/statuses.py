@@ -50,7 +50,7 @@ class Seen:
 
     job: Document
     pods: Sequence[Document] = ()
-    # Why it has no pods, in the words of Kueue or of the Job controller.
+    # Why it has no pods, or its pods no containers, in the words of Kueue and of events.
     waits: str = ""
 
     @property
@@ -63,6 +63,11 @@ class Seen:
 
     def condition(self, kind: str) -> Document | None:
         return _condition(self.job, kind)
+
+    @property
+    def started(self) -> bool:
+        """A container of it has run."""
+        return any(read_pod(pod).started_at is not None for pod in self.pods)
 
     @property
     def ended(self) -> bool:
@@ -228,8 +233,9 @@ def _why_waiting(seen: Seen, pods: Sequence[Pod]) -> str:
         return "is being deleted"
     waiting = next((pod for pod in pods if pod.waits_for and pod.started_at is None), None)
     if waiting is not None:
-        return f"{waiting.waits_for}: {_line(waiting.waits)}".rstrip(": ")
-    if not pods and seen.waits:
+        # A volume that cannot be mounted is told by an event alone.
+        return f"{waiting.waits_for}: {_line(waiting.waits or seen.waits)}".rstrip(": ")
+    if seen.waits:
         return _line(seen.waits)
     return "suspended" if seen.suspended else ""
 

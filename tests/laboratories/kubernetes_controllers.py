@@ -160,8 +160,7 @@ class Controllers:
         if self.lab.max_pods is not None and len(self.lab.all("Pod")) >= self.lab.max_pods:
             about = {"kind": "Job", "name": metadata["name"], "namespace": metadata["namespace"]}
             message = f'Error creating: pods "{name}" is forbidden: exceeded quota: pods, limited: {self.lab.max_pods}'
-            event = {"involvedObject": about, "reason": "FailedCreate", "message": message, "lastTimestamp": now()}
-            self.lab.put("Event", f"{metadata['name']}.failed-create", event)
+            self._warn(about, "FailedCreate", message)
             return
         own = template["metadata"]
         labels = {**own["labels"], INDEX: str(index)}
@@ -171,6 +170,10 @@ class Controllers:
         about = {"labels": labels, "annotations": annotations, "ownerReferences": [owner]}
         spec = {**template["spec"], "hostname": f"{metadata['name']}-{index}"}
         self.lab.put("Pod", name, {"metadata": about, "spec": spec, "status": {"phase": "Pending"}})
+
+    def _warn(self, about: Document, reason: str, message: str) -> None:
+        event = {"involvedObject": about, "reason": reason, "message": message, "type": "Warning"}
+        self.lab.put("Event", f"{about['name']}.{reason.lower()}", {**event, "lastTimestamp": now()})
 
     # --- scheduler and kubelet
 
@@ -233,6 +236,17 @@ class Controllers:
 
     def _start(self, pod: Document) -> None:
         (container,) = pod["spec"]["containers"]
+        absent = [
+            volume["hostPath"]["path"]
+            for volume in pod["spec"].get("volumes", [])
+            if "hostPath" in volume and not Path(volume["hostPath"]["path"]).is_dir()
+        ]
+        if absent:
+            about = {"kind": "Pod", "name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+            told = f"MountVolume.SetUp failed: hostPath type check failed: {absent[0]} is not a directory"
+            self._warn(about, "FailedMount", told)
+            self._tell(pod, {"waiting": {"reason": "ContainerCreating"}})
+            return
         if container["image"] in self.lab.bad_images:
             reason, message = self.lab.bad_images[container["image"]]
             self._tell(pod, {"waiting": {"reason": reason, "message": message}})

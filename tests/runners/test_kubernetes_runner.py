@@ -164,6 +164,15 @@ def test_a_job_without_pods_says_why_in_the_words_of_its_events(lab):
     assert lab.wait(id).state is JobState.SUCCEEDED
 
 
+def test_a_volume_that_a_node_does_not_have_is_named(lab):
+    paths = (str(lab.folder), "/no/such/scratch")
+    id = lab.open(host_paths=paths).submit(lab.spec("job", "true"))
+    lab.wait_for(lambda: "/no/such/scratch is not a directory" in lab.status(id).reason)
+    assert lab.status(id).reason.startswith("ContainerCreating: MountVolume.SetUp failed")
+    lab.runner.cancel(id)
+    assert lab.wait(id).state is JobState.CANCELLED
+
+
 def test_a_job_whose_image_is_not_there_fails_and_leaves_nothing_behind(lab):
     lab.place.bad_images[IMAGE] = ("ErrImagePull", f"failed to pull {IMAGE}: not found")
     id = lab.submit("job", "true")

@@ -60,7 +60,11 @@ UNSCHEDULABLE = {
         (job(suspend=True), (), "Kueue: insufficient quota"),
         (job(), (), "Kueue: insufficient quota"),
         (job(), (pod(conditions=[UNSCHEDULABLE]),), "Unschedulable: 0/4 nodes are available"),
-        (job(), (pod(waiting={"reason": "ContainerCreating"}),), "ContainerCreating"),
+        (
+            job(),
+            (pod(waiting={"reason": "ContainerCreating"}),),
+            "ContainerCreating: Kueue: insufficient quota",
+        ),
         (job(), (pod(waiting={"reason": "ErrImagePull", "message": "i/o timeout"}),), "ErrImagePull: i/o timeout"),
         (job(deletionTimestamp=T0), (pod(),), "is being deleted"),
     ],

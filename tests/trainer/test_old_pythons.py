@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Of the trainer what needs no torch; its other modules are compiled only.
 TORCHLESS = (
-    *("report", "outcome", "json_files", "trainer_answers", "batch.launch_wrapper"),
+    *("report", "outcome", "json_files", "trainer_answers", "batch.launch_wrapper", "kubernetes.pod"),
     *("trainer.job", "trainer.failure"),
 )
 IMPORTS = f"""
