@@ -25,6 +25,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "deephyper": {"DeepHyper": "deephyper"},
     "optuna": {"Optuna": "optuna", "scikit-learn": "sklearn"},
     "postgres": {"psycopg": "psycopg"},
+    "kubernetes": {"the Kubernetes client": "kubernetes"},
 }
 
 
@@ -74,14 +75,18 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         send="qsub",
     ),
     "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
+    "kubernetes": Scheduler(
+        runner="meshtune.runners.kubernetes.runner:create",
+        told_apart={"context": "", "namespace": "default", "queue": ""},
+    ),
     "jobset": Scheduler(
-        script="meshtune.runners.kubernetes:render_jobset",
+        script="meshtune.runners.kubernetes.export:render_jobset",
         words="a Kubernetes JobSet that measures the setting again",
         script_file="jobset.yaml",
         send="kubectl create -f",
     ),
     "trainjob": Scheduler(
-        script="meshtune.runners.kubernetes:render_trainjob",
+        script="meshtune.runners.kubernetes.export:render_trainjob",
         words="a TrainJob of Kubeflow Trainer that measures the setting again",
         script_file="trainjob.yaml",
         send="kubectl create -f",

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent / "laboratories"))
 
 from ray_lab import ENVIRONMENT, RayLab
 from slurm_lab import SlurmLab, why_not
+
+if TYPE_CHECKING:
+    from kubernetes_lab import KubernetesLab
 
 # How long one example takes is a matter of what else this machine does.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -120,3 +124,21 @@ def slurm(slurm_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     slurm_cluster.wait_idle()
     yield slurm_cluster
     slurm_cluster.cancel_all()
+
+
+@pytest.fixture(scope="session")
+def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesLab]:
+    """The tests' own API server with two nodes of 4 devices, started once for all tests."""
+    pytest.importorskip("kubernetes")
+    from kubernetes_lab import KubernetesLab
+
+    with KubernetesLab(tmp_path_factory.mktemp("kubernetes"), {"node-a": {"lab": "one"}, "node-b": {}}) as lab:
+        yield lab
+
+
+@pytest.fixture
+def kubernetes(kubernetes_cluster: KubernetesLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesLab]:
+    """The API server without objects; the runner speaks to it meanwhile."""
+    monkeypatch.setenv("KUBECONFIG", str(kubernetes_cluster.config))
+    yield kubernetes_cluster
+    kubernetes_cluster.reset()

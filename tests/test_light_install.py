@@ -15,7 +15,7 @@ from command_lab import Result, run_meshtune
 
 from meshtune.runners.registry import EXTRAS
 
-LIBRARIES = ("torch", "ray", "deephyper", "optuna", "pandas", "sklearn", "scipy", "matplotlib", "psycopg")
+LIBRARIES = ("torch", "ray", "deephyper", "optuna", "pandas", "sklearn", "scipy", "matplotlib", "psycopg", "kubernetes")
 # As `import` sees a module that is not installed.
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({LIBRARIES!r}));"
 COMMAND = f"{WITHOUT} sys.argv[0] = 'meshtune'; from meshtune.tuner.cli.main import main; main()"
@@ -90,6 +90,11 @@ def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
         (["run", "spec.yaml"], {"search": "deephyper"}, "search: the search deephyper needs DeepHyper: {deephyper}"),
         (["run", "spec.yaml"], {"search": "optuna"}, "the search optuna needs Optuna and scikit-learn: {optuna}"),
         (["run", "spec.yaml"], {"runner": "ray"}, "runner: the runner ray needs Ray: {ray}"),
+        (
+            ["run", "spec.yaml"],
+            {"runner": {"kind": "kubernetes", "image": "train:1"}},
+            "runner: the runner kubernetes needs the Kubernetes client: {kubernetes}",
+        ),
         (["run", "spec.yaml"], {}, "workload: the workload torch needs PyTorch: {torch}"),
         (["estimate", "spec.yaml", "--exact", "--plan", "dp=4"], {}, "the exact estimate needs PyTorch: {torch}"),
         (["cluster", "probe"], {}, "the probe needs PyTorch: {torch}"),

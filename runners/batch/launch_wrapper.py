@@ -1,4 +1,4 @@
-"""One process of a job on a node that a batch scheduler gave, started by srun or mpiexec; standard library only.
+"""One process of a job on a node that a batch scheduler gave, started by srun, mpiexec or a pod; standard library only.
 
 Starts the job's command as the local runner would, ends it at its time limit or when told to, and leaves a note in the
 job's folder; the notes of all processes tell how the job ended. A process that failed waits a moment before it tells
@@ -153,6 +153,7 @@ class Launcher:
 
 
 _LAUNCHERS = (
+    Launcher("MESHTUNE_RANK", "MESHTUNE_LOCAL_RANK"),  # runners/kubernetes/pod.py
     Launcher("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     Launcher("PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),  # PBS Pro on Cray
     Launcher("PMI_RANK", "MPI_LOCALRANKID"),  # Hydra
@@ -201,7 +202,8 @@ def main(environment: Mapping[str, str] = os.environ, prefix: Sequence[str] = ()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: signals.append(received))
     started_at = time.time()
-    host = environment.get("SLURMD_NODENAME", socket.gethostname())
+    # A pod's own host name is not its node's.
+    host = environment.get("MESHTUNE_NODE_NAME") or environment.get("SLURMD_NODENAME", socket.gethostname())
     note = Note(rank=rank, host=host, started_at=started_at)
     write_note(spec.directory, note)
     gang = Gang(spec, time.monotonic())

@@ -22,6 +22,7 @@ LABORATORIES = {
     # Its own tests are in test_slurm_pilot.py.
     "pilot": ("pilot_jobs:PilotLaboratory", (LONG, SLURM), (LONG, SLURM)),
     "ray": ("ray_jobs:RayLaboratory", (SLOW, RAY), (LONG, RAY)),
+    "kubernetes": ("kubernetes_jobs:KubernetesLaboratory", (LONG,), (LONG,)),
 }
 # Its jobs are descriptions, not programs.
 SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", (), ())}
@@ -41,6 +42,8 @@ def _laboratory(kind: type[Laboratory], folder: Path, place: object = None) -> I
 
 def _open(request: pytest.FixtureRequest, folder: Path) -> Iterator[Laboratory]:
     module, _, name = request.param.partition(":")
+    if name.startswith("Kubernetes"):
+        pytest.importorskip("kubernetes")
     kind = getattr(import_module(module), name)
     place = request.getfixturevalue(kind.needs) if kind.needs else None
     yield from _laboratory(kind, folder, place)

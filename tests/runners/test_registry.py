@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
+from meshtune.runners.registry import (
+    EXTRAS,
+    RUNNERS,
+    WORKLOADS,
+    UnknownBackend,
+    check_pair,
+    create_runner,
+    create_workload,
+)
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import Capabilities
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
 CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
+# What a runner or a workload cannot do without.
+NEEDED = {"command": {"command": ["true"]}, "deepspeed": {"module": "train"}, "kubernetes": {"image": "train:1"}}
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
 def test_every_runner_has_the_five_verbs_and_starts_nothing(kind, tmp_path):
-    runner = create_runner(kind, tmp_path / "root", CLUSTER, {})
+    if kind in EXTRAS:
+        pytest.importorskip(kind)
+    runner = create_runner(kind, tmp_path / "root", CLUSTER, NEEDED.get(kind, {}))
     assert all(callable(getattr(runner, verb)) for verb in ("submit", "poll", "cancel", "find", "close"))
     runner.close()
     assert list(tmp_path.iterdir()) == []
-
-
-# What a workload cannot do without.
-NEEDED = {"command": {"command": ["true"]}, "deepspeed": {"module": "train"}}
 
 
 @pytest.mark.parametrize("kind", WORKLOADS)

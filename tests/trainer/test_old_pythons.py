@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 # Of the trainer what needs no torch; its other modules are compiled only.
 TORCHLESS = (
     *("report", "outcome", "json_files", "trainer_answers", "batch.launch_wrapper", "processes.hardware_record"),
+    "kubernetes.pod",
     *("trainer.job", "trainer.failure"),
 )
 IMPORTS = f"""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from meshtune.runners.kubernetes.options import KubernetesOptions
 from meshtune.runners.pbs.runner import PbsOptions
 from meshtune.runners.ray.runner import RayOptions
 from meshtune.runners.registry import RUNNERS, WORKLOADS
@@ -63,6 +64,10 @@ def test_workloads_that_run_somebodys_program_are_refused_by_name_and_as_a_secti
         ("pbs", "extra_lines"),
         ("pbs", "mpiexec"),
         ("ray", "address"),
+        ("kubernetes", "image"),
+        ("kubernetes", "pod"),
+        ("kubernetes", "container"),
+        ("kubernetes", "service_account"),
     ],
 )
 def test_options_that_name_commands_files_or_places_are_refused_by_their_path(runner, option):
@@ -104,6 +109,7 @@ def test_what_is_listed_exists():
         assert kinds.keys() <= KNOWN[section].keys()
     assert HARMLESS["runner"]["slurm"] < {field.name for field in fields(SlurmOptions)}
     assert HARMLESS["runner"]["pbs"] < {field.name for field in fields(PbsOptions)}
+    assert HARMLESS["runner"]["kubernetes"] < {field.name for field in fields(KubernetesOptions)}
     assert HARMLESS["runner"]["ray"] < {field.name for field in fields(RayOptions)}
     for section, kind in (
         ("runner", "local"),

@@ -54,6 +54,8 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
                 *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
             }
         ),
+        # The others are images, files of nodes, accounts, and whatever a pod may be.
+        "kubernetes": frozenset({"queue", "device", "limits", "keep_s", "call_limit_s", "poll_s"}),
         # mpiexec is a command line.
         "pbs": frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
     },

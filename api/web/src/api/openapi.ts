@@ -450,9 +450,9 @@ export interface components {
             pareto: boolean;
             /** @default  */
             project: string;
-            runner?: ("local" | "pbs" | "ray" | "simulated" | "slurm") | ({
+            runner?: ("kubernetes" | "local" | "pbs" | "ray" | "simulated" | "slurm") | ({
                 /** @enum {unknown} */
-                kind?: "local" | "pbs" | "ray" | "simulated" | "slurm";
+                kind?: "kubernetes" | "local" | "pbs" | "ray" | "simulated" | "slurm";
             } & {
                 [key: string]: unknown;
             });

@@ -32,7 +32,7 @@ _LABEL = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesOptions:
+class ManifestOptions:
     """What the cluster needs to know. image: with the training program in it. queue: a LocalQueue of Kueue, where there
     is one. device: the resource that a pod gets one of per device; empty for none. claims: volume claims by the path
     where the pods see them, of a JobSet; a TrainJob's are its runtime's. runtime: the TrainJob's."""
@@ -59,7 +59,7 @@ class KubernetesOptions:
 
 def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A JobSet of one pod per node that ends with its first failure. Raises InvalidValue."""
-    chosen = read_value(KubernetesOptions, dict(options))
+    chosen = read_value(ManifestOptions, dict(options))
     _require_expressible(spec)
     name = object_name(spec.name)
     volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
@@ -91,7 +91,7 @@ def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
 
 def render_trainjob(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A TrainJob on a runtime of torch. It has no time limit: not every release knows one. Raises InvalidValue."""
-    chosen = read_value(KubernetesOptions, dict(options))
+    chosen = read_value(ManifestOptions, dict(options))
     _require_expressible(spec, claims=chosen.claims)
     name = object_name(spec.name)
     trainer = {
@@ -166,11 +166,11 @@ def _environment(spec: JobSpec, address: str) -> list[dict[str, Any]]:
     return [{"name": name, **value} for name, value in {**own, **given}.items()]
 
 
-def _resources(key: str, spec: JobSpec, options: KubernetesOptions) -> dict[str, Any]:
+def _resources(key: str, spec: JobSpec, options: ManifestOptions) -> dict[str, Any]:
     return {key: {"limits": {options.device: spec.devices_per_node}}} if options.device else {}
 
 
-def _text(api: str, kind: str, name: str, options: KubernetesOptions, body: Mapping[str, Any]) -> str:
+def _text(api: str, kind: str, name: str, options: ManifestOptions, body: Mapping[str, Any]) -> str:
     labels = {"labels": {QUEUE_LABEL: options.queue}} if options.queue else {}
     metadata = {"name": name, "namespace": options.namespace, **labels}
     manifest = {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": body}

@@ -1,0 +1,94 @@
+"""A campaign through the tests' API server of Kubernetes, which loses an answer, is silent for a while, and takes a pod
+and a node away."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kubernetes")
+
+from kubernetes_jobs import IMAGE
+from kubernetes_lab import NAMESPACE
+
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.service.loop import Driver, drive_all
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
+
+pytestmark = pytest.mark.long
+
+SCRIPT = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from meshtune.runners.report import report
+with open(sys.argv[2], "a") as ledger:
+    ledger.write(os.getcwd() + "\\n")
+time.sleep(0.5)
+report([0.1] * 15)
+"""
+
+
+def test_a_campaign_survives_what_a_cluster_does_and_runs_every_attempt_once(kubernetes, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    ledger = tmp_path / "ledger"
+    told = ["{micro_batch_size}", "{grad_accum_steps}", "{recompute}"]
+    command = ["{python}", str(tmp_path / "train.py"), str(Path(__file__).parents[2]), str(ledger), *told]
+    spec = {
+        "name": "cloud",
+        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
+        "cluster": {"preset": "local-cpu", "devices_per_node": 1},
+        "global_batch_size": 64,
+        "space": {"micro_batch_size": [1, 2, 4, 8, 16, 32, 64], "recompute": ["none", "full"]},
+        "workload": {"kind": "command", "command": command},
+        "search": "random",
+        "budget": {"trials": 6},
+        "confirm": 0,
+        "parallel": 2,
+        "warm_start": False,
+        "runner": {
+            "kind": "kubernetes",
+            "image": IMAGE,
+            "python": sys.executable,
+            "namespace": NAMESPACE,
+            "host_paths": [str(tmp_path)],
+            "call_limit_s": 1,
+            "poll_s": 0.1,
+        },
+    }
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    faults = iter(("answer", "silence", "eviction"))
+    seen: set[int] = set()
+    with Store.open("sqlite://") as store:
+        service, stop = Service(store, home), threading.Event()
+        id = service.create(spec).id
+
+        def watch() -> None:
+            if not store.campaign(id).state.active:
+                stop.set()
+            done = len(ledger.read_text().splitlines()) if ledger.exists() else 0
+            if done not in seen and done > 0:
+                seen.add(done)
+                fault = next(faults, "")
+                if fault == "answer":
+                    kubernetes.loses_answer.set()
+                elif fault == "silence":
+                    kubernetes.silent.set()
+                    threading.Timer(2.5, kubernetes.silent.clear).start()
+                elif fault == "eviction":
+                    running = [pod for pod in kubernetes.all("Pod") if pod["status"]["phase"] == "Running"]
+                    if running:
+                        kubernetes.controllers.disrupt(running[0], "EvictionByEvictionAPI", "a drain")
+
+        drive_all(Driver(service), service, stop, watch)
+        assert store.campaign(id).state is CampaignState.COMPLETED
+        trials = store.trials(id)
+        assert [trial.last.outcome.verdict for trial in trials] == [Verdict.OK] * 6
+    folders = ledger.read_text().splitlines()
+    assert len(folders) == len(set(folders))
+    assert len(folders) >= 6
