@@ -153,6 +153,8 @@ class Launcher:
 
 
 _LAUNCHERS = (
+    # Set by the job script, where the launcher is none of those below.
+    Launcher("MESHTUNE_RANK", "MESHTUNE_LOCAL_RANK", "MESHTUNE_NODE_RANK"),
     Launcher("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     Launcher("PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),  # PBS Pro on Cray
     Launcher("PMI_RANK", "MPI_LOCALRANKID"),  # Hydra
