@@ -96,6 +96,7 @@ class FluxLaboratory(Laboratory):
 
     needs: ClassVar[str | None] = "flux"
     period_s = 0.1  # each look starts a `flux jobs`
+    limit_s = 120.0  # each job starts brokers of its own, and ends them
     place: Flux
 
     def open(self, *, nodes: int = 1, requires: str = f"host:{NODES[0]}", **options) -> FluxRunner:

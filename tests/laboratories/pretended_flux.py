@@ -2,7 +2,7 @@
 
 Only what the plug-in of examples/plugins asks is pretended, in the forms that flux-core 0.88 showed: `batch` reads the
 script's directives and gives it to a keeper, which starts it in its turn, first come first served, as task 0 of an
-instance of its own; `run` starts its tasks and ends all with the first that fails; `cancel` sends SIGTERM and SIGHUP to
+instance of its own; `run` starts its tasks, and ends all when `job raise` says so; `cancel` sends SIGTERM and SIGHUP to
 all of a job; `jobs --json` tells what became of it. Whether Flux does the same is shown by the tests under a real one.
 """
 
@@ -93,7 +93,7 @@ def keeper():
         time.sleep(0.02)
     leave(folder, "started", json.dumps(place))
     given = json.loads(read(id, "job"))["given"]
-    environment = {**os.environ, "PRETENDED_JOB": id, "PRETENDED_SIZE": str(len(place))}
+    environment = {**os.environ, "FLUX_ENCLOSING_ID": id, "PRETENDED_SIZE": str(len(place))}
     with open(option(given, "output"), "wb") as output:
         job = subprocess.Popen(["bash", os.path.join(folder, "script")], stdin=subprocess.DEVNULL, stdout=output,
                                stderr=output, cwd=option(given, "cwd"), env=environment, start_new_session=True)
@@ -162,34 +162,35 @@ def cancel():
     sys.exit(failed)
 
 def getattr_():
-    print({"jobid": os.environ["PRETENDED_JOB"], "size": os.environ["PRETENDED_SIZE"]}[words[0]])
+    print(os.environ["PRETENDED_SIZE"])
 
 def job():
+    if words[0] == "raise":
+        os.kill(int(words[-2]), signal.SIGUSR1)
+        return
     form, id = words[1].removeprefix("--to="), words[2]
     print(number_of(id) if form == "dec" else id)
 
 def run():
     on_each, nodes = int(option(words, "tasks-per-node")), int(option(words, "nodes"))
     command = words[words.index("sh"):]
-    ranks = [
-        subprocess.Popen(command, env={**os.environ, "FLUX_TASK_RANK": str(rank), "PMI_RANK": str(rank),
-                                       "FLUX_TASK_LOCAL_ID": str(rank % on_each)})
-        for rank in range(nodes * on_each)
-    ]
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: [rank.terminate() for rank in ranks])
-    while True:
-        codes = [rank.poll() for rank in ranks]
-        failed = [code for code in codes if code]
-        if failed:
-            for rank in ranks:
-                rank.terminate()
-            for rank in ranks:
-                rank.wait()
-            sys.exit(max(failed))
-        if None not in codes:
-            sys.exit(0)
-        time.sleep(0.01)
+    # A group of its own, as Flux gives it, in the session by which `cancel` finds them here.
+    ranks = []
+    for rank in range(nodes * on_each):
+        own = {"FLUX_TASK_RANK": rank, "PMI_RANK": rank, "FLUX_TASK_LOCAL_ID": rank % on_each, "FLUX_JOB_ID": os.getpid()}
+        environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
+        ranks.append(subprocess.Popen(command, process_group=0, env=environment))
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, lambda *_: end(ranks))
+    sys.exit(max(rank.wait() for rank in ranks))
+
+def end(ranks):
+    # To the group that each task is: the shell and what it started.
+    for rank in ranks:
+        try:
+            os.killpg(rank.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
 
 known_programs = {"batch": batch, "keeper": keeper, "jobs": jobs, "cancel": cancel, "getattr": getattr_, "job": job}
 (known_programs | {"run": run})[program]()

@@ -64,8 +64,8 @@ def render(spec: JobSpec, options: FluxOptions, host: SubmitHost) -> str:
         + "".join(f"#flux: {directive}\n" for directive in _directives(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"
-        # As the scheduler writes it to the submitter, but for its first letter, which is not ASCII.
-        + 'id=$(flux job id --to=f58plain "$(flux getattr jobid)")\n'
+        # As Flux tells it to the submitter: in the locale C the first letter is ASCII.
+        + "id=${FLUX_ENCLOSING_ID/#ƒ/f}\n"
         + render_body("$id", host, options.setup)
         + _MEETING
         + f"exec {_start(spec, host)}\n"
@@ -93,12 +93,12 @@ def _directives(spec: JobSpec, options: FluxOptions) -> list[str]:
     ]
 
 
-# A port of the job's own, as long as jobs do not share nodes. The script runs on the job's first node; on one node the
+# A port by the millisecond in which the job was sent (RFC 19). The script runs on the job's first node; on one node the
 # name of the host need not resolve.
 _MEETING = f"""\
 [ "$(flux getattr size)" = 1 ] && address=127.0.0.1 || address=$(hostname)
 number=$(flux job id --to=dec "$id")
-export MASTER_ADDR="$address" MASTER_PORT=$(({FIRST_PORT} + number / 1024 % {PORTS}))
+export MASTER_ADDR="$address" MASTER_PORT=$(({FIRST_PORT} + number / 16777216 % {PORTS}))
 """
 
 
@@ -107,9 +107,16 @@ def _start(spec: JobSpec, host: SubmitHost) -> str:
     wrapper = f"{shlex.quote(host.python)} {LAUNCH_WRAPPER} </dev/null"
     if spec.start is Start.JOB:
         return f"env MESHTUNE_RANK=0 {wrapper}"
-    # When a job is cancelled Flux sends SIGTERM, which the wrapper obeys, and SIGHUP right after it.
-    told = 'trap "" HUP; MESHTUNE_RANK=$FLUX_TASK_RANK MESHTUNE_LOCAL_RANK=$FLUX_TASK_LOCAL_ID exec "$@"'
     size = f"--nodes={spec.nodes} --exclusive --tasks-per-node={spec.processes_per_node}"
     # A rank may end well long before the others.
-    ends = "-o exit-on-error -o exit-timeout=none"
-    return f"flux run {size} {ends} sh -c {shlex.quote(told)} sh {wrapper}"
+    return f"flux run {size} -o exit-timeout=none sh -c {shlex.quote(_RANK)} sh {wrapper}"
+
+
+# Flux's exit-on-error looks at the first task that exits, which may have ended well: a rank that fails by itself ends
+# the others by an exception. Of a job that is cancelled all get SIGTERM, which the wrapper obeys, and SIGHUP after it.
+_RANK = (
+    'trap "" HUP; trap told=1 TERM INT; '
+    'MESHTUNE_RANK=$FLUX_TASK_RANK MESHTUNE_LOCAL_RANK=$FLUX_TASK_LOCAL_ID "$@"; code=$?; '
+    '[ $code = 0 ] || [ -n "$told" ] || flux job raise --severity=0 --type=exec "$FLUX_JOB_ID" "a rank failed"; '
+    "exit $code"
+)
