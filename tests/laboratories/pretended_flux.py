@@ -177,7 +177,7 @@ def run():
     # A group of its own, as Flux gives it, in the session by which `cancel` finds them here.
     ranks = []
     for rank in range(nodes * on_each):
-        own = {"FLUX_TASK_RANK": rank, "PMI_RANK": rank, "FLUX_TASK_LOCAL_ID": rank % on_each, "FLUX_JOB_ID": os.getpid()}
+        own = {"FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": rank % on_each, "FLUX_JOB_ID": os.getpid()}
         environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
         ranks.append(subprocess.Popen(command, process_group=0, env=environment))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
