@@ -28,6 +28,9 @@ LABORATORIES = {
 }
 # Its jobs are descriptions, not programs.
 SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", (), ())}
+# "module:class" of a runner of another package, which is tried alone (docs/how-to/add-a-scheduler.md).
+if chosen := os.environ.get("MESHTUNE_LABORATORY"):
+    LABORATORIES, SIMULATED = {chosen: (chosen, (), ())}, {}
 
 
 def _laboratory(kind: type[Laboratory], folder: Path, place: object = None) -> Iterator[Laboratory]:

@@ -129,8 +129,8 @@ def test_every_state_and_result_of_rfc_21_has_its_word():
     assert (done.started_at, done.finished_at) == (1795489719.04, 1795489725.06)
 
 
-# As flux-core 0.88 said them, but for the prolog's.
-LOST_SHELL = "lost contact with job shell on node2 (shell rank 1)"
+# As flux-core 0.88 said them, but for the lost node's and the prolog's, which have the form of its source.
+LOST_NODE = "node failure on node2 (rank 1)"
 ENDS = [
     (ended("CANCELED", 129, "cancel"), JobState.CANCELLED, "cancelled from outside", None),
     (ended("CANCELED", -128, "cancel"), JobState.CANCELLED, "cancelled from outside", None),
@@ -145,8 +145,8 @@ ENDS = [
         None,
     ),
     (
-        ended("FAILED", 1, "exec", LOST_SHELL),
-        *(JobState.LOST, f"Flux ended it: exec: {LOST_SHELL}", Cause.NODE_FAULT),
+        ended("FAILED", 1, "exec", LOST_NODE),
+        *(JobState.LOST, f"Flux ended it: exec: {LOST_NODE}", Cause.NODE_FAULT),
     ),
     (
         ended("FAILED", None, "prolog", "prolog exited 1"),
@@ -161,6 +161,7 @@ ENDS = [
 def test_what_ended_a_job_is_told_where_its_processes_left_no_word(tmp_path, job, state, reason, cause):
     status = status_of(spec_of(tmp_path), read_status(job), [], cancel_asked=False)
     assert (status.state, status.reason, status.cause) == (state, reason, cause)
+    assert status.failed_nodes == (("node2",) if LOST_NODE in reason else ())
 
 
 def test_the_notes_of_the_processes_beat_fluxs_word_on_a_job_that_nobody_ended(tmp_path):

@@ -61,6 +61,10 @@ _OF_FLUX: Mapping[str, Cause | None] = {
 }
 
 
+# src/modules/job-exec/bgexec.c
+_NODE_FAILURE = re.compile(r"node failure on (\S+) ")
+
+
 def read_status(job: Mapping[str, Any]) -> JobStatus:
     """What Flux says of a job. Keys that it left out are unknown."""
     state = str(job.get("state", ""))
@@ -112,7 +116,12 @@ def _end(job: Mapping[str, Any]) -> JobStatus:
         return JobStatus(state=result, reason=f"Flux ended it: {note or 'time limit'}", cause=Cause.TIME_LIMIT)
     if raised.get("occurred") and raised.get("severity") == 0:
         kind = str(raised.get("type", ""))
-        return JobStatus(state=JobState.LOST, reason=f"Flux ended it: {kind}: {note}", cause=_OF_FLUX.get(kind))
+        return JobStatus(
+            state=JobState.LOST,
+            reason=f"Flux ended it: {kind}: {note}",
+            cause=_OF_FLUX.get(kind),
+            failed_nodes=tuple(_NODE_FAILURE.findall(note)),
+        )
     code = job.get("returncode")
     if result is JobState.LOST or not isinstance(code, int):
         return JobStatus(state=JobState.LOST, reason="Flux does not say how it ended", cause=Cause.NODE_FAULT)
