@@ -129,8 +129,8 @@ def test_every_state_and_result_of_rfc_21_has_its_word():
     assert (done.started_at, done.finished_at) == (1795489719.04, 1795489725.06)
 
 
-# As flux-core 0.88 said them, but for the lost node's and the prolog's, which have the form of its source.
-LOST_NODE = "node failure on node2 (rank 1)"
+# As flux-core 0.88 said them, but for the prolog's, which has the form of its source.
+LOST_NODE = "node failure on node2 (shell rank 1)"
 ENDS = [
     (ended("CANCELED", 129, "cancel"), JobState.CANCELLED, "cancelled from outside", None),
     (ended("CANCELED", -128, "cancel"), JobState.CANCELLED, "cancelled from outside", None),
@@ -145,8 +145,11 @@ ENDS = [
         None,
     ),
     (
-        ended("FAILED", 1, "exec", LOST_NODE),
-        *(JobState.LOST, f"Flux ended it: exec: {LOST_NODE}", Cause.NODE_FAULT),
+        {
+            **ended("FAILED", 1),
+            "exception": {"occurred": True, "severity": 2, "type": "node-failure", "note": LOST_NODE},
+        },
+        *(JobState.LOST, f"Flux ended it: node-failure: {LOST_NODE}", Cause.NODE_FAULT),
     ),
     (
         ended("FAILED", None, "prolog", "prolog exited 1"),
@@ -172,6 +175,8 @@ def test_the_notes_of_the_processes_beat_fluxs_word_on_a_job_that_nobody_ended(t
     cancelled = status_of(spec, read_status(ended("CANCELED", 1, "cancel")), bad, cancel_asked=True)
     assert (cancelled.state, cancelled.reason) == (JobState.CANCELLED, "cancelled")
     assert status_of(spec, None, bad, cancel_asked=False).exit_code == 7
+    lost = ended("FAILED", 1, "node-failure", LOST_NODE)
+    assert status_of(spec, read_status(lost), bad, cancel_asked=False).state is JobState.LOST
     assert status_of(spec, None, [], cancel_asked=False).state is JobState.LOST
 
 

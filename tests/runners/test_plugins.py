@@ -218,5 +218,5 @@ def test_the_command_line_the_schema_and_the_doctor_know_a_packages_scheduler(tm
         "json": "the setting with its measurement, for programs",
     }
     assert found["needs_command"] == {"site": ["runner.setup"], "bad": ["runner.kind"]}
-    assert found["asked"] == ["site"]
+    assert found["asked"] == ["site", "json"]
     assert found["broken"][0].startswith(told)

@@ -49,20 +49,18 @@ RESULTS: Mapping[str, JobState] = {
     "CANCELED": JobState.CANCELLED,
     "TIMEOUT": JobState.TIMED_OUT,
 }
+# An exception, and its note (src/modules/job-exec/bgexec.c).
+_NODE, _NODE_FAILURE = "node-failure", re.compile(r"node failure on (\S+) ")
 # By which Flux says that it, not the job, ended the job: it could not be placed, started or followed.
 _OF_FLUX: Mapping[str, Cause | None] = {
     "alloc": None,
     "dependency": None,
     "exec": Cause.NODE_FAULT,
-    "node-failure": Cause.NODE_FAULT,
+    _NODE: Cause.NODE_FAULT,
     "prolog": Cause.NODE_FAULT,
     "epilog": Cause.NODE_FAULT,
     "start": Cause.NODE_FAULT,
 }
-
-
-# src/modules/job-exec/bgexec.c
-_NODE_FAILURE = re.compile(r"node failure on (\S+) ")
 
 
 def read_status(job: Mapping[str, Any]) -> JobStatus:
@@ -82,13 +80,13 @@ def read_status(job: Mapping[str, Any]) -> JobStatus:
 
 def status_of(spec: JobSpec, seen: JobStatus | None, notes: Sequence[Note], *, cancel_asked: bool) -> JobStatus:
     """The status of a job that Flux shows as `seen`, None when it has forgotten it. The notes beat Flux's word on a job
-    that neither a user nor its time limit ended."""
+    that neither a user nor its time limit ended; ranks that died of a node that Flux lost do not."""
     end = noted_end(notes, spec)
     if seen is None:
         return forgotten_status(end, notes, "Flux", cancel_asked=cancel_asked)
     if not seen.state.final:
         return seen
-    by_itself = seen.state in (JobState.FAILED, JobState.LOST, JobState.SUCCEEDED)
+    by_itself = seen.state in (JobState.FAILED, JobState.LOST, JobState.SUCCEEDED) and not seen.failed_nodes
     if end is not None and (by_itself or end.state is JobState.SUCCEEDED):
         return noted_status(end, notes, seen.nodes)
     if seen.state is JobState.CANCELLED and not cancel_asked:
@@ -114,8 +112,9 @@ def _end(job: Mapping[str, Any]) -> JobStatus:
         return JobStatus(state=result, reason="cancelled")
     if result is JobState.TIMED_OUT:
         return JobStatus(state=result, reason=f"Flux ended it: {note or 'time limit'}", cause=Cause.TIME_LIMIT)
-    if raised.get("occurred") and raised.get("severity") == 0:
-        kind = str(raised.get("type", ""))
+    kind = str(raised.get("type", ""))
+    # That of a node is not fatal (severity 2) as long as the job's first one lives.
+    if raised.get("occurred") and (raised.get("severity") == 0 or kind == _NODE):
         return JobStatus(
             state=JobState.LOST,
             reason=f"Flux ended it: {kind}: {note}",
