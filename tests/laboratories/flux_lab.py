@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from jobs import Laboratory, wait_for
+from jobs import Laboratory, processes_where, wait_for
 from pretended_flux import write_programs
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugins" / "meshtune-flux"
@@ -61,10 +62,14 @@ def started(folder: Path) -> Iterator[Flux]:
     (folder / "conf.toml").write_text(f'[resource]\nnoverify = true\npath = "{folder}/R"\n')
     run = folder / "run"
     run.mkdir()
+    # Its first program: a signal to `flux start` would leave the brokers behind, and the end of this one ends all.
+    there_is_work = folder / "open"
+    there_is_work.touch()
+    program = ["sh", "-c", 'while [ -e "$0" ]; do sleep 0.2; done', str(there_is_work)]
     words = [f"--test-hosts={','.join(NODES)}", f"--test-rundir={run}", f"--config-path={folder}/conf.toml"]
     with (folder / "log").open("wb") as log:
         broker = subprocess.Popen(
-            [flux, "start", f"--test-size={len(NODES)}", *words, "sleep", "3600"],
+            [flux, "start", f"--test-size={len(NODES)}", *words, *program],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -76,12 +81,12 @@ def started(folder: Path) -> Iterator[Flux]:
         wait_for(lambda: (run / "local-0").exists() and _ready(there), 60.0)
         yield there
     finally:
-        broker.terminate()
+        there_is_work.unlink()
         try:
             broker.wait(30)
         finally:
-            if broker.poll() is None:
-                os.killpg(broker.pid, 9)
+            for pid in processes_where(lambda at: str(run).encode() in (at / "cmdline").read_bytes()):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _ready(flux: Flux) -> bool:
