@@ -19,7 +19,7 @@ from meshtune.api import static_files
 from meshtune.api.dependencies import READERS
 from meshtune.api.errors import PROBLEM_JSON, ProblemDetails
 from meshtune.api.middleware.idempotency import PARAMETER
-from meshtune.runners.registry import RUNNERS, WORKLOADS
+from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.bounds import MAX_VALUE, Bounds
 from meshtune.search_spaces.checks import MAX_WHOLE, NAME
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -149,7 +149,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "baseline": _inline(Plan),
         "objective": _inline(Objective),
         "search": _backend(sorted(SEARCHES)),
-        "runner": _backend(sorted(RUNNERS)),
+        "runner": _backend(sorted(runners())),
         "budget": _inline(Budget),
         "trial": _inline(TrialLimits),
         "stop": _inline(StopRule),

@@ -1,21 +1,32 @@
 """Finds runners and workloads by name, and imports them on first use: a missing library, which comes with an extra of
-the package, breaks only its own."""
+the package, breaks only its own. Schedulers of other packages are found by the entry points of `meshtune.runners`."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from meshtune.runners.base import Runner
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
+
+_log = logging.getLogger(__name__)
+
+# Of entry points "NAME = module:attribute", whose attribute is a Scheduler.
+GROUP = "meshtune.runners"
+# Names become parts of paths and addresses.
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 # extra -> its modules by the names of their libraries. A runner or workload of that name needs it: a runner where it is
 # created, a workload where its jobs run.
@@ -54,11 +65,25 @@ class Scheduler:
     send: str = ""
     # The options by which two schedulers of the kind are told apart, and their values where a spec leaves them out.
     told_apart: Mapping[str, str] = field(default_factory=dict)
+    # What `meshtune doctor` asks it, which changes nothing, and the variable that its jobs have; empty: not asked.
+    question: tuple[str, ...] = ()
+    allocation: str = ""
+    # Of another package's: the options that run no program and name no file, which need no scope `command`; None: the
+    # scheduler itself needs it.
+    harmless: frozenset[str] | None = None
+    # The name and version of the package it is from, and why it cannot be used; empty: meshtune itself, and it can.
+    package: str = ""
+    trouble: str = ""
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
     "local": Scheduler(runner="meshtune.runners.local.runner:create"),
-    "ray": Scheduler(runner="meshtune.runners.ray.runner:create", told_apart={"address": "", "namespace": "meshtune"}),
+    "ray": Scheduler(
+        runner="meshtune.runners.ray.runner:create",
+        told_apart={"address": "auto", "namespace": "meshtune"},
+        question=("ray", "status"),
+        allocation="RAY_JOB_ID",
+    ),
     "slurm": Scheduler(
         runner="meshtune.runners.slurm.runner:create",
         script="meshtune.runners.slurm.script:render_script",
@@ -66,6 +91,8 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         script_file="job.sbatch",
         send="sbatch",
         told_apart={"mode": "job", "cluster": ""},
+        question=("sinfo", "--noheader", "--format=%P %D %T"),
+        allocation="SLURM_JOB_ID",
     ),
     "pbs": Scheduler(
         runner="meshtune.runners.pbs.runner:create",
@@ -73,6 +100,8 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         words="a job script for qsub that measures the setting again",
         script_file="job.pbs",
         send="qsub",
+        question=("pbsnodes", "-l"),
+        allocation="PBS_JOBID",
     ),
     "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
     "kubernetes": Scheduler(
@@ -92,6 +121,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         send="kubectl create -f",
     ),
 }
+# The built-in ones; `runners` has those of other packages too.
 RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
@@ -118,7 +148,50 @@ SIMULATED = "simulated"
 
 
 class UnknownBackend(ValueError):
-    """No runner or workload of that name is registered."""
+    """No runner or workload of that name is registered, or the package that registers it is broken."""
+
+
+@cache
+def schedulers() -> Mapping[str, Scheduler]:
+    """The built-in schedulers, and those of installed packages; of a broken package, one with its trouble. A name that
+    is taken stays with its owner, and a warning tells."""
+    found = dict(SCHEDULERS)
+    for point in sorted(entry_points(group=GROUP), key=_package):
+        name, package = point.name, _package(point)
+        if not _NAME.fullmatch(name):
+            _log.warning("the scheduler %r of %s is not used: a name is as %s", name, package, _NAME.pattern)
+        elif name in found:
+            owner = found[name].package or "meshtune itself"
+            _log.warning("the scheduler %s of %s is not used: it is the name of one of %s", name, package, owner)
+        else:
+            found[name] = _outside(point, package)
+            if found[name].trouble:
+                _log.warning("%s", found[name].trouble)
+    return found
+
+
+def runners() -> Mapping[str, str]:
+    """The runners that a spec may name, as RUNNERS; empty where the package that it is from is broken."""
+    outside = {name: place.runner for name, place in schedulers().items() if place.runner or place.trouble}
+    return {**outside, **RUNNERS}
+
+
+def _outside(point: EntryPoint, package: str) -> Scheduler:
+    try:
+        found = point.load()
+        if not isinstance(found, Scheduler):
+            raise TypeError(f"{point.value} is a {type(found).__name__}, not a Scheduler")
+    except Exception as error:  # another's code, which must break nothing but its own name
+        return Scheduler(package=package, trouble=_trouble(point.name, package, error))
+    return replace(found, package=package, trouble="")
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.module
+
+
+def _trouble(name: str, package: str, error: Exception) -> str:
+    return f"the scheduler {name} of {package} cannot be loaded: {type(error).__name__}: {error}"
 
 
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
@@ -128,13 +201,13 @@ def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[
         raise InvalidValue([Problem("", told)])
     if kind in EXTRAS:
         require_extra(kind, f"the runner {kind}")
-    runner: Runner = _load("runner", RUNNERS, kind)(root, cluster, options)
+    runner: Runner = load_part(kind, "runner")(root, cluster, options)
     return runner
 
 
 def scheduler_name(kind: str, options: Mapping[str, Any]) -> str:
     """How a scheduler is called, the same for all runners that ask the same one: its kind, and what tells it apart."""
-    known = SCHEDULERS.get(kind, Scheduler()).told_apart.items()
+    known = schedulers().get(kind, Scheduler()).told_apart.items()
     differs = [f"{name}={value}" for name, usual in known if (value := options.get(name) or usual) != usual]
     return " ".join((kind, *differs))
 
@@ -169,6 +242,23 @@ def load(dotted: str) -> Any:
     """What "module:name" names, imported on first use."""
     module, _, name = dotted.partition(":")
     return getattr(import_module(module), name)
+
+
+def load_part(name: str, part: Literal["runner", "script"]) -> Any:
+    """The function that makes a scheduler's runner or its script. Raises UnknownBackend."""
+    scheduler = schedulers().get(name, Scheduler())
+    if scheduler.trouble:
+        raise UnknownBackend(scheduler.trouble)
+    if part == "runner":
+        known = runners()
+    else:
+        known = {name: place.script for name, place in schedulers().items() if place.script}
+    try:
+        return _load(part, known, name)
+    except Exception as error:
+        if not scheduler.package:
+            raise
+        raise UnknownBackend(_trouble(name, scheduler.package, error)) from error
 
 
 def _load(seam: str, known: Mapping[str, str], kind: str) -> Any:

@@ -18,7 +18,7 @@ from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.registry import RUNNERS, WORKLOADS
+from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -233,7 +233,7 @@ def get_registry() -> RegistryView:
     """What a spec may name, and the words that answers are made of."""
     return RegistryView(
         workloads=sorted(WORKLOADS),
-        runners=sorted(RUNNERS),
+        runners=sorted(runners()),
         searches=sorted(SEARCHES),
         objectives=[view_of(ObjectiveEntry, one, name=one) for one in Objective],
         export_formats=[FormatEntry(name=name, words=format.words) for name, format in FORMATS.items()],
@@ -274,7 +274,9 @@ def list_runners(service: ServiceHandle, driver: DriverHandle, caller: CallerHan
             poll_errors=health.poll_errors,
         )
 
-    return RunnersView(runners=[view(kind, seen.get(kind, RunnerHealth())) for kind in sorted({*RUNNERS, *campaigns})])
+    return RunnersView(
+        runners=[view(kind, seen.get(kind, RunnerHealth())) for kind in sorted({*runners(), *campaigns})]
+    )
 
 
 def _preset(what: str, name: str, presets: Mapping[str, Mapping[str, Any]], kind: type[T]) -> tuple[str, T]:

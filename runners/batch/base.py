@@ -119,7 +119,7 @@ class BatchRunner(ABC, Generic[Options]):
     log_file: ClassVar[str]
     # Parts of a complaint by which the scheduler refuses a request, as it is set up now.
     refusals: ClassVar[Sequence[str]]
-    # The command that ends jobs, and parts of its complaint about one that has ended.
+    # The words of the command that ends jobs, and parts of its complaint about one that has ended.
     cancel_command: ClassVar[str]
     over: ClassVar[Sequence[str]]
     # Parts of a complaint that leave open whether the request was taken.
@@ -221,7 +221,7 @@ class BatchRunner(ABC, Generic[Options]):
             self._records.save(replace(record, cancel_asked=True))
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
-        answer = self._call(self.cancel_command, *dict.fromkeys((id, record.number)))
+        answer = self._call(*self.cancel_command.split(), *dict.fromkeys((id, record.number)))
         if answer.code != 0 and not answer.says(self.over):
             raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
 

@@ -153,7 +153,8 @@ class Launcher:
 
 
 _LAUNCHERS = (
-    Launcher("MESHTUNE_RANK", "MESHTUNE_LOCAL_RANK"),  # runners/kubernetes/pod.py
+    # Set by the job script, where the launcher is none of those below, and by runners/kubernetes/pod.py.
+    Launcher("MESHTUNE_RANK", "MESHTUNE_LOCAL_RANK", "MESHTUNE_NODE_RANK"),
     Launcher("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     Launcher("PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),  # PBS Pro on Cray
     Launcher("PMI_RANK", "MPI_LOCALRANKID"),  # Hydra

@@ -144,7 +144,8 @@ class SchedulerFact:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """torch: None where it is not installed, or where asking it failed. visible: the variables that hide devices, by
-    name. unread: what was there and did not answer, with the reason."""
+    name. unread: what was there and did not answer, with the reason. broken_schedulers: why those of other packages
+    cannot be used."""
 
     host: Host
     accelerators: tuple[Accelerator, ...] = ()
@@ -152,5 +153,6 @@ class Machine:
     links: tuple[DeviceLink, ...] = ()
     torch: TorchBuild | None = None
     schedulers: tuple[SchedulerFact, ...] = ()
+    broken_schedulers: tuple[str, ...] = ()
     visible: dict[str, str]
     unread: tuple[str, ...] = ()

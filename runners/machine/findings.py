@@ -256,6 +256,10 @@ def _silent_scheduler(machine: Machine) -> Iterator[str]:
             yield f"{scheduler.name} does not answer: {_short(scheduler.told)}"
 
 
+def _broken_scheduler(machine: Machine) -> Iterator[str]:
+    yield from map(_short, machine.broken_schedulers)
+
+
 def _no_scheduler(machine: Machine) -> Iterator[str]:
     if not machine.schedulers:
         yield "no scheduler's command (sinfo, pbsnodes, ray) is on the PATH"
@@ -378,6 +382,7 @@ RULES: tuple[Rule, ...] = (
         _silent_scheduler,
         "check its configuration here: campaigns with this runner wait until it answers",
     ),
+    Rule("scheduler-broken", _W, _broken_scheduler, "update or remove the package: only its own runner cannot be used"),
     Rule("unread", _W, _unread, "run the command by hand; a tool that hangs often means a failed device"),
     Rule("devices-hidden", _N, _hidden, "jobs inherit it: unset it to use all devices"),
     Rule("scheduler-none", _N, _no_scheduler, "use the runner `local`, or run this where jobs are submitted"),

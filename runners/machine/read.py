@@ -8,7 +8,7 @@ from pathlib import Path
 from meshtune.runners.base import RunnerError
 from meshtune.runners.machine.facts import Machine
 from meshtune.runners.machine.host import read_host
-from meshtune.runners.machine.schedulers import read_schedulers
+from meshtune.runners.machine.schedulers import broken_schedulers, read_schedulers
 from meshtune.runners.machine.vendor_tools import read_accelerators
 from meshtune.runners.registry import MissingExtra
 from meshtune.runners.trainer_client import torch_build
@@ -37,6 +37,7 @@ def read_machine(folder: Path, environment: Mapping[str, str]) -> Machine:
         links=links,
         torch=build,
         schedulers=read_schedulers(environment),
+        broken_schedulers=broken_schedulers(),
         visible={name: environment[name] for name in VISIBILITY if name in environment},
         unread=unread,
     )

@@ -4,56 +4,52 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.machine.facts import SchedulerFact
 from meshtune.runners.processes.command import call
+from meshtune.runners.registry import schedulers
 
 ANSWER_LIMIT_S = 15.0
 # Written by `ray start`: the address of the cluster that this machine belongs to.
 RAY_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    # The command, which asks the scheduler's server and changes nothing.
-    command: tuple[str, ...]
-    # The variable that a job of it has.
-    allocation: str
-
-
-_QUESTIONS: Mapping[str, _Question] = {
-    "slurm": _Question(("sinfo", "--noheader", "--format=%P %D %T"), "SLURM_JOB_ID"),
-    "pbs": _Question(("pbsnodes", "-l"), "PBS_JOBID"),
-    "ray": _Question(("ray", "status"), "RAY_JOB_ID"),
-}
+def broken_schedulers() -> tuple[str, ...]:
+    """Why schedulers of other packages cannot be used."""
+    return tuple(scheduler.trouble for scheduler in schedulers().values() if scheduler.trouble)
 
 
 def read_schedulers(environment: Mapping[str, str]) -> tuple[SchedulerFact, ...]:
     found = []
-    for name, question in _QUESTIONS.items():
+    for name, scheduler in schedulers().items():
+        if not scheduler.question:
+            continue
         # Ray's command is installed beside the interpreter, which need not be on the PATH.
         places = f"{environment.get('PATH', '')}:{Path(sys.executable).parent}"
-        program = shutil.which(question.command[0], path=places)
-        allocation = environment.get(question.allocation, "")
+        program = shutil.which(scheduler.question[0], path=places)
+        allocation = environment.get(scheduler.allocation, "")
         if program is None and not allocation:
             continue
-        answers, told = (None, "its command is not here") if program is None else _ask(name, program, environment)
+        answers, told = (
+            (None, "its command is not here")
+            if program is None
+            else _ask(name, program, scheduler.question, environment)
+        )
         found.append(
-            SchedulerFact(name=name, command=question.command[0], answers=answers, told=told, allocation=allocation)
+            SchedulerFact(name=name, command=scheduler.question[0], answers=answers, told=told, allocation=allocation)
         )
     return tuple(found)
 
 
-def _ask(name: str, program: str, environment: Mapping[str, str]) -> tuple[bool | None, str]:
+def _ask(name: str, program: str, question: Sequence[str], environment: Mapping[str, str]) -> tuple[bool | None, str]:
     # Asking starts an interpreter with all of Ray, and no cluster is the usual case.
     if name == "ray" and "RAY_ADDRESS" not in environment and not RAY_CLUSTER.exists():
         return None, "no cluster runs on this machine, and RAY_ADDRESS names none"
     try:
-        answer = call([program, *_QUESTIONS[name].command[1:]], time_limit_s=ANSWER_LIMIT_S)
+        answer = call([program, *question[1:]], time_limit_s=ANSWER_LIMIT_S)
     except RunnerUnavailable as error:
         return False, str(error)
     if answer.code:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.registry import RUNNERS
+from meshtune.runners.registry import runners
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_yaml
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, StrEnum, did_you_mean
 from meshtune.search_spaces.presets import cluster_presets
@@ -70,8 +70,8 @@ class Site:
     def __post_init__(self) -> None:
         checks = Checks()
         kind = self.runner.get("kind")
-        known = ", ".join(sorted(RUNNERS))
-        checks.require(kind in RUNNERS, "runner.kind", f"must be one of {known}, not {kind!r}")
+        known = ", ".join(sorted(runners()))
+        checks.require(kind in runners(), "runner.kind", f"must be one of {known}, not {kind!r}")
         presets = cluster_presets()
         if self.cluster:
             hint = did_you_mean(self.cluster, presets)

@@ -4,7 +4,8 @@ Another runner joins the contract suite (test_contract.py and test_life_cycle.py
 
 1. a module in this folder with a subclass of `Laboratory` that says how to `open` its runner and how to `close`, and,
    where it is not so, what `slots`, `limit_s`, `wide` and the fixture it `needs` are;
-2. a line in LABORATORIES of tests/runners/conftest.py, with the marks that its tests carry.
+2. a line in LABORATORIES of tests/runners/conftest.py, with the marks that its tests carry; of a runner of another
+   package, the variable MESHTUNE_LABORATORY instead (docs/how-to/add-a-scheduler.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What every runner of programs promises, tried with shell scripts; what holds for any job is in test_life_cycle.py.
 
-A new runner joins LABORATORIES in conftest.py and passes both.
+A new runner joins LABORATORIES in conftest.py and passes both; MESHTUNE_LABORATORY names one of another package.
 """
 
 from __future__ import annotations

@@ -161,7 +161,9 @@ def test_a_node_with_more_processes_than_devices_ends_the_job_with_a_word_in_its
 
 
 def test_without_a_launcher_the_rank_says_what_is_missing():
-    with pytest.raises(LookupError, match=r"^none of .*SLURM_PROCID, .* is set: start this with srun or mpiexec$"):
+    with pytest.raises(
+        LookupError, match=r"^none of MESHTUNE_RANK, SLURM_PROCID, .* is set: start this with srun or mpiexec$"
+    ):
         rank_of({"RANK": "1"}, 1)
 
 

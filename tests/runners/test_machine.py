@@ -334,6 +334,11 @@ BROKEN: dict[str, tuple[Machine, Level, str]] = {
     ),
     "name-unresolved": (host(name_resolves=False), Level.WARNING, "name node1 does not resolve"),
     "scheduler-silent": (replace(HEALTHY, schedulers=(SILENT,)), Level.WARNING, "slurm does not answer: Unable to"),
+    "scheduler-broken": (
+        replace(HEALTHY, broken_schedulers=("the scheduler lsf of meshtune-lsf 1.0 cannot be loaded: ImportError: x",)),
+        Level.WARNING,
+        "the scheduler lsf of meshtune-lsf 1.0 cannot be loaded",
+    ),
     "unread": (replace(HEALTHY, unread=("nvidia-smi did not answer within 15 s",)), Level.WARNING, "did not answer"),
     "devices-hidden": (
         replace(HEALTHY, visible={"CUDA_VISIBLE_DEVICES": "0"}),

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from meshtune.runners.registry import RUNNERS
+from meshtune.runners.registry import runners
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.campaign import DATABASE, Home
 
@@ -83,5 +83,5 @@ def _beyond(path: Path, mode: int) -> int:
 
 def _ours(home: Home, entry: Path) -> bool:
     folders = (home.campaign("id").parent, home.export("id").parent, home.holder("id").parent, home.bin)
-    named = (*folders, home.limits, home.report_key, home.service, *map(home.runner, RUNNERS))
+    named = (*folders, home.limits, home.report_key, home.service, *map(home.runner, runners()))
     return entry in named or entry.name.startswith((DATABASE, "."))

@@ -17,7 +17,16 @@ from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.runners.dialects.base import Files
 from meshtune.runners.documents import plain
-from meshtune.runners.registry import PROGRAMS, SCHEDULERS, SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load
+from meshtune.runners.registry import (
+    PROGRAMS,
+    SIMULATED,
+    WORKLOADS,
+    Scheduler,
+    UnknownBackend,
+    load,
+    load_part,
+    schedulers,
+)
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
@@ -135,7 +144,7 @@ def _scheduler(name: str, scheduler: Scheduler) -> Format:
 
     def render(export: Export) -> Files:
         gang = {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
-        return {**export.job.files, **gang, script: load(scheduler.script)(export.job, export.runner_options(name))}
+        return {**export.job.files, **gang, script: load_part(name, "script")(export.job, export.runner_options(name))}
 
     return Format(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
 
@@ -218,10 +227,13 @@ _FORMATS = (
         _accelerate_line,
         program="Accelerate",
     ),
-    *(_scheduler(name, scheduler) for name, scheduler in SCHEDULERS.items() if scheduler.script),
 )
-# By name. A runner that takes a script has the name of its format.
-FORMATS: Mapping[str, Format] = {format.name: format for format in _FORMATS}
+_SCRIPTS = {name: _scheduler(name, scheduler) for name, scheduler in schedulers().items() if scheduler.script}
+# By name. A runner that takes a script has the name of its format; another package's takes none of those above.
+FORMATS: Mapping[str, Format] = {
+    **(own := {format.name: format for format in _FORMATS}),
+    **{name: format for name, format in _SCRIPTS.items() if name not in own},
+}
 
 
 def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None) -> Export:

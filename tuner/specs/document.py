@@ -14,6 +14,7 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any
 
+from meshtune.runners.registry import schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -177,7 +178,9 @@ def commands_named(document: object) -> list[Problem]:
         for key in document
         if key in known and key not in PLAIN and key not in HARMLESS
     ]
-    for section, kinds in HARMLESS.items():
+    outside = {name: place.harmless for name, place in schedulers().items() if place.harmless is not None}
+    for section, own in HARMLESS.items():
+        kinds = {**outside, **own} if section == "runner" else own
         found += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]
     return found
 

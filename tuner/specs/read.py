@@ -16,7 +16,6 @@ from meshtune.runners.dialects.transformers.config_json import read_config
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.runners.registry import (
-    RUNNERS,
     WORKLOADS,
     MissingExtra,
     UnknownBackend,
@@ -25,6 +24,7 @@ from meshtune.runners.registry import (
     create_runner,
     create_workload,
     require_library,
+    runners,
 )
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
@@ -170,7 +170,7 @@ class _Reading:
         self.section("stop", StopRule, self.document.get("stop", {}))
         self._backend("workload", "torch", WORKLOADS)
         self._backend("search", DEFAULT_SEARCH, SEARCHES)
-        self._backend("runner", "local", RUNNERS)
+        self._backend("runner", "local", runners())
         self.values["baseline"] = None
         if "baseline" in self.document:
             self.section("baseline", Plan, self.document["baseline"])

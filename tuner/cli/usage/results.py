@@ -20,7 +20,7 @@ def export(
     campaign: CampaignId,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
     trial: Annotated[str, typer.Option(help="`recommended`, `best`, `worst` or a trial's number.")] = "recommended",
-    format: Annotated[str, typer.Option(help=f"{FORMATS}; default: json and job.")] = "",
+    format: Annotated[str, typer.Option(help=f"{FORMATS}, or a package's scheduler; default: json and job.")] = "",
     option: Annotated[
         list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
     ] = None,
