@@ -141,6 +141,8 @@ class Gang:
 
     def step(self, now: float) -> None:
         """Note who has ended, and kill what must end."""
+        if self.recorder is not None and os.waitpid(self.recorder, os.WNOHANG)[0]:
+            self.recorder = None
         for pid in list(self.alive):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue

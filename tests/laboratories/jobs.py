@@ -80,6 +80,8 @@ class Laboratory:
     """
 
     slots = 4
+    # Whether a job that is larger than the place waits for the place to grow.
+    grows = False
     limit_s = LIMIT_S
     period_s = 0.01
     needs: ClassVar[str | None] = None

@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.service.loop import Driver, drive_all
+from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

@@ -10,6 +10,7 @@ import pytest
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.batch.base import Records
 from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, REQUEUED_FILE, SubmitHost, render_body
+from meshtune.runners.slurm.script import SlurmOptions
 
 
 @pytest.fixture
@@ -30,8 +31,8 @@ def test_what_cannot_be_read_was_perhaps_sent(content, records, tmp_path):
 
 
 def test_of_two_copies_of_a_script_one_runs(tmp_path):
-    setup = ["echo $NUMBER >> ran", "sleep 0.2"]
-    script = render_body("$NUMBER", SubmitHost(python="", environment={}), "script.sh", setup)
+    options = SlurmOptions(setup=("echo $NUMBER >> ran", "sleep 0.2"))
+    script = render_body("$NUMBER", SubmitHost(python="", environment={}), "script.sh", options)
     copies = [
         subprocess.Popen(["bash", "-c", script], cwd=tmp_path, env={**os.environ, "NUMBER": str(number)})
         for number in (17, 18, 19)

@@ -256,7 +256,7 @@ def test_a_script_that_launches_by_itself_is_started_without_the_prefix(schedule
 def test_a_step_of_an_allocation_takes_the_template_too():
     template = {name: value for name, value in SLURM_TEMPLATE.items() if not name.startswith("container_")}
     allocation = Allocation(id="7", nodes=2, devices_per_node=4, cpus_per_node=32)
-    step = render_step(spec(), slurm.SlurmOptions(**template), allocation)
+    step = render_step(spec(), slurm.SlurmOptions(**template), allocation, "allocation=7 cpus_on_node=16\n")
     subprocess.run(["bash", "-n"], input=step, text=True, check=True)
     assert "--mpi=pmix --cpu-bind=map_cpu:49,57,17,25 --gpu-bind=closest --no-container-mount-home" in step
     assert "-m meshtune.runners.batch.launch_wrapper apptainer exec --nv $SIF\n" in step

@@ -103,7 +103,9 @@ def start(folder: Path, *arguments: str | Path, **env: str) -> subprocess.Popen[
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder), "CUDA_VISIBLE_DEVICES": "", **env},
+        # torch makes a folder for its caches as soon as it is imported; else it would be in TMPDIR.
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor", "TMPDIR": str(folder)}
+        | {"CUDA_VISIBLE_DEVICES": "", **env},
     )
 
 

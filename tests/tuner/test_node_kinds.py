@@ -13,7 +13,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.decide import Finish, Observation, decide, excluded_nodes, nodes_to_avoid
+from meshtune.tuner.campaign.decide import Finish, Observation, decide, nodes_to_avoid
 from meshtune.tuner.campaign.node_kinds import comparable, reference_of
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.cli.render.display import best_notes
@@ -146,7 +146,6 @@ def test_nodes_of_other_kinds_are_avoided_by_all_and_are_no_faulty_ones(trials, 
     kept = replace(kept, attempts=(replace(kept.last, nodes=("n2",)),))
     fresh = make.trial(3)
     assert nodes_to_avoid([trials()[0], kept, moved, fresh], fresh, {}) == ("n2", "n3")
-    assert excluded_nodes([moved], {}) == set()
     # Nor do second runs avoid the nodes of the first then, of which too few might be left.
     again = make.trial(4, origin=Origin.CONFIRMATION, plan=moved.plan)
     assert nodes_to_avoid([trials()[0], kept, moved, again], again, {}) == ("n2", "n3")

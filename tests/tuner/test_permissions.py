@@ -132,7 +132,7 @@ PLAIN_FIELDS = {
         *("start_limit_s", "stall_s"),
     },
     Budget: {"trials", "wall_time_s", "device_hours"},
-    TrialLimits: {"time_limit_s", "attempts", "racing"},
+    TrialLimits: {"time_limit_s", "attempts", "racing", "queue_limit_s"},
     StopRule: {"tolerance", "chance"},
 }
 

@@ -114,6 +114,9 @@ def test_a_trial_that_slurm_put_on_another_kind_of_nodes_is_run_again_on_the_bas
         (holds / "0000-a1").unlink()
         wait_for(lambda: runs("0001-a1"), "the trial does not run")
         free(lab, "n[0-1]")
+        # Till they have answered again they are silent, and so none that another job could have.
+        states = ("sinfo", "-h", "-N", "-p", "main", "-n", "n[0-1]", "-o", "%T")
+        wait_for(lambda: lab.run(*states).split() == ["idle", "idle"], "the baseline's nodes do not answer")
         (holds / "0001-a1").unlink()
         assert service.wait(120) == 0, said.read_text()
     finally:

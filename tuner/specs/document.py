@@ -53,6 +53,7 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
             {
                 *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
                 *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
+                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s"),
             }
         ),
         # The others are images, files of nodes, accounts, and whatever a pod may be.
