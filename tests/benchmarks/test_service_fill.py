@@ -59,7 +59,7 @@ def _reads(document: Any) -> Iterator[str]:
                     yield path.removeprefix(prefix).format(format=format, number=number, attempt=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_copy_answers_all_reads_as_its_source_does_but_for_ids(store: Store, tmp_path: Path) -> None:
     fill(store, 2, TRIALS)
     with store._database.writing() as connection:

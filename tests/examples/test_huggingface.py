@@ -115,6 +115,7 @@ def same_losses(trials: list[Trial], tolerance: float = 2e-3) -> None:
         assert found == pytest.approx(losses[0], rel=tolerance)
 
 
+@pytest.mark.long  # by default DeepSpeed itself runs in test_examples.py
 def test_the_trainer_under_torchrun_is_tuned_from_its_start_command(tmp_path):
     trials = campaign(tmp_path, f"torchrun --nproc-per-node 2 {ARGUMENTS}", {}, {"micro_batch_size": [2, 8]}, 2)
     assert [trial.plan.micro_batch_size for trial in trials] == [2, 8]

@@ -224,7 +224,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
 @pytest.mark.parametrize(
     ("whose", "jump_s"),
     [
-        ("service", 300.0),
+        pytest.param("service", 300.0, marks=pytest.mark.long),
         ("service", -HOUR_S),
         ("runner", HOUR_S),
         pytest.param("service", HOUR_S, marks=pytest.mark.long),

@@ -305,7 +305,7 @@ def test_mistakes_are_told_before_anything_is_started(simulated):
 TINY = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_built_in_trainer_found_is_confirmed_with_a_script_of_ones_own(tmp_path):
     example = yaml.safe_load((ROOT / "examples/bring-your-own/campaign.yaml").read_text(encoding="utf-8"))
     spec = {
