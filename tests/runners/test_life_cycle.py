@@ -33,8 +33,8 @@ def test_a_running_job_says_so_and_can_be_cancelled(life):
 
 def test_queued_jobs_can_be_cancelled_wherever_they_stand(life):
     first = life.long("first", processes=life.slots)
-    second, third, fourth = (life.short(name, processes=3) for name in ("second", "third", "fourth"))
     life.wait(first, JobState.RUNNING)
+    second, third, fourth = (life.short(name, processes=3) for name in ("second", "third", "fourth"))
     life.runner.cancel(third)
     assert life.wait(third).state is JobState.CANCELLED
     assert life.status(third).started_at is None
