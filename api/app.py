@@ -49,8 +49,8 @@ from meshtune.api.stream_hub import StreamHub
 from meshtune.api.worker_pool import WorkerPool
 from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.service.loop import Driver
-from meshtune.tuner.service.rounds import drive_all
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import TroubleLog, log_events
 from meshtune.tuner.store import Store

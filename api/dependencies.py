@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect
 from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
 from meshtune.runners.untrusted_text import JSON_LIMITS, SLOW_LIMITS, UnreadableText, read_json, read_yaml
 from meshtune.tuner.access.tokens import UNLIMITED, Ownership, Quotas, Rights, Scope
-from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import CommandNotAllowed, commands_named
 from meshtune.tuner.store import NotFound

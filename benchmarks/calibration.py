@@ -32,7 +32,7 @@ from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.service.calibrations import known_calibration
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.calibrating import calibration_setup
 from meshtune.tuner.specs.document import parse_yaml

@@ -85,7 +85,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         allocation="RAY_JOB_ID",
     ),
     "slurm": Scheduler(
-        runner="meshtune.runners.slurm.runner:create",
+        runner="meshtune.runners.slurm.modes:create",
         script="meshtune.runners.slurm.script:render_script",
         words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",

@@ -54,7 +54,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.service.calibrations import known_basis
-from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import parse_spec

@@ -30,7 +30,7 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.service.loop import RUNNER_TROUBLE
+from meshtune.tuner.service.driving.loop import RUNNER_TROUBLE
 from meshtune.tuner.service.telemetry import RunnerHealth
 from meshtune.tuner.store import NotFound
 

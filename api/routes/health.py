@@ -40,7 +40,7 @@ from meshtune.api.stream_hub import StreamHub
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.loop import ALL, Driver
+from meshtune.tuner.service.driving.loop import ALL, Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.usage import Figures

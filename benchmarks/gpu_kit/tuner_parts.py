@@ -23,7 +23,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.commands.cluster import cluster_section
 from meshtune.tuner.prediction.predict import Prediction, foresee, training_of
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

@@ -1,15 +1,14 @@
-"""The runner of a batch scheduler: jobs are recorded before they are sent (root/jobs/NAME.json), and found again by
-their names."""
+"""The runner of a batch scheduler, over records of its jobs: what is the same for all that are asked by commands."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
@@ -22,95 +21,18 @@ from meshtune.runners.base import (
     RunnerUnavailable,
     SubmitFailed,
 )
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
-from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, read_setup_failure, submit_host
+from meshtune.runners.batch.records import Record, RecordingRunner
+from meshtune.runners.batch.script import BatchOptions, SubmitHost, read_setup_failure, submit_host
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.job_files import UnfitFile, read_document
-from meshtune.runners.json_files import read_json_file, write_whole
-from meshtune.runners.local.spool import is_fit, require_fit
+from meshtune.runners.json_files import write_whole
+from meshtune.runners.local.spool import require_fit
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.processes.command import Answer, call
-
-_MAX_CLAIM_BYTES = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One job."""
-
-    name: str
-    directory: Path
-    sent_at: float
-    # The scheduler's number of it; None while it is not known whether it was sent.
-    id: str | None = None
-    # Once we asked for the job's end.
-    cancel_asked: bool = False
-    # Its final status: schedulers forget.
-    final: JobStatus | None = None
-
-    @property
-    def claimed_by(self) -> str | None:
-        """The scheduler's number of the copy that ran."""
-        with suppress(OSError, UnfitFile):
-            return read_document(self.directory / CLAIM_FILE, _MAX_CLAIM_BYTES).strip() or None
-        return None
-
-    @property
-    def number(self) -> str:
-        """What to ask the scheduler for: the copy that ran, else the one that was sent."""
-        return self.claimed_by or self.id or ""
-
-    def job(self) -> JobSpec:
-        """The job as it was sent; where its folder is gone, as much as the record tells."""
-        try:
-            return read_gang(self.directory)
-        except (OSError, ValueError):
-            return JobSpec(name=self.name, command=(), directory=self.directory, time_limit_s=0.0)
-
-
-class Records:
-    """The records under one root, which one process writes at a time."""
-
-    def __init__(self, root: Path) -> None:
-        self._jobs = root / "jobs"
-        self._names: dict[str, str] = {}
-
-    def save(self, record: Record) -> None:
-        """Raises OSError."""
-        self._jobs.mkdir(parents=True, exist_ok=True)
-        document = {**asdict(record), "directory": str(record.directory)}
-        write_whole(self._path(record.name), json.dumps(document))
-
-    def forget(self, name: str) -> None:
-        with suppress(OSError):
-            self._path(name).unlink(missing_ok=True)
-
-    def get(self, name: str) -> Record | None:
-        """The record of that name, None where there is none. Raises RunnerUnavailable: what cannot be read may well
-        have been sent."""
-        try:
-            return read_json_file(Record, self._path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the record of {name} cannot be read: {error}") from error
-
-    def of(self, id: str) -> Record | None:
-        """The record of the job with that id, None when it is none of ours. Raises RunnerUnavailable."""
-        if id not in self._names:
-            names = [path.stem for path in self._jobs.glob("*.json") if not path.name.startswith(".")]
-            records = [record for name in names if (record := self.get(name)) is not None]
-            self._names = {record.id: record.name for record in records if record.id is not None}
-        return self.get(self._names[id]) if id in self._names else None
-
-    def _path(self, name: str) -> Path:
-        return self._jobs / f"{name}.json"
-
 
 Options = TypeVar("Options", bound=BatchOptions)
 
 
-class BatchRunner(ABC, Generic[Options]):
+class BatchRunner(RecordingRunner, Generic[Options]):
     """A Runner over a batch scheduler and the records under `root`; a subclass says how the scheduler is asked."""
 
     # Of the job script, in the job's folder.
@@ -122,6 +44,8 @@ class BatchRunner(ABC, Generic[Options]):
     # The words of the command that ends jobs, and parts of its complaint about one that has ended.
     cancel_command: ClassVar[str]
     over: ClassVar[Sequence[str]]
+    # The variables that say where the scheduler is, and how it is reached.
+    connection: ClassVar[Sequence[str]] = ()
     # Parts of a complaint that leave open whether the request was taken.
     silences: ClassVar[Sequence[str]] = ()
 
@@ -135,10 +59,8 @@ class BatchRunner(ABC, Generic[Options]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         """nodes, devices_per_node: of the campaign's cluster; a job that needs more is refused."""
-        self._records = Records(root.resolve())
+        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, clock=clock)
         self._options = options
-        self._nodes, self._devices_per_node = nodes, devices_per_node
-        self._clock = clock
 
     @staticmethod
     @abstractmethod
@@ -157,9 +79,10 @@ class BatchRunner(ABC, Generic[Options]):
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
         """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable."""
 
-    @abstractmethod
     def _environment(self, program: str) -> Mapping[str, str]:
-        """All that a command of the scheduler sees."""
+        """All that a command of the scheduler sees: none of our secrets, and where the scheduler is."""
+        named = {name: os.environ[name] for name in self.connection if name in os.environ}
+        return {**submit_host().environment, **named, "LC_ALL": "C"}
 
     def _placed(self, spec: JobSpec) -> JobSpec:
         """The job as the scheduler could place it. Raises InvalidJob, Refused."""
@@ -172,19 +95,9 @@ class BatchRunner(ABC, Generic[Options]):
         if known is not None:
             return known
         spec = self._placed(replace(spec, directory=spec.directory.resolve()))
+        record = self._write(spec, {self.script_file: self.script_text(spec, self._options, submit_host())})
         try:
-            spec.directory.mkdir(parents=True, exist_ok=True)
-            for name, text in {**spec.files, GANG_FILE: render_gang(spec)}.items():
-                write_whole(spec.directory / name, text)
-            script = self._write_script(spec)
-            record = self._records.get(spec.name)
-            if record is None:
-                record = Record(name=spec.name, directory=spec.directory, sent_at=self._clock())
-                self._records.save(record)
-        except OSError as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
-        try:
-            answer, id = self._send(spec, script)
+            answer, id = self._send(spec, spec.directory / self.script_file)
         except RunnerUnavailable as error:
             answer, id = Answer(0, "", str(error)), None
         if answer.code != 0 and not answer.says(self.silences):
@@ -199,39 +112,23 @@ class BatchRunner(ABC, Generic[Options]):
             raise RunnerUnavailable(f"{spec.name} may not have been sent: {answer.complaint}")
         return id
 
-    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        records = {id: record for id in ids if (record := self._records.of(id)) is not None}
-        statuses = {id: record.final for id, record in records.items() if record.final is not None}
-        open_ = {id: record for id, record in records.items() if record.final is None}
-        for id, status in (self._look(open_) if open_ else {}).items():
-            if status.state.final:
-                status = explained(status, open_[id].directory, self.log_file)
-            statuses[id] = status
-            if status.state.final:
-                with suppress(OSError):  # the next look comes to the same end
-                    self._records.save(replace(open_[id], final=status))
-        unknown = JobStatus(state=JobState.LOST, reason="this runner sent no such job")
-        return {id: statuses.get(id, unknown) for id in ids}
+    def _find_sent(self, record: Record) -> str | None:
+        return record.claimed_by or self._search(record)
+
+    def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+        return {
+            id: explained(status, records[id].directory, self.log_file) if status.state.final else status
+            for id, status in self._look(records).items()
+        }
 
     def cancel(self, id: str) -> None:
         record = self._records.of(id)
         if record is None or record.final is not None:
             return
-        try:
-            self._records.save(replace(record, cancel_asked=True))
-        except OSError as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
+        self._note_cancel(id, record)
         answer = self._call(*self.cancel_command.split(), *dict.fromkeys((id, record.number)))
         if answer.code != 0 and not answer.says(self.over):
             raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
-
-    def find(self, name: str) -> str | None:
-        """Asks the scheduler only for a job whose id never came back. Raises RunnerUnavailable."""
-        record = self._records.get(name) if is_fit(name) else None
-        if record is None or record.id is not None:
-            return None if record is None else record.id
-        id = record.claimed_by or self._search(record)
-        return None if id is None else self._keep_id(record, id)
 
     def close(self) -> None:  # most schedulers hold nothing
         """There is nothing to give back."""
@@ -250,14 +147,6 @@ class BatchRunner(ABC, Generic[Options]):
         path = spec.directory / self.script_file
         write_whole(path, self.script_text(spec, self._options, submit_host()))
         return path
-
-    def _keep_id(self, record: Record, id: str) -> str:
-        """Raises RunnerUnavailable: what was sent is found again by its name, as after an answer that never came."""
-        try:
-            self._records.save(replace(record, id=id))
-        except OSError as error:
-            raise RunnerUnavailable(f"the id {id} of {record.name} cannot be written: {error.strerror}") from error
-        return id
 
 
 def explained(status: JobStatus, directory: Path, log_file: str) -> JobStatus:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start, SubmitFailed
-from meshtune.runners.batch.base import Record, Records, refuse_wider
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_notes, render_gang
+from meshtune.runners.base import JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start
+from meshtune.runners.batch.base import refuse_wider
+from meshtune.runners.batch.launch_wrapper import read_notes
+from meshtune.runners.batch.records import Record, RecordingRunner
 from meshtune.runners.batch.shared_look import SharedRunner, share
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.kubernetes.api import Document, KubernetesApi, Rejected
@@ -27,14 +28,14 @@ from meshtune.runners.kubernetes.manifests import (
 )
 from meshtune.runners.kubernetes.options import KubernetesOptions, options_for
 from meshtune.runners.kubernetes.statuses import Seen, read_pod, status_of
-from meshtune.runners.local.spool import is_fit, require_fit
+from meshtune.runners.local.spool import require_fit
 from meshtune.search_spaces.cluster import ClusterSpec
 
 # So many pods of a job tell what they wrote, when it has failed.
 _MAX_LOGS = 8
 
 
-class KubernetesRunner:
+class KubernetesRunner(RecordingRunner):
     """The id of a job is the name of its Job, in one namespace."""
 
     def __init__(
@@ -47,10 +48,8 @@ class KubernetesRunner:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """nodes, devices_per_node: of the campaign's cluster; a job that needs more is refused."""
-        self._records = Records(root.resolve())
+        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, clock=clock)
         self._options = options
-        self._nodes, self._devices_per_node = nodes, devices_per_node
-        self._clock = clock
         self._api = KubernetesApi(options)
 
     def submit(self, spec: JobSpec) -> str:
@@ -63,16 +62,7 @@ class KubernetesRunner:
         command = tuple(self._options.python if word == sys.executable else word for word in spec.command)
         spec = replace(spec, directory=spec.directory.resolve(), command=command)
         self._refuse_what_pods_cannot(spec)
-        try:
-            spec.directory.mkdir(parents=True, exist_ok=True)
-            for name, text in {**spec.files, GANG_FILE: render_gang(spec)}.items():
-                write_whole(spec.directory / name, text)
-            record = self._records.get(spec.name)
-            if record is None:
-                record = Record(name=spec.name, directory=spec.directory, sent_at=self._clock())
-                self._records.save(record)
-        except OSError as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
+        record = self._write(spec, {})
         try:
             self._send(spec)
         except Rejected as error:
@@ -86,48 +76,23 @@ class KubernetesRunner:
             raise RunnerUnavailable(f"{spec.name} may not have been sent: {error}") from None
         return self._keep_id(record, object_name(spec))
 
-    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        records = {id: record for id in ids if (record := self._records.of(id)) is not None}
-        statuses = {id: record.final for id, record in records.items() if record.final is not None}
-        open_ = {id: record for id, record in records.items() if record.final is None}
-        seen = self._look(open_) if open_ else {}
-        for id, record in open_.items():
-            cancelled = record.cancel_asked
-            status = status_of(record.job(), seen.get(id), read_notes(record.directory), cancel_asked=cancelled)
-            if status.state.final and id in seen:
-                status = self._closed(id, record, seen[id], status)
-            statuses[id] = status
-            if status.state.final:
-                with suppress(OSError):  # the next look comes to the same end
-                    self._records.save(replace(record, final=status))
-        unknown = JobStatus(state=JobState.LOST, reason="this runner sent no such job")
-        return {id: statuses.get(id, unknown) for id in ids}
-
     def cancel(self, id: str) -> None:
         record = self._records.of(id)
         # Deleted, a job that has ended could not say how any more.
         if record is None or self.poll([id])[id].state.final:
             return
-        try:
-            self._records.save(replace(record, cancel_asked=True))
-        except OSError as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
+        self._note_cancel(id, record)
         try:
             self._api.delete_job(id)
         except Rejected as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from None
 
-    def find(self, name: str) -> str | None:
-        """Asks the API server only for a job whose id never came back. Raises RunnerUnavailable."""
-        record = self._records.get(name) if is_fit(name) else None
-        if record is None or record.id is not None:
-            return None if record is None else record.id
-        id = object_name(JobSpec(name=name, command=(), directory=record.directory, time_limit_s=0.0))
+    def _find_sent(self, record: Record) -> str | None:
+        id = object_name(JobSpec(name=record.name, command=(), directory=record.directory, time_limit_s=0.0))
         try:
-            there = self._api.job(id) is not None
+            return id if self._api.job(id) is not None else None
         except Rejected as error:
-            raise RunnerUnavailable(f"{name} cannot be looked for: {error}") from None
-        return self._keep_id(record, id) if there else None
+            raise RunnerUnavailable(f"{record.name} cannot be looked for: {error}") from None
 
     def close(self) -> None:
         self._api.close()
@@ -173,6 +138,16 @@ class KubernetesRunner:
             if error.code not in (403, 409):
                 raise
 
+    def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+        seen, statuses = self._look(records), dict[str, JobStatus]()
+        for id, record in records.items():
+            cancelled = record.cancel_asked
+            status = status_of(record.job(), seen.get(id), read_notes(record.directory), cancel_asked=cancelled)
+            if status.state.final and id in seen:
+                self._close_job(id, record, seen[id], status)
+            statuses[id] = status
+        return statuses
+
     def _look(self, ids: Mapping[str, Record]) -> dict[str, Seen]:
         """Raises RunnerUnavailable."""
         try:
@@ -196,7 +171,7 @@ class KubernetesRunner:
             seen[id] = replace(one, waits=next((words[name] for name in reversed(names) if name in words), ""))
         return seen
 
-    def _closed(self, id: str, record: Record, seen: Seen, status: JobStatus) -> JobStatus:
+    def _close_job(self, id: str, record: Record, seen: Seen, status: JobStatus) -> None:
         """Keep what the pods of a failed job wrote; delete what would go on. Raises RunnerUnavailable."""
         if status.state is not JobState.SUCCEEDED:
             # One request that gets no answer is enough; a pod that has not started has no log.
@@ -210,15 +185,6 @@ class KubernetesRunner:
                 self._api.delete_job(id)
             except Rejected as error:
                 raise RunnerUnavailable(f"{id} cannot be deleted: {error}") from None
-        return status
-
-    def _keep_id(self, record: Record, id: str) -> str:
-        """Raises RunnerUnavailable: what was sent is found again by its name."""
-        try:
-            self._records.save(replace(record, id=id))
-        except OSError as error:
-            raise RunnerUnavailable(f"the id {id} of {record.name} cannot be written: {error.strerror}") from error
-        return id
 
 
 def _event_words(events: Sequence[Document]) -> dict[str, str]:

@@ -4,7 +4,6 @@ nodes to avoid: a select statement has no "not" (pbs_resources(7B))."""
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable, Start
-from meshtune.runners.batch.base import BatchRunner, Record
+from meshtune.runners.batch.base import BatchRunner
 from meshtune.runners.batch.launch_wrapper import read_notes
+from meshtune.runners.batch.records import Record
 from meshtune.runners.batch.script import (
     BACKSTOP_S,
     BatchOptions,
@@ -155,8 +155,6 @@ _REFUSALS = (
     *("Access to queue is denied", "Job rejected by all possible destinations", "Resource invalid in", "illegal -"),
     *("Bad UID for job execution", "Bad GID for job execution", "Cannot have", "Cannot be used with", "usage:"),
 )
-# Where the server is, and Kerberos's ticket for it.
-_OF_PBS = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER", "KRB5CCNAME")
 _UNKNOWN = "Unknown Job Id"
 _NO_HISTORY = "not configured to maintain job history"
 
@@ -165,6 +163,8 @@ class PbsRunner(BatchRunner[PbsOptions]):
     script_file = SCRIPT_FILE
     log_file = LOG_FILE
     refusals = _REFUSALS
+    # Where the server is, and Kerberos's ticket for it.
+    connection = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER", "KRB5CCNAME")
     cancel_command = "qdel"
     over = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")
 
@@ -204,11 +204,6 @@ class PbsRunner(BatchRunner[PbsOptions]):
             )
             for id, record in records.items()
         }
-
-    def _environment(self, program: str) -> Mapping[str, str]:
-        """None of our secrets, and where the server is."""
-        named = {name: os.environ[name] for name in _OF_PBS if name in os.environ}
-        return {**submit_host().environment, **named, "LC_ALL": "C"}
 
     def _with_history(self, *arguments: str) -> Answer:
         """Ask a command that takes -x, for ended jobs too, of which a server may keep no history."""

@@ -34,7 +34,7 @@ from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
-from meshtune.runners.slurm.nodes import duration_s, parse_bad_nodes
+from meshtune.runners.slurm.nodes import ask_states, duration_s, parse_bad_nodes
 from meshtune.runners.slurm.script import Mode, SlurmOptions, minutes, step_arguments
 from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB
 from meshtune.search_spaces.checks import Checks
@@ -229,7 +229,7 @@ class AllocationRunner:
         """Those of these nodes that are down, failing or silent. Raises RunnerUnavailable."""
         if not nodes:
             return ()
-        answer = self._tell("sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N|%T")
+        answer = self._tell(*ask_states(nodes))
         if answer.code != 0:
             raise RunnerUnavailable(f"sinfo: {answer.complaint}")
         return parse_bad_nodes(answer.out)

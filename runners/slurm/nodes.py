@@ -138,6 +138,11 @@ def room_for(partitions: Sequence[Partition], usable: Collection[str], nodes: in
     return any(len(left.intersection(partition.nodes)) >= nodes for partition in partitions)
 
 
+def ask_states(nodes: Collection[str]) -> tuple[str, ...]:
+    """The command whose answer `parse_bad_nodes` reads."""
+    return ("sinfo", "--noheader", "--Node", f"--nodes={','.join(sorted(nodes))}", "--format=%N|%T")
+
+
 def parse_bad_nodes(text: str) -> tuple[str, ...]:
     """The nodes that are down, failing or silent, in what `sinfo -h -N -o '%N|%T'` said, each once."""
     bad: dict[str, None] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -30,9 +30,9 @@ from meshtune.runners.base import (
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.runner import LocalRunner
-from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.allocation import MARGIN_S, Allocation, AllocationRunner
+from meshtune.runners.slurm.runner import create_jobs
 from meshtune.runners.slurm.script import Mode, SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -95,13 +95,9 @@ class PilotServer(LocalRunner):
         """See that a pilot is queued or runs. Always True. Raises OSError, RunnerError."""
         number = self._look()
         if self.pilot.state.final:
-            if number:
-                self._bury()
-                number += 1
-            else:
-                number = 1
-            write_whole(self._spool.root / NUMBER_FILE, str(number))
-            self._pilots.submit(self._job(number))
+            self._bury()
+            write_whole(self._spool.root / NUMBER_FILE, str(number + 1))
+            self._pilots.submit(self._job(number + 1))
             self.pilot = JobStatus(state=JobState.QUEUED)
         return True
 
@@ -168,8 +164,7 @@ class PilotRunner(AllocationRunner):
     def _tell(self, *arguments: str) -> Answer:
         """From outside the allocation, which may be another cluster's."""
         program, *rest = arguments
-        cluster = [f"--clusters={self._options.cluster}"] if self._options.cluster else []
-        return super()._tell(program, *cluster, *rest)
+        return super()._tell(program, *self._options.cluster_arguments, *rest)
 
     def _facts(self) -> str:
         return f". {shlex.quote(str(self._spool.root / FACTS_FILE))}\n"
@@ -187,17 +182,12 @@ class PilotRunner(AllocationRunner):
             raise Refused(f"pilot_s({self._options.pilot_s:g}): {takes}")
 
 
-def create_pilots(
-    root: Path,
-    cluster: ClusterSpec,
-    options: SlurmOptions,
-    send_through: Callable[[Path, SlurmOptions, Allocation], Runner],
-) -> PilotRunner:
-    """send_through: makes the runner of the pilots themselves."""
+def create_pilots(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> PilotRunner:
+    """The pilots themselves are jobs of a Slurm runner."""
     nodes = max(cluster.nodes, options.pilot_nodes or 0)
     allocation = Allocation(id="", nodes=nodes, devices_per_node=cluster.devices_per_node, cpus_per_node=0)
     # Campaigns whose pilots would be alike share them.
     key = sha256(repr((nodes, cluster.devices_per_node, options)).encode()).hexdigest()[:8]
-    spool = Spool((root / f"pilot-{key}").resolve())
-    pilots = send_through(spool.root / "pilots", replace(options, mode=Mode.JOB), allocation)
-    return PilotRunner(spool.root, options, allocation, PilotServer(spool.root, pilots, allocation, options))
+    root = (root / f"pilot-{key}").resolve()
+    pilots = create_jobs(root / "pilots", replace(options, mode=Mode.JOB), cluster, nodes)
+    return PilotRunner(root, options, allocation, PilotServer(root, pilots, allocation, options))

@@ -11,29 +11,27 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused, Runner, RunnerUnavailable
-from meshtune.runners.batch.base import BatchRunner, Record
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
+from meshtune.runners.batch.base import BatchRunner
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, noted_end, read_notes, render_gang
+from meshtune.runners.batch.records import Record
 from meshtune.runners.batch.script import REQUEUED_FILE, submit_host
-from meshtune.runners.batch.shared_look import share
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.processes.command import Answer
-from meshtune.runners.slurm.allocation import Allocation, create_steps
 from meshtune.runners.slurm.nodes import (
     NODE_FORMAT,
     Node,
     Partition,
+    ask_states,
     parse_bad_nodes,
     parse_nodes,
     parse_partitions,
     room_for,
     share_per_device,
 )
-from meshtune.runners.slurm.pilot import PilotRunner, create_pilots
 from meshtune.runners.slurm.sbatch import directives, option_value
-from meshtune.runners.slurm.script import LOG_FILE, SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
+from meshtune.runners.slurm.script import LOG_FILE, SCRIPT_FILE, SlurmOptions, minutes, render
 from meshtune.runners.slurm.vocabulary import (
     REFUSALS,
     SACCT_FORMAT,
@@ -103,8 +101,7 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
 
     def _call(self, *arguments: str) -> Answer:
         program, *rest = arguments
-        cluster = [f"--clusters={self._options.cluster}"] if self._options.cluster else []
-        return super()._call(program, *cluster, *rest)
+        return super()._call(program, *self._options.cluster_arguments, *rest)
 
     def _partitions(self, names: str) -> list[Partition]:
         """Those of these names; without any, all: a site's plug-in may choose another one than the default."""
@@ -176,8 +173,7 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         self._lift({numbers[id]: specs[id] for id in numbers if _waits(found.get(numbers[id])) and specs[id].avoid})
         bad_nodes: tuple[str, ...] = ()
         if asked:
-            out = self._ask("sinfo", "--noheader", "--Node", f"--nodes={','.join(sorted(asked))}", "--format=%N|%T")
-            bad_nodes = parse_bad_nodes(out)
+            bad_nodes = parse_bad_nodes(self._ask(*ask_states(asked)))
         statuses = {
             id: status_of(
                 specs[id], found.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
@@ -243,32 +239,8 @@ def _oldest(text: str, directory: Path) -> str | None:
     return min((id for id, folder in pairs if folder == str(directory) and id.isdecimal()), key=int, default=None)
 
 
-def create_pilot_runner(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> PilotRunner:
-    """Its pilots are jobs of a Slurm runner's."""
-
-    def pilots(root: Path, options: SlurmOptions, size: Allocation) -> Runner:
-        return _create_jobs(root, options, cluster, size.nodes)
-
-    return create_pilots(root, cluster, options, pilots)
-
-
-def _create_jobs(root: Path, options: SlurmOptions, cluster: ClusterSpec, nodes: int) -> SlurmRunner:
+def create_jobs(root: Path, options: SlurmOptions, cluster: ClusterSpec, nodes: int) -> SlurmRunner:
+    """nodes: the most that a job may have."""
     runner = SlurmRunner(root, options, nodes=nodes, devices_per_node=cluster.devices_per_node)
     runner.accelerated = cluster.device.kind is not DeviceKind.CPU
     return runner
-
-
-def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
-    chosen = options_for(cluster, options)
-    if chosen.cluster:  # each counts its jobs from 1
-        root = root / f"cluster-{chosen.cluster}"
-    runner: Runner
-    match chosen.mode:
-        case Mode.PILOT:
-            runner = create_pilot_runner(root, cluster, chosen)
-            root = runner.root  # campaigns of other options have pilots of their own
-        case Mode.ALLOCATION:
-            runner = create_steps(root, cluster, chosen)
-        case Mode.JOB:
-            runner = _create_jobs(root, chosen, cluster, cluster.nodes)
-    return share(runner, f"slurm {chosen.mode}", root, chosen.poll_s)

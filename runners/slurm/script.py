@@ -113,6 +113,11 @@ class SlurmOptions(BatchOptions):
         checks.done()
 
     @property
+    def cluster_arguments(self) -> tuple[str, ...]:
+        """Of every command of Slurm's."""
+        return (f"--clusters={self.cluster}",) if self.cluster else ()
+
+    @property
     def leaves_cpus_to_site(self) -> bool:
         return bool(self.gres) and self.cpus_per_device is None
 
@@ -167,7 +172,7 @@ def _head(spec: JobSpec, options: SlurmOptions) -> list[str]:
         # '%' starts a pattern in a file's name.
         f"--output={_quoted(spec.directory / LOG_FILE).replace('%', '%%')}",
         *named,
-        *([f"--clusters={options.cluster}"] if options.cluster else []),
+        *options.cluster_arguments,
         *([f"--exclude={keep_away}"] if keep_away else []),
     ]
 

@@ -24,7 +24,7 @@ from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.registry import RUNNERS
 from meshtune.runners.step_breakdown import Profile
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

@@ -5,7 +5,7 @@ import pytest
 from meshtune.runners.base import Refused, RunnerUnavailable
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets, model_presets
-from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.driving.loop import Driver
 
 
 def test_presets_are_listed_and_told_whole(shared_client):

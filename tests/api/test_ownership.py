@@ -15,7 +15,7 @@ from new_tokens import new_token
 from meshtune.api.openapi import SPEC_EXAMPLE
 from meshtune.runners.registry import RUNNERS
 from meshtune.tuner.access.tokens import Scope
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 
 R, A, L, C, ADMIN = Scope.READ, Scope.READ_ALL, Scope.LAUNCH, Scope.COMMAND, Scope.ADMIN

@@ -11,8 +11,8 @@ from typing import Any
 
 from meshtune.api import stream_hub
 from meshtune.tuner.cli.main import main
+from meshtune.tuner.service.driving.rounds import Rounds
 from meshtune.tuner.service.leases import Holder
-from meshtune.tuner.service.rounds import Rounds
 from meshtune.tuner.store import Store
 from meshtune.tuner.store.access import Keys
 

@@ -19,8 +19,8 @@ from meshtune.runners import registry
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.service.loop import Driver
-from meshtune.tuner.service.rounds import drive_all
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 from jobs import Laboratory
 from slurm_lab import SlurmLab
 
-from meshtune.runners.slurm.pilot import PilotRunner
-from meshtune.runners.slurm.runner import create_pilot_runner
+from meshtune.runners.slurm.pilot import PilotRunner, create_pilots
 from meshtune.runners.slurm.script import Mode, SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -25,7 +24,7 @@ class PilotLaboratory(Laboratory):
     def open(self, *, nodes: int = 1, devices: int | None = None, **options) -> PilotRunner:
         partition = {} if nodes == 1 else {"partition": "main"}
         cluster = ClusterSpec(name="c", nodes=nodes, devices_per_node=devices or self.slots // nodes, device=CPU)
-        runner = create_pilot_runner(self.folder / "pilots", cluster, replace(OPTIONS, **partition, **options))
+        runner = create_pilots(self.folder / "pilots", cluster, replace(OPTIONS, **partition, **options))
         self.opened.append(runner)
         return runner
 

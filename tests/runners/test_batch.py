@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from meshtune.runners.base import RunnerUnavailable
-from meshtune.runners.batch.base import Records
+from meshtune.runners.batch.records import Records
 from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, REQUEUED_FILE, SubmitHost, render_body
 from meshtune.runners.slurm.script import SlurmOptions
 

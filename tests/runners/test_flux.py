@@ -66,7 +66,7 @@ def spec_of(directory: Path, **changes: Any) -> JobSpec:
 
 def test_a_script_asks_for_whole_nodes_keeps_away_from_bad_ones_and_starts_a_rank_for_each_device():
     options = FluxOptions(queue="batch", bank="team", requires="a100|h100", setup=("module load rocm",))
-    spec = spec_of(Path("/work/two words"), avoid=("node7", "node8"))
+    spec = spec_of(Path("/scratch/two words"), avoid=("node7", "node8"))
     head, _, body = render(spec, options, HOST).partition("cd ")
     assert head == (
         "#!/bin/bash -l\n"
@@ -77,13 +77,13 @@ def test_a_script_asks_for_whole_nodes_keeps_away_from_bad_ones_and_starts_a_ran
         "#flux: --env=-*\n"
         "#flux: --env=PATH\n"
         "#flux: --env=HOME\n"
-        "#flux: '--cwd=/work/two words'\n"
-        "#flux: '--output=/work/two words/flux.log'\n"
+        "#flux: '--cwd=/scratch/two words'\n"
+        "#flux: '--output=/scratch/two words/flux.log'\n"
         "#flux: --queue=batch\n"
         "#flux: --bank=team\n"
         "#flux: '--requires=(a100|h100) and not host:node7,node8'\n"
     )
-    assert body.startswith("'/work/two words' || exit 1\n")
+    assert body.startswith("'/scratch/two words' || exit 1\n")
     assert "module load rocm\n" in body
     assert "exec flux run --nodes=2 --exclusive --tasks-per-node=4 " in body
     assert "--tasks-per-node=1 " in render(spec_of(Path("/w"), start=Start.NODE), options, HOST)

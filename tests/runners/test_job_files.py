@@ -14,8 +14,8 @@ from tempfile import gettempdir
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.base import Record
 from meshtune.runners.batch.launch_wrapper import read_notes
+from meshtune.runners.batch.records import Record
 from meshtune.runners.batch.script import CLAIM_FILE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.job_files import MAX_ENTRIES, UnfitFile, list_entries, open_file, read_document

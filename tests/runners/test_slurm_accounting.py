@@ -13,7 +13,7 @@ from slurm_jobs import SlurmLaboratory
 from slurm_lab import why_not
 
 from meshtune.runners.base import JobState, Refused
-from meshtune.runners.batch.base import Records
+from meshtune.runners.batch.records import Records
 from meshtune.runners.batch.script import CLAIM_FILE
 from meshtune.runners.failure_cause import Cause
 

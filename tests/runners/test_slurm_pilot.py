@@ -10,7 +10,7 @@ from slurm_lab import wait_for
 
 from meshtune.runners.base import JobState, Refused
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.slurm.runner import create_pilot_runner
+from meshtune.runners.slurm.pilot import create_pilots
 from meshtune.search_spaces.cluster import ClusterSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
@@ -80,7 +80,7 @@ def test_an_allocation_that_waits_for_nobody_leaves_the_queue(pilots):
 
 def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
     cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
-    runner = create_pilot_runner(tmp_path / "none", cluster, replace(OPTIONS, partition="nosuch"))
+    runner = create_pilots(tmp_path / "none", cluster, replace(OPTIONS, partition="nosuch"))
     with pytest.raises(Refused, match=r"[Ii]nvalid partition"):
         runner.submit(pilots.spec("job", "true"))
     assert runner.find("job") is None

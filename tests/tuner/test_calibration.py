@@ -23,7 +23,7 @@ from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.calibration import MAX_SLOWER, CalibrationSearch, Design, tells_of
 from meshtune.tuner.service.calibrations import known_basis, known_calibration
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.calibrating import calibration_setup
 from meshtune.tuner.specs.document import InvalidSpec

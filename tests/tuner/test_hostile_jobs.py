@@ -16,9 +16,9 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.reading import GIVE_UP_S, Reading
-from meshtune.tuner.service.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

@@ -16,8 +16,8 @@ from kubernetes_lab import NAMESPACE
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState, Home
-from meshtune.tuner.service.loop import Driver
-from meshtune.tuner.service.rounds import drive_all
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

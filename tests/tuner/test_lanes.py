@@ -14,10 +14,10 @@ from meshtune.runners import registry
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.registry import scheduler_name
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.service import lanes, rounds
 from meshtune.tuner.service.answers import Answers
-from meshtune.tuner.service.loop import Driver, Periods
-from meshtune.tuner.service.rounds import drive_all
+from meshtune.tuner.service.driving import lanes, rounds
+from meshtune.tuner.service.driving.loop import Driver, Periods
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 
 QUICK = Periods(tick_s=0.002, drivers_s=0.002, max_pause_s=0.01)
@@ -135,7 +135,7 @@ def test_a_scheduler_that_owes_an_answer_is_told_with_its_age_until_it_answers(l
 
 
 def test_the_trouble_of_a_failed_look_says_for_how_long_there_has_been_no_answer(lab, gate, drive, monkeypatch):
-    monkeypatch.setattr("meshtune.tuner.service.loop.SILENT_S", 0.05)
+    monkeypatch.setattr("meshtune.tuner.service.driving.loop.SILENT_S", 0.05)
     gate.failing = True
     gate.open.set()
     id = lab.create(runner="slow")

@@ -13,9 +13,9 @@ import pytest
 from jobs import wait_for
 
 from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.leases import CampaignBusy, Holder, to_release, to_take
-from meshtune.tuner.service.loop import Driver
-from meshtune.tuner.service.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Drivers, LeaseLost
 

@@ -13,8 +13,8 @@ from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.cli.commands.campaign import follow_logged
-from meshtune.tuner.service.loop import Driver, Periods, drive_one
-from meshtune.tuner.service.rounds import drive_all
+from meshtune.tuner.service.driving.loop import Driver, Periods, drive_one
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError, StoreUnavailable
 

@@ -23,7 +23,7 @@ from meshtune.tuner.access.tokens import Quotas, Scope, Token, Used, digest
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.quotas import ADD_UP_EVERY_S, InvalidLimits, parse_limits
 
 

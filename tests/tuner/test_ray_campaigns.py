@@ -9,8 +9,8 @@ import pytest
 from ray_lab import RayLab
 
 from meshtune.tuner.campaign.campaign import CampaignState, Home
-from meshtune.tuner.service.loop import Driver
-from meshtune.tuner.service.rounds import drive_all
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

@@ -16,7 +16,7 @@ from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.commands.campaign import print_best
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec

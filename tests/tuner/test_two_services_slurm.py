@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from postgres_lab import PostgresLab
-from slurm_lab import SlurmLab
+from slurm_lab import SlurmLab, wait_for
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState, Home
@@ -21,7 +19,7 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-PROGRAM = Path(__file__).parents[1] / "laboratories" / "slurm_service.py"
+PROGRAM = Path(__file__).parents[1] / "laboratories" / "leased_service.py"
 CAMPAIGNS, EACH = 8, 25
 LEASE_S, LIMIT_S = 3.0, 900.0
 # It leaves a line when it starts and when it ends, and a result in between.
@@ -38,13 +36,6 @@ time.sleep(0.5)
 report([0.01 * (1 + 0.01 * (number % 3)) for number in range(10)])
 note("end")
 """
-
-
-def await_(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {LIMIT_S:g} s: {what}"
-        time.sleep(0.2)
 
 
 def spec_of(folder: Path, number: int) -> dict[str, Any]:
@@ -100,17 +91,20 @@ def test_two_services_share_a_slurm_and_one_is_killed_and_nothing_is_lost_or_dou
                         for trial in store.trials(campaign_id)
                     )
 
-                await_(lambda: sent() == CAMPAIGNS * EACH, "200 trials are in flight")
+                wait_for(lambda: sent() == CAMPAIGNS * EACH, "fewer than 200 trials are in flight", LIMIT_S)
                 drivers = store.leases.drivers().by_campaign
                 assert {any(f":{each.pid}:" in one for one in drivers.values()) for each in services} == {True}
                 slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
                 ledger = tmp_path / "ledger"
-                await_(lambda: ledger.exists() and ledger.read_text().count("end ") > 20, "some have ended")
+                wait_for(
+                    lambda: ledger.exists() and ledger.read_text().count("end ") > 20, "too few have ended", LIMIT_S
+                )
                 services[0].kill()
                 services[0].wait()
-                await_(
+                wait_for(
                     lambda: all(store.campaign(campaign_id).state.final for campaign_id in ids),
-                    "all campaigns are done",
+                    "not all campaigns are done",
+                    LIMIT_S,
                 )
                 lines = Counter(ledger.read_text().splitlines())
                 assert set(lines.values()) == {1}

@@ -6,7 +6,7 @@ import pytest
 
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import read_spec

@@ -22,7 +22,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

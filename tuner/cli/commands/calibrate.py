@@ -15,7 +15,7 @@ from meshtune.tuner.cli.spec_file import read_spec_file
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.results.calibrations import calibration_view
 from meshtune.tuner.service.calibrations import known_basis
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.calibrating import CalibrationSetup, calibration_setup
 from meshtune.tuner.specs.document import InvalidSpec

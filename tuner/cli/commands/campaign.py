@@ -39,8 +39,8 @@ from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.results.views import best_view
 from meshtune.tuner.search.warm_start import lessons_text
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.leases import CampaignBusy
-from meshtune.tuner.service.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.store import NotFound

@@ -16,7 +16,7 @@ from meshtune.tuner.cli.render.analysis import handover_lines
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
 from meshtune.tuner.results.handover import check_handover, rival_of
 from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.confirming import confirming_document
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.base import BatchRunner, Record
+from meshtune.runners.batch.base import BatchRunner
 from meshtune.runners.batch.launch_wrapper import read_notes
-from meshtune.runners.batch.script import submit_host
+from meshtune.runners.batch.records import Record
 from meshtune.runners.batch.shared_look import SharedRunner, share
 from meshtune.runners.documents import read_value
 from meshtune.runners.processes.command import Answer
@@ -20,8 +19,6 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune_flux.script import LOG_FILE, SCRIPT_FILE, FluxOptions, render
 from meshtune_flux.vocabulary import Unreadable, plain_id, read_jobs, read_status, status_of
 
-# Where the instance is, and what its connection needs.
-_OF_FLUX = ("FLUX_URI", "FLUX_SSH", "KRB5CCNAME")
 _ID = re.compile(r"[fƒ][1-9A-HJ-NP-Za-km-z]+")
 # What `flux jobs ID` says; other failures leave it open whether there is such a job.
 _UNKNOWN_JOB = (" unknown",)
@@ -37,6 +34,8 @@ class FluxRunner(BatchRunner[FluxOptions]):
         *("invalid hosts", "no queue specified", "requested duration", "usage: flux batch", "cannot submit"),
         *("invalid bank", "not a member of", "user/bank"),
     )
+    # Where the instance is, and what its connection needs. In the locale C, Flux writes ids in ASCII.
+    connection = ("FLUX_URI", "FLUX_SSH", "KRB5CCNAME")
     cancel_command = "flux cancel"
     over = ("job is inactive", "unknown job id")
     script_text = staticmethod(render)
@@ -65,11 +64,6 @@ class FluxRunner(BatchRunner[FluxOptions]):
             )
             for id, record in records.items()
         }
-
-    def _environment(self, program: str) -> Mapping[str, str]:
-        """None of our secrets, and where the instance is. In the locale C, Flux writes ids in ASCII."""
-        named = {name: os.environ[name] for name in _OF_FLUX if name in os.environ}
-        return {**submit_host().environment, **named, "LC_ALL": "C"}
 
 
 def _jobs(answer: Answer) -> Mapping[str, Mapping[str, Any]]:

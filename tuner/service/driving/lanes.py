@@ -13,8 +13,8 @@ from collections.abc import Collection
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.service.answers import SILENT_S
+from meshtune.tuner.service.driving.loop import RUNNER_TROUBLE, Driver
 from meshtune.tuner.service.leases import CampaignBusy
-from meshtune.tuner.service.loop import RUNNER_TROUBLE, Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import NotFound, StoreError, StoreUnavailable

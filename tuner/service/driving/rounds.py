@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from meshtune.runners.registry import scheduler_name
-from meshtune.tuner.service.lanes import Lanes
+from meshtune.tuner.service.driving.lanes import Lanes
+from meshtune.tuner.service.driving.loop import ALL, DRIVEN, Driver
 from meshtune.tuner.service.leases import process_name, to_release, to_take
-from meshtune.tuner.service.loop import ALL, DRIVEN, Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Drivers, NotFound, StoreError, StoreUnavailable
 
