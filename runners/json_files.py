@@ -68,8 +68,11 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
-    if origin in (Union, types.UnionType):  # of a type and None
-        return None if value is None else _read(next(arm for arm in inner if arm is not type(None)), value, path)
+    if origin in (Union, types.UnionType):  # of a type and None, or of plain types, of which the value's own is meant
+        if value is None and type(None) in inner:
+            return None
+        arms = [arm for arm in inner if arm is not type(None)]
+        return _read(next((arm for arm in arms if arm is type(value)), arms[-1]), value, path)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             raise _wrong(path, "must be array", value)

@@ -24,6 +24,7 @@ from meshtune.runners.measuring import Interval, median_interval
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import Checks, InvalidValue, StrEnum
+from meshtune.search_spaces.knob_values import KnobValue
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
@@ -102,8 +103,9 @@ class Measurement:
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
     (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
     software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown. attention_kernels:
-    which ones ran ("flash", "math" ...); empty where unknown. hardware: the kinds of devices of the job, each
-    once; empty where unknown.
+    which ones ran ("flash", "math" ...); empty where unknown. knobs: what the job saw of its plan's knobs, by name;
+    null: it saw nothing of it; those that it cannot look at are left out. hardware: the kinds of devices of the job,
+    each once; empty where unknown.
 
     stored_summary: in lists of many trials, what the store read in place of the steps, the ranks and the profile, which
     are empty then; None for every other measurement, whose summary is computed from them.
@@ -121,6 +123,7 @@ class Measurement:
     profile: Profile | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     attention_kernels: tuple[str, ...] = ()
+    knobs: Mapping[str, KnobValue | None] = field(default_factory=dict)
     hardware: Hardware = ()
     stored_summary: MeasurementSummary | None = None
 

@@ -20,6 +20,7 @@ import shlex
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,12 +83,16 @@ def read_json(text: str | bytes, limits: Limits = JSON_LIMITS, *, unique_keys: b
     return value
 
 
-def read_yaml(text: str | bytes, limits: Limits = SLOW_LIMITS, *, unique_keys: bool = True) -> Any:
-    """The value of a YAML text, of plain types alone. unique_keys: as in `read_json`. Raises UnreadableText."""
+def read_yaml(
+    text: str | bytes, limits: Limits = SLOW_LIMITS, *, unique_keys: bool = True, off_is_word: bool = False
+) -> Any:
+    """The value of a YAML text, of plain types alone. unique_keys: as in `read_json`. off_is_word: only true and false
+    are truth values, as YAML 1.2 has it; else on, off, yes and no are, too, as programs in Python read them. Raises
+    UnreadableText."""
     import yaml
 
     decoded = _decoded(text, limits)
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = _words_loader() if off_is_word else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _Counting(limits, unique_keys).count(yaml.parse(decoded, Loader=loader))  # noqa: TID251
         return yaml.load(decoded, Loader=loader)  # noqa: TID251
@@ -101,6 +106,22 @@ def read_yaml(text: str | bytes, limits: Limits = SLOW_LIMITS, *, unique_keys: b
         # The others are what SafeLoader's constructors let through: 2024-99-99, `!!bool x`.
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableText(f"is not YAML: {message}") from None
+
+
+@cache
+def _words_loader() -> Any:
+    """YAML's safe loader, for which on, off, yes and no are words."""
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    truth = "tag:yaml.org,2002:bool"
+    kept = {
+        letter: [(tag, pattern) for tag, pattern in resolvers if tag != truth]
+        for letter, resolvers in base.yaml_implicit_resolvers.items()
+    }
+    loader: Any = type("WordsLoader", (base,), {"yaml_implicit_resolvers": kept})
+    loader.add_implicit_resolver(truth, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    return loader
 
 
 def read_toml(text: str | bytes, limits: Limits = SLOW_LIMITS) -> dict[str, Any]:

@@ -71,13 +71,13 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
     """The values tried per dimension, with the defaults filled in: tp the divisors of a node's devices (of all where
     it may cross nodes), pp the divisors of the devices, micro_batch_size the powers of two up to 16 (and up to the
     global batch), grad_accum_steps, where it is free, the powers of two up to 32. Splits of a pipeline: even ones."""
-    devices, batch = context.cluster.devices, context.global_batch_size
-    tp_devices = devices if context.tp_across_nodes else context.cluster.devices_per_node
+    batch, per_node = context.global_batch_size, context.cluster.devices_per_node
+    tp_devices = context.devices if context.tp_across_nodes else (per_node,)
     chosen: dict[str, tuple[Any, ...]] = {
         name: getattr(bounds, name) for name in PLAN_FIELDS if name not in ("dp", "grad_accum_steps")
     }
-    chosen["tp"] = bounds.tp or _divisors(tp_devices)
-    chosen["pp"] = bounds.pp or tuple(pp for pp in _divisors(devices) if pp <= context.model.layers)
+    chosen["tp"] = bounds.tp or _divisors(*tp_devices)
+    chosen["pp"] = bounds.pp or tuple(pp for pp in _divisors(*context.devices) if pp <= context.model.layers)
     for name in PIPELINE[2:]:
         chosen[name] = getattr(bounds, name) or (0,)
     sizes = tuple(size for size in DEFAULT_MICRO_BATCHES if batch is None or size <= batch)
@@ -102,6 +102,9 @@ def union(splits: Mapping[tuple[int, int], list[Split]]) -> dict[str, tuple[int,
     return {name: tuple(sorted({split[at] for split in every})) for at, name in enumerate(PIPELINE[2:])}
 
 
-def _divisors(number: int) -> tuple[int, ...]:
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
+def _divisors(*numbers: int) -> tuple[int, ...]:
+    """Of any of the numbers, ascending."""
+    small = [
+        (number, divisor) for number in numbers for divisor in range(1, isqrt(number) + 1) if number % divisor == 0
+    ]
+    return tuple(sorted({part for number, divisor in small for part in (divisor, number // divisor)}))

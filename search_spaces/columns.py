@@ -92,12 +92,19 @@ class SpaceContext:
     global_batch_size: int | None
     capabilities: Capabilities = field(default_factory=Capabilities)
     tp_across_nodes: bool = False
+    # The numbers of devices that plans may take, where a knob sizes the job; None: all of the cluster's.
+    sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
         if self.global_batch_size is not None:
             checks.whole(1, global_batch_size=self.global_batch_size)
         checks.done()
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The numbers of devices that plans may take."""
+        return self.sizes or (self.cluster.devices,)
 
 
 @dataclass(frozen=True, slots=True)

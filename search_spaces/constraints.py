@@ -112,6 +112,16 @@ def _ulysses(name: str, words: str, heads: Callable[[ModelSpec], int], label: st
 _INTERLEAVING = codes(SCHEDULES, frozenset(s for s in SCHEDULES if s.interleaves))
 _SPLIT_BACKWARD = codes(SCHEDULES, frozenset(s for s in SCHEDULES if s.splits_backward))
 _IN_ROUNDS = codes(SCHEDULES, frozenset({Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE}))
+
+
+def _all_devices(c: Columns, s: SpaceContext) -> BoolColumn:
+    used = c["tp"] * c["pp"] * c["cp"] * c["dp"]
+    # A grid of sizes has their column; a plan by itself is of any of them.
+    grid = c["nodes"] * s.cluster.devices_per_node if "nodes" in c else c.get("devices")
+    kept: BoolColumn = np.isin(used, s.devices) if grid is None else used == grid
+    return kept
+
+
 _PLAIN_SCHEDULE = SCHEDULES.index(Schedule.ONE_F_ONE_B)
 _ZBV = SCHEDULES.index(Schedule.ZBV)
 _NO_RECOMPUTE, _SELECTIVE = RECOMPUTES.index(Recompute.NONE), RECOMPUTES.index(Recompute.SELECTIVE)
@@ -121,10 +131,14 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "devices",
         "every device of the cluster gets exactly one rank",
-        lambda c, s: c["tp"] * c["pp"] * c["cp"] * c["dp"] == s.cluster.devices,
+        _all_devices,
         lambda p, s: (
-            f"tp({p.tp}) * pp({p.pp}) * cp({p.cp}) * dp({p.dp}) = {p.world_size}, but the cluster has "
-            f"{s.cluster.devices} devices"
+            f"tp({p.tp}) * pp({p.pp}) * cp({p.cp}) * dp({p.dp}) = {p.world_size}, but "
+            + (
+                f"the cluster has {s.cluster.devices} devices"
+                if s.sizes is None
+                else f"jobs have {' or '.join(map(str, s.sizes))} devices"
+            )
         ),
     ),
     Constraint(

@@ -1,4 +1,5 @@
-"""A Plan is one way to lay a training job over the devices: the unit that is proposed, run and compared.
+"""A Plan is one way to lay a training job over the devices, with the values of its active knobs: the unit that is
+proposed, run and compared.
 
 A Plan checks only itself (positive degrees, known enums). Whether it is legal for a model on a cluster is the
 business of `search_spaces.space`, which can say why not.
@@ -6,10 +7,12 @@ business of `search_spaces.space`, which can say why not.
 
 from __future__ import annotations
 
-from dataclasses import Field, asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
+from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, KnobValues, unfit_value, word
 
 
 class Recompute(StrEnum):
@@ -68,9 +71,9 @@ def _describe(schema: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One parallelism setting."""
+    """One parallelism setting, and the values of the active knobs beside it (`search_spaces.knobs`)."""
 
-    # Each field declares an axis: `AXES` lists them for the space and its bounds, the search, the store, API and page.
+    # Each field but `knobs` declares an axis: `AXES` lists them for the space and its bounds, search, store, API and page.
     __pydantic_config__: ClassVar[Any] = CLOSED | {"json_schema_extra": _describe}
 
     tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True, tried=None))
@@ -146,6 +149,7 @@ class Plan:
         default=ContextParallel.ALL_GATHER,
         metadata=_axis("{}", "context", "with cp, how attention sees the whole sequence"),
     )
+    knobs: Mapping[str, KnobValue] = field(default_factory=KnobValues)
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -159,7 +163,17 @@ class Plan:
                 numbers = [str(number) for number in range(axis.low, axis.high + 1)]
                 listed = f"{', '.join(numbers[:-1])} or {numbers[-1]}"
                 checks.require(value <= axis.high, axis.name, f"must be {listed}, not {value}")
+        if self.knobs:
+            self._check_knobs(checks)
         checks.done()
+        if not isinstance(self.knobs, KnobValues):
+            object.__setattr__(self, "knobs", KnobValues(self.knobs))
+
+    def _check_knobs(self, checks: Checks) -> None:
+        for name, value in self.knobs.items():
+            fit = KNOB_NAME.fullmatch(name) is not None and name not in PLAN_FIELDS
+            checks.require(fit, f"knobs.{name}", "is no name of a knob: letters, digits and _, and no field of a plan")
+            checks.require(not (unfit := unfit_value(value)), f"knobs.{name}", unfit)
 
     @property
     def world_size(self) -> int:
@@ -173,13 +187,25 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """A short, canonical name: equal plans have equal keys. Defaults are left out, except of the main axes."""
+        """A short, canonical name: equal plans have equal keys. Defaults are left out, except of the main axes and of
+        knobs, which stand at the end as name=value."""
         values = ((axis, getattr(self, axis.name)) for axis in AXES)
-        return " ".join(axis.key.format(value) for axis, value in values if axis.always_in_key or value != axis.default)
+        layout = [axis.key.format(value) for axis, value in values if axis.always_in_key or value != axis.default]
+        return " ".join([*layout, *(f"{name}={word(value)}" for name, value in self.knobs.items())])
+
+    @property
+    def layout(self) -> Plan:
+        """The same plan without knobs."""
+        return replace(self, knobs=KnobValues()) if self.knobs else self
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, one per field; `Plan(**plan.as_dict()) == plan`."""
-        return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
+        return self.axes_as_dict() | {"knobs": dict(self.knobs)}
+
+    def axes_as_dict(self) -> dict[str, Any]:
+        """Plain JSON values of the axes alone."""
+        values = ((name, getattr(self, name)) for name in PLAN_FIELDS)
+        return {name: str(value) if isinstance(value, StrEnum) else value for name, value in values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,5 +246,6 @@ def _axis_of(each: Field[Any]) -> Axis:
     return Axis(**{**derived, **each.metadata})
 
 
-AXES: tuple[Axis, ...] = tuple(map(_axis_of, fields(Plan)))
+# Every field but `knobs`, which has no fixed names.
+AXES: tuple[Axis, ...] = tuple(_axis_of(each) for each in fields(Plan) if each.metadata)
 PLAN_FIELDS: tuple[str, ...] = tuple(axis.name for axis in AXES)

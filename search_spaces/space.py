@@ -1,14 +1,16 @@
 """The Space: every legal Plan of one model on one cluster, enumerated, and the reason why any other is illegal.
 
-The space is finite (10^2 to 10^6 combinations), so it is enumerated and filtered on whole columns, never sampled. A
-Plan is legal when it lies within the bounds and keeps every rule of `search_spaces.constraints`. How many combinations
-there are is known by arithmetic before anything is enumerated.
+The layouts are finite (10^2 to 10^6 combinations), so they are enumerated and filtered on whole columns, never
+sampled. A layout is legal when it lies within the bounds and keeps every rule of `search_spaces.constraints`. How many
+combinations there are is known by arithmetic before anything is enumerated. Knobs multiply with the layouts: their
+combinations are counted, and listed where they are few (`listing`); as a sequence, a space has each layout once, with
+every knob at its default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -32,6 +34,8 @@ from meshtune.search_spaces.columns import (
     value_of,
 )
 from meshtune.search_spaces.constraints import CONSTRAINTS
+from meshtune.search_spaces.knob_values import KnobValues
+from meshtune.search_spaces.knobs import MAX_PLANS, NO_KNOBS, SIZES, Codes, KnobSet
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 
 # Some seconds of one core; more is a mistake in the bounds.
@@ -63,17 +67,27 @@ class _Legal:
 
 
 class Space(Sequence[Plan]):
-    """The legal Plans, in a fixed order: a read-only sequence, with the same plans as `columns` for arithmetic.
+    """The legal layouts, in a fixed order: a read-only sequence of Plans, with the same plans as `columns` for
+    arithmetic. Each has its knobs at their defaults; other values of them are legal too (`explain`, `plans`).
 
     They are enumerated at the first look at one of them or at `counts`; `combinations`, `complete` and `explain` need
     none. Plans are built when they are looked at; membership and `index_of` cost a binary search. Raises SpaceTooLarge
     for more than max_combinations, before anything is enumerated.
     """
 
-    def __init__(self, bounds: Bounds, context: SpaceContext, max_combinations: int = MAX_COMBINATIONS) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        context: SpaceContext,
+        max_combinations: int = MAX_COMBINATIONS,
+        knobs: KnobSet = NO_KNOBS,
+    ) -> None:
         self.bounds = bounds
         self.context = context
+        self.knobs = knobs
         self.dimensions = dimensions(bounds, context)
+        if knobs.size is not None:
+            self.dimensions[knobs.size.name] = tuple(knobs.size.values)
         sizes = {name: len(values) for name, values in self.dimensions.items()}
         _require_few(sizes, max_combinations)
         # What each pipeline is split into; None: every value of one dimension with every value of the other.
@@ -113,7 +127,7 @@ class Space(Sequence[Plan]):
             found.append(rows(grid, legal))
             places.append(_places(self.dimensions, rows(positions, legal)))
         order = np.argsort(np.concatenate(places))
-        columns = {name: np.concatenate([part[name] for part in found])[order] for name in PLAN_FIELDS}
+        columns = {name: np.concatenate([part[name] for part in found])[order] for name in found[0]}
         counts = Counts(self.combinations, len(order), {name: many for name, many in broken.items() if many})
         return _Legal(columns, counts, np.concatenate(places)[order])
 
@@ -145,6 +159,7 @@ class Space(Sequence[Plan]):
             first, second = (plans[order[here + step]].key for step in (0, 1))
             raise InvalidValue([Problem("plans", f"{first} and {second} do not differ in {', '.join(chosen)}")])
         space.context = context
+        space.knobs = NO_KNOBS
         space.dimensions = {name: tuple(value_of(name, int(v)) for v in values) for name, (values, _) in chosen.items()}
         space.bounds = Bounds(**space.dimensions, tp_across_nodes=context.tp_across_nodes)
         space._splits = None
@@ -160,12 +175,52 @@ class Space(Sequence[Plan]):
             return [self[position] for position in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"plan {index} of {len(self)}")
-        return _plan({name: int(column[index]) for name, column in self.columns.items()})
+        return self.plan(int(index))
 
     def __iter__(self) -> Iterator[Plan]:
-        names = list(self.columns)
+        if self.knobs:
+            yield from (self.plan(index) for index in range(len(self)))
+            return
+        names = list(PLAN_FIELDS)
         for values in zip(*(self.columns[name].tolist() for name in names), strict=True):
             yield _plan(dict(zip(names, values, strict=True)))
+
+    def plan(self, index: int, codes: Sequence[int] | None = None) -> Plan:
+        """The layout at this position, with these values of its knobs: a row of codes, by default the defaults'."""
+        row = {name: int(self.columns[name][index]) for name in PLAN_FIELDS}
+        if not self.knobs:
+            return _plan(row)
+        own = self.default_codes[index] if codes is None else codes
+        return _plan(row, knobs=self.knobs.values_of([int(each) for each in own]))
+
+    @cached_property
+    def default_codes(self) -> Codes:
+        """The codes of each layout's knobs at their defaults."""
+        return self.knobs.default_codes(self.columns, self.context.cluster.devices_per_node)
+
+    @cached_property
+    def plans(self) -> int:
+        """The number of distinct legal plans: of layouts times what their knobs can be. Raises SpaceTooLarge."""
+        if not self.knobs.searched:
+            return len(self)
+        try:
+            each = self.knobs.assignments(self.columns, self.context.cluster.devices_per_node)
+        except InvalidValue as error:
+            raise SpaceTooLarge(str(error)) from None
+        total = sum(map(int, each.tolist()))
+        if total > MAX_PLANS:
+            raise SpaceTooLarge(f"{len(self)} layouts and their knobs make {total:.3g} plans, more than 2^62")
+        return total
+
+    def canonical(self, index: IntColumn, codes: Codes) -> Codes:
+        """The codes as the layouts at these positions have them: 0 where a knob is inactive there."""
+        return self.knobs.canonical(rows(self.columns, index), codes, self.context.cluster.devices_per_node)
+
+    def listing(self, most: int) -> tuple[IntColumn, Codes] | None:
+        """Every legal plan: the position of its layout, and the codes of its knobs; None where there are more."""
+        if self.plans > most:
+            return None
+        return self.knobs.expand(self.columns, self.context.cluster.devices_per_node)
 
     def __contains__(self, plan: object) -> bool:
         return isinstance(plan, Plan) and self.find(plan) is not None
@@ -178,10 +233,17 @@ class Space(Sequence[Plan]):
         return index
 
     def find(self, plan: Plan) -> int | None:
-        """The plan's position, None for a plan that is not in the space."""
+        """The position of the plan's layout, None for a plan that is not in the space, or whose knobs are not."""
+        found = self.find_layout(plan)
+        if found is None or (not self.knobs and not plan.knobs):
+            return found
+        return None if self._knob_problems(plan) else found
+
+    def find_layout(self, plan: Plan) -> int | None:
+        """The same, whatever the plan's knobs are."""
         place = 0
         for name, values in self.dimensions.items():
-            value = getattr(plan, name)
+            value = self._value(plan, name)
             if value not in values:
                 return None
             place = place * len(values) + values.index(value)
@@ -189,7 +251,7 @@ class Space(Sequence[Plan]):
         if index == len(self) or self._legal.places[index] != place:
             return None
         # What is derived (dp, grad_accum_steps) is no part of the place: it is compared.
-        derived = [name for name in PLAN_FIELDS if name not in self.dimensions]
+        derived = [name for name in self.columns if name in PLAN_FIELDS and name not in self.dimensions]
         same = all(self.columns[name][index] == code(name, getattr(plan, name)) for name in derived)
         return index if same else None
 
@@ -201,9 +263,10 @@ class Space(Sequence[Plan]):
         found = [
             Violation("bounds", f"{name}({getattr(plan, name)}) is not among {listed(values)}", "the spec bounds it")
             for name, values in self.dimensions.items()
-            if not ignore_bounds and getattr(plan, name) not in values
+            if not ignore_bounds and name not in SIZES and getattr(plan, name) not in values
         ]
         found += [] if found or ignore_bounds else self._explain_split(plan)
+        found += [Violation("knobs", told, "the spec's `knobs` say so") for _, told in self._knob_problems(plan)]
         # Python's integers: a plan that people come up with may multiply up to more than int64 holds.
         row = {name: np.array([code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
         for constraint in _rules(self.context):
@@ -224,16 +287,48 @@ class Space(Sequence[Plan]):
         return [Violation("bounds", told, "the balanced ones, as long as the spec's space names no values of them")]
 
     def complete(self, **given: Any) -> Plan:
-        """The Plan with these fields and, where they are left out, dp from the devices and grad_accum_steps from a
-        fixed global batch (rounded down to a whole number of at least 1: `explain` then says what does not fit).
+        """The Plan with these fields and, where they are left out, dp from the devices, grad_accum_steps from a fixed
+        global batch (rounded down to a whole number of at least 1: `explain` then says what does not fit), and each
+        active knob's default. Without a size in `knobs` or a dp, it is for the default size.
 
         Raises InvalidValue for values that no Plan may have, TypeError for a field that no Plan has.
         """
         checked = Plan(**given)
-        dp = given.get("dp", max(1, self.context.cluster.devices // (checked.tp * checked.pp * checked.cp)))
+        dp = given.get("dp", max(1, self._devices_of(checked) // (checked.tp * checked.pp * checked.cp)))
         batch = self.context.global_batch_size
         derived = max(1, batch // (checked.micro_batch_size * dp)) if batch else 1
-        return Plan(**{**given, "dp": dp, "grad_accum_steps": given.get("grad_accum_steps", derived)})
+        plan = Plan(**{**given, "dp": dp, "grad_accum_steps": given.get("grad_accum_steps", derived)})
+        return replace(plan, knobs=self._completed(plan)) if self.knobs else plan
+
+    def _completed(self, plan: Plan) -> KnobValues:
+        """The plan's knobs, with the defaults of active ones that have no value."""
+        columns, per_node = columns_of([plan]), self.context.cluster.devices_per_node
+        codes = self.knobs.defaults[None, :].copy()
+        for at, knob in enumerate(self.knobs):
+            if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
+                codes[0, at] = place + 1
+        completed = self.knobs.values_of(self.knobs.canonical(columns, codes, per_node)[0].tolist())
+        # What is wrong stays, for `explain` to name it.
+        return KnobValues({**completed, **plan.knobs})
+
+    def _devices_of(self, plan: Plan) -> int:
+        """The devices of the size that the plan names, else of the default one."""
+        if (size := self.knobs.size) is None:
+            return self.context.cluster.devices
+        many = plan.knobs.get(size.name, size.default)
+        unit = self.context.cluster.devices_per_node if size.name == "nodes" else 1
+        return int(many) * unit if isinstance(many, int) else self.context.cluster.devices
+
+    def _knob_problems(self, plan: Plan) -> list[tuple[str, str]]:
+        if not self.knobs and not plan.knobs:
+            return []
+        return self.knobs.problems(columns_of([plan]), plan, self.context.cluster.devices_per_node)
+
+    def _value(self, plan: Plan, name: str) -> Any:
+        """The plan's value of a dimension; a size follows from its devices."""
+        if name not in SIZES:
+            return getattr(plan, name)
+        return plan.world_size if name == "devices" else plan.world_size / self.context.cluster.devices_per_node
 
 
 def _require_few(sizes: Mapping[str, int], most: int) -> None:
@@ -267,15 +362,16 @@ def _grid(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext, positions:
     for name, values in dims.items():
         columns[name] = np.array([code(name, value) for value in values], dtype=np.int64)[positions[name]]
     parallel = columns["tp"] * columns["pp"] * columns["cp"]
-    columns["dp"] = np.maximum(1, context.cluster.devices // parallel)
+    devices = columns["nodes"] * context.cluster.devices_per_node if "nodes" in columns else columns.get("devices")
+    columns["dp"] = np.maximum(1, (context.cluster.devices if devices is None else devices) // parallel)
     if context.global_batch_size is not None:
         per_step = columns["micro_batch_size"] * columns["dp"]
         columns["grad_accum_steps"] = np.maximum(1, context.global_batch_size // per_step)
-    return {name: columns[name] for name in PLAN_FIELDS}
+    return {name: columns[name] for name in (*PLAN_FIELDS, *(size for size in SIZES if size in columns))}
 
 
-def _plan(row: dict[str, int]) -> Plan:
-    return Plan(**{name: value_of(name, value) for name, value in row.items()})
+def _plan(row: dict[str, int], **rest: Any) -> Plan:
+    return Plan(**{name: value_of(name, value) for name, value in row.items()}, **rest)
 
 
 def _rules(context: SpaceContext) -> tuple[Constraint, ...]:

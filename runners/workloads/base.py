@@ -18,6 +18,7 @@ from meshtune.runners.processes.gang import log_path
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knobs import Knob, KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
@@ -53,6 +54,7 @@ class JobRequest:
     seed: int
     time_limit_s: float
     incumbent_step_time_s: float | None
+    knobs: tuple[Knob, ...] = ()
 
     def job(
         self, command: tuple[str, ...], files: Mapping[str, str], env: Mapping[str, str] | None = None, **rest: Any
@@ -99,6 +101,10 @@ class Workload(ABC):
         """Why its options do not go with the model, by option."""
         return []
 
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        """Why its jobs cannot be told of some of the knobs, by the knob's name."""
+        return []
+
     @property
     def dtype(self) -> str:
         """The number format it computes in, by which a device's peak FLOP/s is looked up."""
@@ -119,11 +125,15 @@ class Workload(ABC):
         seed: int,
         time_limit_s: float,
         incumbent_step_time_s: float | None = None,
+        knobs: Sequence[Knob] = (),
     ) -> JobSpec:
         """The job that measures `plan`, as pure text: nothing is written or started.
 
-        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this."""
-        return self.job(JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s))
+        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this. knobs: those of the space, whose
+        values the plan has."""
+        own = tuple(knob for knob in knobs if knob.name in plan.knobs)
+        request = JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own)
+        return self.job(request)
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         """What became of a job whose state is final, from what it left in `directory`. May be repeated.

@@ -205,6 +205,6 @@ def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
     if framework.host_optimizer:
         # Gradients go down, weights come up, and the ranks of a node share its memory.
         moved = own * (framework.gradient_bytes + framework.weight_bytes) / HOST_LINK_BYTES_PER_S
-        ranks = min(rank.training.cluster.devices_per_node, rank.training.cluster.devices)
+        ranks = np.minimum(rank.training.cluster.devices_per_node, c["tp"] * c["pp"] * c["cp"] * c["dp"])
         return moved + traffic * ranks / HOST_MEMORY_BYTES_PER_S + rank.constants.step_overhead_s
     return traffic / rank.bytes_per_s + rank.constants.step_overhead_s

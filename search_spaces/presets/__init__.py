@@ -1,4 +1,4 @@
-"""Named models and clusters, each with the source of its numbers: plain mappings, to be overridden and validated.
+"""Named models, clusters and knobs, each with the source of its numbers: plain mappings, to be overridden and checked.
 
 A cluster names its device; what the device has, and from where, is written once in devices.toml.
 """
@@ -38,6 +38,17 @@ def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
 def device_presets() -> Mapping[str, Mapping[str, Any]]:
     """The devices by name; each mapping describes a DeviceSpec, `source` apart."""
     return {key: {**entry, "name": key} for key, entry in _read("devices.toml").items()}
+
+
+@cache
+def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """The catalogs of knobs by name, each with its knobs by their names in a plan: CATALOG_KEY. A mapping describes a
+    Knob, its name apart."""
+    found = sorted(each.name for each in files(__package__).joinpath("knobs").iterdir() if each.name.endswith(".toml"))
+    return {
+        catalog: {f"{catalog}_{key}": entry for key, entry in _read(f"knobs/{catalog}.toml").items()}
+        for catalog in (name.removesuffix(".toml") for name in found)
+    }
 
 
 def _read(name: str) -> dict[str, dict[str, Any]]:

@@ -194,9 +194,10 @@ class FakeWorkload:
     program = ""
     completed = staticmethod(Workload.completed)
     problems_with = Workload.problems_with
+    problems_with_knobs = Workload.problems_with_knobs
 
     def materialize(
-        self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None
+        self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None, knobs=()
     ) -> JobSpec:
         return JobSpec(
             name=name,

@@ -20,6 +20,7 @@ from meshtune.search_spaces.space import Bounds
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.specs.document import HARMLESS, PLAIN, commands_named
+from meshtune.tuner.specs.knobs import CATALOGS, KNOBS
 from meshtune.tuner.specs.read import OPEN_QUESTIONS
 
 KNOWN = {"workload": WORKLOADS, "runner": RUNNERS, "search": SEARCHES}
@@ -101,7 +102,9 @@ def test_what_is_no_spec_names_nothing(document):
 
 
 def test_a_new_section_of_a_spec_is_refused_until_it_is_listed():
-    assert {field.name for field in fields(CampaignSpec)} == PLAIN - {OPEN_QUESTIONS} | HARMLESS.keys()
+    assert {field.name for field in fields(CampaignSpec)} == PLAIN - {OPEN_QUESTIONS, CATALOGS} | HARMLESS.keys() | {
+        KNOBS
+    }
 
 
 def test_what_is_listed_exists():

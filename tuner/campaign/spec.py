@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
@@ -17,6 +18,7 @@ from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, unfit_name
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
+from meshtune.search_spaces.knobs import NO_KNOBS, Knob, KnobSet, sized, sizes_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space
@@ -99,6 +101,12 @@ class StopRule:
         checks.done()
 
 
+class Acceptance(StrEnum):
+    """numerics: a plan whose knobs change what is computed (`Knob.numerics`) may be recommended."""
+
+    NUMERICS = "numerics"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignSpec:
     """One campaign, fully resolved: presets are expanded, defaults filled in, the baseline's derived fields too.
@@ -106,7 +114,8 @@ class CampaignSpec:
     global_batch_size None: freed, so accumulation is searched as a dimension of its own. parallel: trials in flight
     at the same time, each on all devices of the cluster description. pareto: memory left over counts beside the
     objective, and the best is a set. confirm: how many of the best plans are measured again, in turns with the
-    baseline by fresh jobs, before one is recommended; each at most confirm_rounds times. warm_start: the search may
+    baseline by fresh jobs, before one is recommended; each at most confirm_rounds times. knobs: those of the
+    spec and of its catalogs. accept: what a recommendation may do that it else may not. warm_start: the search may
     learn from earlier campaigns in the store, where it can. project: whose tokens share the campaign; empty for none,
     and nothing to the search.
     """
@@ -119,6 +128,8 @@ class CampaignSpec:
     workload: Backend
     global_batch_size: int | None
     space: Bounds
+    knobs: tuple[Knob, ...] = ()
+    accept: tuple[Acceptance, ...] = ()
     baseline: Plan | None
     objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
     search: Backend
@@ -138,6 +149,10 @@ class CampaignSpec:
         problems = scalar_problems({name: getattr(self, name) for name in (*SCALARS, "global_batch_size")})
         if problems:
             raise InvalidValue(problems)
+
+    @property
+    def accepts_numerics(self) -> bool:
+        return Acceptance.NUMERICS in self.accept
 
 
 # The plain values at the top of a spec.
@@ -180,8 +195,9 @@ def job_of(
         name,
         spec.model,
         plan,
-        spec.cluster,
+        sized(spec.cluster, plan),
         directory,
+        knobs=spec.knobs,
         seed=spec.seed,
         time_limit_s=spec.trial.time_limit_s,
         incumbent_step_time_s=incumbent_step_time_s,
@@ -190,7 +206,8 @@ def job_of(
 
 def space_of(spec: CampaignSpec) -> Space:
     """The spec's space. Raises SpaceTooLarge."""
-    return build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload_of(spec))
+    knobs = KnobSet(spec.knobs)
+    return build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload_of(spec), knobs=knobs)
 
 
 def build_space(
@@ -200,13 +217,16 @@ def build_space(
     global_batch_size: int | None,
     workload: Workload,
     max_combinations: int = MAX_COMBINATIONS,
+    knobs: KnobSet = NO_KNOBS,
 ) -> Space:
-    """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
+    """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge, and InvalidValue for
+    sizes that the cluster does not have."""
     context = SpaceContext(
         model=model,
         cluster=cluster,
         global_batch_size=global_batch_size,
         capabilities=workload.capabilities,
         tp_across_nodes=bounds.tp_across_nodes,
+        sizes=sizes_of(knobs, cluster),
     )
-    return Space(bounds, context, max_combinations)
+    return Space(bounds, context, max_combinations, knobs)

@@ -18,6 +18,7 @@ from meshtune.runners.registry import schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.specs.knobs import KNOBS, knobs_for_command
 from meshtune.tuner.specs.site import SITE, read_named_site
 
 # RFC 8259, section 6: up to here every reader of JSON keeps a whole number exactly.
@@ -33,7 +34,18 @@ OPTION_LIMITS = Limits(max_bytes=20_000, max_values=2_000)
 PLAIN = frozenset(
     {
         *("name", "model", "cluster", "global_batch_size", "space", "baseline", "objective", "budget", "trial", "stop"),
-        *("parallel", "seed", "pareto", "confirm", "confirm_rounds", "warm_start", "project", "open_questions"),
+        *(
+            "catalogs",
+            "accept",
+            "parallel",
+            "seed",
+            "pareto",
+            "confirm",
+            "confirm_rounds",
+            "warm_start",
+            "project",
+            "open_questions",
+        ),
     }
 )
 # section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.
@@ -91,16 +103,17 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
         if not name or not equals:
             raise InvalidSpec([Problem(f"--option {word[:60]}", "must be name=value")])
         try:
-            found[name] = read_yaml(value, OPTION_LIMITS)
+            found[name] = read_yaml(value, OPTION_LIMITS, off_is_word=True)
         except UnreadableText as error:
             raise InvalidSpec([Problem(f"--option {name[:60]}", str(error))]) from None
     return found
 
 
 def parse_yaml(text: str) -> object:
-    """The document in a YAML text. Raises InvalidSpec with line and column; a key given twice is a mistake."""
+    """The document in a YAML text, where on, off, yes and no are words: values of knobs. Raises InvalidSpec with line
+    and column; a key given twice is a mistake."""
     try:
-        return read_yaml(text)
+        return read_yaml(text, off_is_word=True)
     except UnreadableText as error:
         raise InvalidSpec([Problem(error.place, error.message)]) from None
 
@@ -177,8 +190,9 @@ def commands_named(document: object) -> list[Problem]:
     found = [
         Problem(key, "is not among the parts of a spec that need no scope `command`")
         for key in document
-        if key in known and key not in PLAIN and key not in HARMLESS
+        if key in known and key not in PLAIN and key not in HARMLESS and key != KNOBS
     ]
+    found += knobs_for_command(document)
     outside = {name: place.harmless for name, place in schedulers().items() if place.harmless is not None}
     for section, own in HARMLESS.items():
         kinds = {**outside, **own} if section == "runner" else own

@@ -29,6 +29,7 @@ from meshtune.runners.registry import (
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
@@ -37,6 +38,7 @@ from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import (
     SCALARS,
+    Acceptance,
     Backend,
     Budget,
     CampaignSpec,
@@ -49,6 +51,7 @@ from meshtune.tuner.campaign.spec import (
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
+from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs
 from meshtune.tuner.specs.site import resolved
 
 FREE = "free"
@@ -114,6 +117,11 @@ def parse_spec(
     return CampaignSpec(**reading.values), space
 
 
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    accept: tuple[Acceptance, ...]
+
+
 @dataclass(slots=True)
 class _Reading:
     """A document being read: the values so far by CampaignSpec field, and the problems. refused: the keys whose values
@@ -146,7 +154,7 @@ class _Reading:
         self._open_questions()
         known = [entry.name for entry in fields(CampaignSpec)]
         for key in self.document:
-            if key not in known and key != OPEN_QUESTIONS:
+            if key not in known and key not in (OPEN_QUESTIONS, CATALOGS):
                 self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
         for name, kind in SCALARS.items():
             if name in self.document:
@@ -165,6 +173,7 @@ class _Reading:
         self._preset("model", ModelSpec, model_presets())
         self._preset("cluster", ClusterSpec, cluster_presets())
         self.section("space", Bounds, self.document.get("space", {}))
+        self._knobs()
         self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
         self.section("trial", TrialLimits, self.document.get("trial", {}))
         self.section("stop", StopRule, self.document.get("stop", {}))
@@ -172,8 +181,20 @@ class _Reading:
         self._backend("search", DEFAULT_SEARCH, SEARCHES)
         self._backend("runner", "local", runners())
         self.values["baseline"] = None
-        if "baseline" in self.document:
-            self.section("baseline", Plan, self.document["baseline"])
+        if (baseline := self.document.get("baseline")) is not None:
+            if isinstance(baseline, Mapping) and "knobs" in self.values:
+                baseline = baseline_knobs(baseline, KnobSet(self.values["knobs"]))
+            self.section("baseline", Plan, baseline)
+
+    def _knobs(self) -> None:
+        if not {KNOBS, CATALOGS} & {*self.refused}:
+            with self.noting(""):
+                self.values["knobs"] = read_knobs(self.document)
+        accepted = self.document.get("accept", ())
+        accepted = [accepted] if isinstance(accepted, str) else accepted
+        if "accept" not in self.refused:
+            with self.noting(""):
+                self.values["accept"] = read_value(_Accepted, {"accept": accepted}).accept
 
     def _open_questions(self) -> None:
         """What `meshtune import` could not read: a spec with one of them is none yet."""
@@ -234,15 +255,20 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
     """Check what must hold between sections; return the space when it could be built."""
     values, problems = reading.values, reading.problems
     workload = _checked_backends(reading, home)
-    if not {"model", "cluster", "space", "global_batch_size"} <= values.keys() or workload is None:
+    if not {"model", "cluster", "space", "knobs", "global_batch_size"} <= values.keys() or workload is None:
         return None
     batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
+    knobs = KnobSet(values["knobs"])
+    unsized = check_sizes(knobs, cluster)
+    problems += [*unsized, *(problem.under(KNOBS) for problem in workload.problems_with_knobs(knobs))]
+    if unsized:
+        return None
     if batch is not None and bounds.grad_accum_steps is not None:
         message = f"follows from the global batch; set global_batch_size: {FREE} to search it"
         problems.append(Problem("space.grad_accum_steps", message))
     problems += _check_objective(values.get("objective"), batch, cluster, workload)
     try:
-        space = build_space(bounds, values["model"], cluster, batch, workload, max_combinations)
+        space = build_space(bounds, values["model"], cluster, batch, workload, max_combinations, knobs)
     except InvalidValue as error:
         problems += error.problems
         return None
@@ -298,7 +324,7 @@ def _complete_baseline(reading: _Reading, space: Space) -> None:
     if given is None:
         return
     named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.document["baseline"]}
-    plan = space.complete(**named)
+    plan = space.complete(**named, knobs=given.knobs)
     broken = space.explain(plan, ignore_bounds=True)
     reading.problems.extend(Problem("baseline", violation.message) for violation in broken)
     reading.values["baseline"] = plan
@@ -309,7 +335,7 @@ def _why_empty(space: Space) -> str:
     counts = space.counts
     ranked = sorted(counts.rejected.items(), key=lambda item: -item[1])[:4]
     shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
-    first = space.complete(**{name: values[0] for name, values in space.dimensions.items()})
+    first = space.complete(**{name: values[0] for name, values in space.dimensions.items() if name in PLAN_FIELDS})
     example = next((f"; the first, {first.key}: {broken.message}" for broken in space.explain(first)), "")
     return f"no legal plan among {counts.combinations} combinations: {shares}{example}"
 

@@ -20,6 +20,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.hardware import Hardware, HardwareKind
 from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
+from meshtune.search_spaces.knob_values import KnobValues
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -129,7 +130,7 @@ def trial_of(row: Mapping[str, Any], tried: Sequence[Attempt]) -> Trial:
     return Trial(
         campaign_id=row["campaign_id"],
         number=row["number"],
-        plan=plan_with(*_plan_values(row)),
+        plan=plan_with(KnobValues(row["knobs"]), *_plan_values(row)),
         origin=Origin(row["origin"]),
         attempts=tuple(tried),
         expectation=None if expected is None else Expectation(**expected),
@@ -138,9 +139,9 @@ def trial_of(row: Mapping[str, Any], tried: Sequence[Attempt]) -> Trial:
 
 
 @lru_cache(maxsize=20_000)
-def plan_with(*values: Any) -> Plan:
+def plan_with(knobs: KnobValues, *values: Any) -> Plan:
     """By the values of its fields. The same few plans are read over and over, and each checks itself when made."""
-    return Plan(**dict(zip(PLAN_FIELDS, values, strict=True)))
+    return Plan(**dict(zip(PLAN_FIELDS, values, strict=True)), knobs=knobs)
 
 
 def attempt_row(attempt: Attempt, trial_id: int) -> dict[str, Any]:
@@ -195,6 +196,7 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
         "software": dict(measurement.software),
         "attention_kernels": list(measurement.attention_kernels),
+        "knobs": dict(measurement.knobs),
         "hardware": [asdict(kind) for kind in measurement.hardware],
     }
 
@@ -220,6 +222,7 @@ def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
         profile=None if row["profile"] is None else read_value(Profile, row["profile"]),
         software=row["software"],
         attention_kernels=tuple(row["attention_kernels"]),
+        knobs=row["knobs"],
         hardware=_hardware(row),
     )
 

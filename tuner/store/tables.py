@@ -106,6 +106,8 @@ trials = Table(
     *_required(Integer, "number"),
     *_required(PlainText, "origin", "plan_key"),
     *(Column(axis.name, _PLAN_TYPES.get(axis.kind, PlainText), nullable=False) for axis in AXES),
+    # Of the active knobs, by name.
+    *_required(JSON, "knobs"),
     *_optional(JSON, "expectation"),
     # Of second runs, from 1 on; else 0.
     *_required(Integer, "round"),
@@ -179,7 +181,7 @@ measurements = Table(
     # The fields of MeasurementSummary: what lists and rankings need of the steps and the ranks.
     *_required(Double, "median_step_time_s", "step_time_low_s", "step_time_high_s"),
     *_optional(BigInteger, "max_memory_bytes", "max_held_bytes"),
-    *_required(JSON, "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels"),
+    *_required(JSON, "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels", "knobs"),
     *_required(JSON, "hardware"),
     *_optional(JSON, "profile"),
 )

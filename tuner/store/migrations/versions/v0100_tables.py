@@ -127,6 +127,7 @@ def upgrade() -> None:
         *_required(sa.Boolean(), "sequence_parallel"),
         *_required(sa.Integer(), "recompute_interval"),
         *_required(sa.Text(), "context"),
+        *_required(sa.JSON(), "knobs"),
         *_optional(sa.JSON(), "expectation"),
         *_required(sa.Integer(), "round"),
         sa.ForeignKeyConstraint(["campaign_id"], ["campaigns.id"], name="fk_trials_campaign_id"),
@@ -170,7 +171,9 @@ def upgrade() -> None:
         *_optional(sa.Double(), "model_flops_per_token", "peak_flops_per_device"),
         *_required(sa.Double(), "median_step_time_s", "step_time_low_s", "step_time_high_s"),
         *_optional(sa.BigInteger(), "max_memory_bytes", "max_held_bytes"),
-        *_required(sa.JSON(), "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels"),
+        *_required(
+            sa.JSON(), "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels", "knobs"
+        ),
         *_required(sa.JSON(), "hardware"),
         *_optional(sa.JSON(), "profile"),
         sa.ForeignKeyConstraint(["attempt_id"], ["attempts.id"], name="fk_measurements_attempt_id"),

@@ -1,0 +1,127 @@
+"""Reads the knobs of a spec: those of its catalogs, and its own, which change or add to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import shown
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knobs import Knob, KnobSet, sizes_of
+from meshtune.search_spaces.presets import knob_catalogs
+
+CATALOGS, KNOBS = "catalogs", "knobs"
+
+
+def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
+    """The knobs of a spec's `catalogs` and `knobs`, in the order given. Raises InvalidValue with every problem, from
+    the document on."""
+    problems: list[Problem] = []
+    described = _from_catalogs(document.get(CATALOGS, []), problems)
+    for name, own in _own(document.get(KNOBS, {}), problems).items():
+        if not isinstance(own, Mapping):
+            problems.append(Problem(f"{KNOBS}.{name}", f"must be a mapping of keys, not {shown(own)}"))
+            described.pop(name, None)
+        else:
+            described[name] = {**described.get(name, {}), **own}
+    knobs = []
+    for name, entry in described.items():
+        try:
+            knobs.append(read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))}))
+        except InvalidValue as error:
+            problems += [problem.under(f"{KNOBS}.{name}") for problem in error.problems]
+    try:
+        KnobSet(knobs)
+    except InvalidValue as error:
+        # A condition may name a knob that is refused for another reason, which is told already.
+        refused = described.keys() - {knob.name for knob in knobs}
+        found = [one for one in error.problems if not any(f"{name!r} is no" in one.message for name in refused)]
+        problems += [problem.under(KNOBS) for problem in found]
+    if problems:
+        raise InvalidValue(problems)
+    return tuple(knobs)
+
+
+def check_sizes(knobs: KnobSet, cluster: ClusterSpec) -> list[Problem]:
+    """What is wrong with the sizes of jobs on this cluster."""
+    try:
+        sizes_of(knobs, cluster)
+    except InvalidValue as error:
+        return [problem.under(KNOBS) for problem in error.problems]
+    return []
+
+
+def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[str, Any]]:
+    """The descriptions of the knobs that `catalogs` names, by their names in a plan."""
+    found: dict[str, Mapping[str, Any]] = {}
+    if not isinstance(asked, list | tuple):
+        problems.append(Problem(CATALOGS, f"must be a list of names, not {shown(asked)}"))
+        return found
+    known = knob_catalogs()
+    for number, each in enumerate(asked):
+        path = f"{CATALOGS}.{number}"
+        catalog, dot, key = each.partition(".") if isinstance(each, str) else ("", "", "")
+        if catalog not in known:
+            problems.append(Problem(path, f"no catalog is called {shown(each)}; {did_you_mean(str(each), known)}"))
+        elif dot and f"{catalog}_{key}" not in known[catalog]:
+            keys = [name.removeprefix(f"{catalog}_") for name in known[catalog]]
+            problems.append(Problem(path, f"{catalog} has no knob {key!r}; {did_you_mean(key, keys)}"))
+        else:
+            chosen = [f"{catalog}_{key}"] if dot else [*known[catalog]]
+            found |= {name: known[catalog][name] for name in chosen}
+    return found
+
+
+def _own(given: object, problems: list[Problem]) -> dict[str, Any]:
+    """The descriptions under `knobs`, by name: a mapping, or, as a campaign has them, a list with their names."""
+    if isinstance(given, Mapping):
+        return {str(name): own for name, own in given.items()}
+    if isinstance(given, list | tuple) and all(isinstance(one, Mapping) and "name" in one for one in given):
+        return {str(one["name"]): {key: value for key, value in one.items() if key != "name"} for one in given}
+    problems.append(Problem(KNOBS, f"must be a mapping of knobs by their names, not {shown(given)}"))
+    return {}
+
+
+def _words(words: object) -> object:
+    """The keys as a program is told values: a document may have true, false and numbers there."""
+    return {word(key): text for key, text in words.items()} if isinstance(words, Mapping) else words
+
+
+def baseline_knobs(baseline: Mapping[str, Any], knobs: KnobSet) -> dict[str, Any]:
+    """A baseline's document with its knobs under `knobs`, where they stand beside the fields of the plan."""
+    beside = {name: value for name, value in baseline.items() if name in knobs.names}
+    inside = baseline.get("knobs", {})
+    if not beside or not isinstance(inside, Mapping):
+        return dict(baseline)
+    rest = {name: value for name, value in baseline.items() if name not in beside}
+    return {**rest, "knobs": {**beside, **inside}}
+
+
+def knobs_for_command(document: Mapping[str, Any]) -> list[Problem]:
+    """The knobs that need the scope `command`, from the document on: those that set variables, arguments or keys of a
+    configuration which no catalog has, or with values that it has not. What cannot be read needs none: reading says so.
+    """
+    try:
+        own = read_knobs({KNOBS: document.get(KNOBS) or {}, CATALOGS: document.get(CATALOGS) or []})
+        listed = read_knobs({CATALOGS: [*knob_catalogs()]})
+    except InvalidValue:
+        # Of knobs that are refused anyway, some could be told to a job all the same by a mistake here.
+        return [Problem(KNOBS, "needs the scope `command`")] if document.get(KNOBS) else []
+    known = {knob.name: knob for knob in listed}
+    return [
+        Problem(f"{KNOBS}.{knob.name}", f"is told by {knob.way} as no catalog has it; needs the scope `command`")
+        for knob in own
+        if knob.way not in ("size", "option") and not _is_listed(knob, known.get(knob.name))
+    ]
+
+
+def _is_listed(knob: Knob, known: Knob | None) -> bool:
+    telling = ("argument", "env", "config", "words", "omit")
+    return (
+        known is not None
+        and all(getattr(knob, name) == getattr(known, name) for name in telling)
+        and all(known.position(value) is not None for value in knob.values)
+    )
