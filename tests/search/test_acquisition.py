@@ -18,16 +18,21 @@ from meshtune.tuner.search.physics.acquisition import (
     log_expected_improvement,
     measured_front,
 )
-from meshtune.tuner.search.physics.gaussian import Field, Points, condition, tamed
+from meshtune.tuner.search.physics.gaussian import OWN_EFFECTS, TOGETHER, Field, Points, condition, tamed
 from meshtune.tuner.search.physics.speed import Component
 
-FIELD = Field(slopes=1.5, amplitude=0.3, length=1.2, offset=0.4, campaign_offset=0.1)
+FIELD = Field(slopes=1.5, amplitude=0.3, length=1.2, offset=0.4, campaign_offset=0.1, knobs=1.5)
 
 
 def some_points(count: int, seed: int) -> Points:
     random = np.random.default_rng(seed)
     campaign = random.integers(0, 2, count).astype(np.float64)
-    return Points(random.normal(size=(count, 4)), 0.1 * random.normal(size=(count, 3)), campaign)
+    return Points(
+        random.normal(size=(count, 4)),
+        0.1 * random.normal(size=(count, 3)),
+        campaign,
+        0.1 * random.normal(size=(count, 2)),
+    )
 
 
 def plain_covariance(one: Points, other: Points) -> np.ndarray:
@@ -36,10 +41,13 @@ def plain_covariance(one: Points, other: Points) -> np.ndarray:
     for i in range(len(one.features)):
         for j in range(len(other.features)):
             r = np.sqrt(5) * np.linalg.norm(one.features[i] - other.features[j]) / FIELD.length
-            smooth = FIELD.amplitude**2 * (1 + r + r * r / 3) * np.exp(-r)
+            alike = (1 + r + r * r / 3) * np.exp(-r)
+            smooth = FIELD.amplitude**2 * alike
+            knobs = FIELD.knobs**2 * float(one.knobs[i] @ other.knobs[j])
+            knobs = knobs * (1 + OWN_EFFECTS * alike) + TOGETHER * knobs**2
             slopes = FIELD.slopes**2 * float(one.slopes[i] @ other.slopes[j])
             same = FIELD.campaign_offset**2 * (one.campaign[i] == other.campaign[j])
-            result[i, j] = smooth + slopes + FIELD.offset**2 + same
+            result[i, j] = smooth + slopes + FIELD.offset**2 + same + knobs
     return result
 
 

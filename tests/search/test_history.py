@@ -12,8 +12,9 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.history import Trials, read_trials
-from meshtune.tuner.search.physics.prior import Catalogue, rows_of
+from meshtune.tuner.search.physics.prior import rows_of
 
 
 def read(task: Task, seen: Sequence[Observation]) -> Trials:

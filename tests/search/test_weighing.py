@@ -14,10 +14,11 @@ from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.physics.acquisition import dominated_area, front_of
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.history import read_trials
-from meshtune.tuner.search.physics.prior import Catalogue, Rows, rows_of
+from meshtune.tuner.search.physics.prior import Rows, rows_of
 from meshtune.tuner.search.physics.search import PhysicsSearch
-from meshtune.tuner.search.physics.weighing import Hypotheses, PhysicsOptions, Weighing, believe
+from meshtune.tuner.search.physics.weighing import Hypotheses, PhysicsOptions, Weighing, believe, weigh
 
 SPREAD = 0.08
 
@@ -56,9 +57,7 @@ def by_speed(measured: list[Observation]) -> list[Observation]:
 def weighing_of(task: Task, rows: Rows, seen: list[Observation], *, seed: int = 0, **changed: Any) -> Weighing:
     trials = replace(read_trials(task, seen, Catalogue(task, rows_of)), **changed)
     belief = believe(trials, PhysicsOptions(), Hypotheses())
-    best = float(np.min(trials.own_times)) if len(trials.own_times) else None
-    components, memory = belief.speeds.at(rows), belief.memory(rows)
-    return Weighing(trials, rows, belief.speeds, components, memory, best, task.pareto, seed)
+    return weigh(trials, rows, belief, task, seed)
 
 
 def left(task: Task, seen: list[Observation]) -> float | None:

@@ -17,7 +17,7 @@ from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Proposal, Trial
 
@@ -81,7 +81,8 @@ class Task:
 
     tolerance: a plan is worth finding if it is better than the best by more than this share. pareto: memory left over
     counts beside the score, and the best is a set (the Pareto front of score and peak memory). past: what earlier
-    campaigns tried. calibration: the physics' constants and their doubt, before the campaign's own trials.
+    campaigns tried. calibration: the physics' constants and their doubt, before the campaign's own trials. per_device:
+    plans of different sizes compare by the work of a device, not by that of the whole job.
     """
 
     space: Space
@@ -90,6 +91,7 @@ class Task:
     pareto: bool = False
     past: tuple[PastCampaign, ...] = ()
     calibration: Calibration = UNCALIBRATED
+    per_device: bool = False
 
 
 class Search(Protocol):
@@ -101,6 +103,18 @@ class Search(Protocol):
         Fewer than n, or none: the space holds no more unseen plans. The same arguments give the same plans, so a
         call may be repeated after a crash. Raises SearchError.
         """
+
+
+def task_of(spec: CampaignSpec, space: Space, training: Training) -> Task:
+    """The task of a campaign's search, without a past and without a calibration."""
+    whole_job = spec.objective is Objective.STEP_TIME or space.knobs.size is None
+    return Task(
+        space=space,
+        training=training,
+        tolerance=spec.stop.tolerance,
+        pareto=spec.pareto,
+        per_device=not whole_job,
+    )
 
 
 def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:

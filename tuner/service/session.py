@@ -32,7 +32,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, Less
 from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.search.base import Search, Task
+from meshtune.tuner.search.base import Search, Task, task_of
 from meshtune.tuner.search.registry import LEARNS, create_search
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.answers import Answers, WatchedRunner
@@ -320,7 +320,7 @@ class Sessions:
                     timer=self._timer,
                     campaign=campaign,
                     search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
-                    task=Task(space=space, training=training, tolerance=spec.stop.tolerance, pareto=spec.pareto),
+                    task=task_of(spec, space, training),
                     workload=workload_of(spec),
                     runner=WatchedRunner(runner, scheduler_name(kind, options), self._answers),
                 )

@@ -16,9 +16,10 @@ from meshtune.search_spaces.columns import BoolColumn, FloatColumn
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import IntArray
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import learn_feasibility, surely_out_of_memory
 from meshtune.tuner.search.physics.history import flat, read_trials
-from meshtune.tuner.search.physics.prior import Catalogue, rows_of
+from meshtune.tuner.search.physics.prior import rows_of
 from meshtune.tuner.search.physics.weighing import moments
 
 # Observations of memory that the belief holds to where the space is too large for more, as in `physics.search`.

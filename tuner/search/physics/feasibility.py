@@ -21,6 +21,7 @@ from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES, Columns, Float
 from meshtune.search_spaces.physics.estimate import heavy_cdf
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition, weights_of
+from meshtune.tuner.search.physics.knob_effects import shared_values
 from meshtune.tuner.search.physics.prior import Rows
 
 # What the same plan's peak differs by from run to run, as a standard deviation of logarithms.
@@ -31,7 +32,7 @@ OTHER_CAUSE = {Verdict.OOM: 0.02, Verdict.CRASHED: 0.15}
 # Failures that are not memory's: this share of plans is expected to have one, which weighs as much as so many trials.
 BASE_FAILURES = 0.05
 BASE_TRIALS = 2.0
-NEIGHBOURS = Field(slopes=0.0, amplitude=1.0, length=1.0, offset=0.0, campaign_offset=0.0)
+NEIGHBOURS = Field(slopes=0.0, amplitude=1.0, length=1.0, offset=0.0, campaign_offset=0.0, knobs=0.0)
 # Expected of any plan by the hypothesis that does not trust the physics: a peak of 70 % of what a rank can use.
 UNKNOWN_PEAK = log(0.7)
 
@@ -78,7 +79,7 @@ class Feasibility:
     memory was not the cause."""
 
     kept: Sequence[tuple[float, Hypothesis, Process]]
-    tried: Points
+    tried: Rows
     suspects: FloatColumn
 
     def runs(self, rows: Rows, peaks: Peaks) -> FloatColumn:
@@ -86,7 +87,9 @@ class Feasibility:
         fits = np.zeros(len(rows))
         for weight, mean, sd in peaks:
             fits += weight * heavy_cdf((rows.log_capacity - mean) / np.sqrt(sd**2 + NOISE**2))
-        near = NEIGHBOURS.between(_points_of(rows), self.tried)
+        near = NEIGHBOURS.between(_points_of(rows), _points_of(self.tried))
+        if rows.changed.shape[1]:
+            near *= shared_values(rows.changed, self.tried.changed)
         others = (BASE_TRIALS * BASE_FAILURES + near @ self.suspects) / (BASE_TRIALS + near.sum(axis=1))
         runs: FloatColumn = fits * (1.0 - others)
         return runs
@@ -111,7 +114,7 @@ def learn_feasibility(tried: Tried, hypotheses: Sequence[Hypothesis] = HYPOTHESE
         for share, hypothesis, (process, _, _) in zip(shares, hypotheses, found, strict=True)
         if share > 0
     ]
-    return Feasibility(kept, _points_of(tried.rows), suspects)
+    return Feasibility(kept, tried.rows, suspects)
 
 
 def _learn(hypothesis: Hypothesis, tried: Tried) -> tuple[Process, float, FloatColumn]:
@@ -191,7 +194,7 @@ def _expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
 
 
 def _points_of(rows: Rows) -> Points:
-    return Points(rows.features, rows.peak_slopes, rows.campaign)
+    return Points(rows.features, rows.peak_slopes, rows.campaign, rows.peak_knobs)
 
 
 def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArray[np.bool_]:

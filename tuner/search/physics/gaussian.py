@@ -1,8 +1,9 @@
 """Gaussian processes over plans: the residual between what was measured and what was expected.
 
-The covariance of two plans has four parts: what the physics' constants, if they are wrong, do to both (their slopes); a
-smooth function of the plans' features (Matern 5/2); an offset common to all; and one of each campaign. Exact; a few
-hundred observations at most.
+The covariance of two plans has five parts: what the physics' constants, if they are wrong, do to both (their slopes); a
+smooth function of the plans' features (Matern 5/2); an offset common to all; one of each campaign; and what their knobs
+do to both, on all layouts alike, on layouts of such features alone, and two knobs together. Exact; a few hundred
+observations at most.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from meshtune.tuner.search.physics.prior import Matrix
 JITTER = 1e-9
 # A hypothesis of a lower weight is left out: it would cost as much as the others.
 MIN_WEIGHT = 1e-3
+# Of knobs' effects, as shares of the variance of those that all layouts have: what layouts of other features do not
+# share; and what effects do together, per variance squared, so that 6 % twice lets 3 % come of their meeting.
+OWN_EFFECTS = 0.3
+TOGETHER = 60.0
 # More runs than this are not taken for a sick node's: then it is the field that is wrong.
 MAX_OUTLIERS = 5
 
@@ -26,17 +31,23 @@ MAX_OUTLIERS = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """A prior covariance; standard deviations of logarithms. slopes: how many times the constants' own uncertainty is
-    believed in. amplitude, length: of the smooth function. offset: common to all. campaign_offset: of each campaign."""
+    believed in. amplitude, length: of the smooth function. offset: common to all. campaign_offset: of each campaign.
+    knobs: how many times the assumed size of knobs' effects is believed in."""
 
     slopes: float
     amplitude: float
     length: float
     offset: float
     campaign_offset: float
+    knobs: float = 1.0
 
     def between(self, one: Points, other: Points) -> Matrix:
         """Covariances: rows of `one` x rows of `other`."""
-        covariance: Matrix = self.amplitude**2 * _matern(one.features, other.features, self.length) + self.offset**2
+        alike = _matern(one.features, other.features, self.length)
+        covariance: Matrix = self.amplitude**2 * alike + self.offset**2
+        if self.knobs and one.knobs.shape[1]:
+            effects = self.knobs**2 * (one.knobs @ other.knobs.T)
+            covariance += effects * (1.0 + OWN_EFFECTS * alike) + TOGETHER * effects**2
         if self.slopes:
             covariance += self.slopes**2 * (one.slopes @ other.slopes.T)
         if self.campaign_offset:
@@ -47,6 +58,9 @@ class Field:
         """The diagonal of `between(points, points)`."""
         constant = self.amplitude**2 + self.offset**2 + self.campaign_offset**2
         variance: FloatColumn = constant + self.slopes**2 * np.sum(points.slopes**2, axis=1)
+        if self.knobs and points.knobs.shape[1]:
+            effects = self.knobs**2 * np.sum(points.knobs**2, axis=1)
+            variance = variance + effects * (1.0 + OWN_EFFECTS) + TOGETHER * effects**2
         return variance
 
 
@@ -57,9 +71,10 @@ class Points:
     features: Matrix
     slopes: Matrix
     campaign: FloatColumn
+    knobs: Matrix
 
     def take(self, index: npt.NDArray[np.int64]) -> Points:
-        return Points(self.features[index], self.slopes[index], self.campaign[index])
+        return Points(*(getattr(self, name)[index] for name in Points.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

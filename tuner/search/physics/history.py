@@ -15,8 +15,10 @@ from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.physics.acquisition import Cost, cost_of
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import Tried
-from meshtune.tuner.search.physics.prior import Catalogue, Rows, stack
+from meshtune.tuner.search.physics.knob_effects import scaled
+from meshtune.tuner.search.physics.prior import Rows, stack
 
 # More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
 MAX_OBSERVATIONS = 300
@@ -42,11 +44,20 @@ class Trials:
     best: Rows
     # Plans under way.
     pending: Rows
-    # Positions in the space of plans that were never chosen.
+    # Positions in the space of layouts that were never chosen; with knobs, not at their defaults.
     unseen: npt.NDArray[np.int64]
     # Plans that ran out of memory in this campaign.
     ran_out: Sequence[Plan]
     cost: Cost
+
+    def scaled(self, scales: FloatColumn) -> Trials:
+        """With these factors of the knobs' features of the time."""
+        return replace(
+            self,
+            measured=scaled(self.measured, scales),
+            best=scaled(self.best, scales),
+            pending=scaled(self.pending, scales),
+        )
 
     def first_look(self, count: int) -> Trials:
         """With the fastest and the latest measurements alone, `count` at the most, and with no doubt about the physics'
@@ -57,6 +68,7 @@ class Trials:
         return replace(
             self,
             measured=flat(self.measured.take(kept)),
+            pending=flat(self.pending),
             log_times=self.log_times[kept],
             weights=self.weights[kept],
             tried=fewer,
@@ -69,7 +81,7 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
     A plan outside of the space teaches like any other. Cancelled and lost ones teach nothing, broken scores neither.
     """
     informative = [one for one in seen if _teaches(one)]
-    times = _log_times(task.training, informative)
+    times = _log_times(task, task.training, informative)
     timed = np.flatnonzero(np.isfinite(times))
     fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
     told, weights, parts = list[Observation](), list[float](), list[Rows]()
@@ -77,9 +89,9 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
     most = max(MIN_PAST, MAX_PAST // max(1, len(task.past)))
     for number, past in enumerate((PastCampaign(training=task.training, seen=tuple(informative)), *task.past)):
         learnt = [one for one in past.seen if _teaches(one)]
-        teaching = _thinned(past.training, learnt, most if number else MAX_OBSERVATIONS)
+        teaching = _thinned(task, past.training, learnt, most if number else MAX_OBSERVATIONS)
         parts.append(catalogue.rows([one.plan for one in teaching], number))
-        log_times.append(_log_times(past.training, teaching))
+        log_times.append(_log_times(task, past.training, teaching))
         told += teaching
         weights += [past.weight] * len(teaching)
     rows, weight, log_time = stack(parts), np.array(weights), np.concatenate(log_times)
@@ -104,9 +116,9 @@ def flat(rows: Rows) -> Rows:
     return replace(rows, step_slopes=none, peak_slopes=none)
 
 
-def _thinned(training: Training, informative: Sequence[Observation], most: int) -> list[Observation]:
+def _thinned(task: Task, training: Training, informative: Sequence[Observation], most: int) -> list[Observation]:
     """At most so many, two thirds of them measured where there are: the physics is worked out for these alone."""
-    times = _log_times(training, informative)
+    times = _log_times(task, training, informative)
     timed, failed = np.flatnonzero(np.isfinite(times)), np.flatnonzero(~np.isfinite(times))
     if len(informative) > most:
         timed = timed[_telling(times[timed], max(2 * most // 3, most - len(failed)))]
@@ -114,9 +126,13 @@ def _thinned(training: Training, informative: Sequence[Observation], most: int) 
     return [informative[int(index)] for index in np.sort(np.concatenate([timed, failed]))]
 
 
-def _log_times(training: Training, told: Sequence[Observation]) -> FloatColumn:
-    """Logarithms of seconds per token, NaN for what was not measured."""
-    tokens = [one.plan.global_batch_size * training.model.seq_len for one in told]
+def _log_times(task: Task, training: Training, told: Sequence[Observation]) -> FloatColumn:
+    """Logarithms of seconds per token, of all devices together where the task is per device; NaN for what was not
+    measured."""
+    devices = [one.plan.world_size if task.per_device else 1 for one in told]
+    tokens = [
+        one.plan.global_batch_size * training.model.seq_len / many for one, many in zip(told, devices, strict=True)
+    ]
     return np.log([nan if one.step_time_s is None else one.step_time_s for one in told]) - np.log(tokens)
 
 

@@ -14,13 +14,12 @@ from math import log, log2
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.columns import Columns, FloatColumn, columns_of
-from meshtune.search_spaces.columns import rows as columns_at
+from meshtune.search_spaces.columns import Columns, FloatColumn
+from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.physics.constants import MEMORY_CONSTANTS, TIME_CONSTANTS, UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import log_peak, log_step, slopes
 from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
-from meshtune.search_spaces.plan import AXES, Plan
-from meshtune.tuner.search.base import Task
+from meshtune.search_spaces.plan import AXES
 
 Matrix = npt.NDArray[np.float64]
 
@@ -37,8 +36,6 @@ USUAL_SHARE = 0.4
 # A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
 # (docs/log.md). No slope of the default, half a millisecond, leads there.
 STALLED_SEND_S = 0.25
-# Plans whose slopes are worked out at once.
-MAX_SLOPED = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +56,19 @@ class Rows:
     log_peak: FloatColumn
     # As log_step, if all plans reached the same share of the peak FLOP/s.
     log_ideal: FloatColumn
-    # Logarithm of the tokens of a step, and of the bytes that a rank can use.
+    # Logarithm of the tokens of a step, of each device where times are per device.
     log_tokens: FloatColumn
+    # Of the bytes that a rank can use.
     log_capacity: FloatColumn
     # 0 for the task's own campaign, then one number for each earlier campaign.
     campaign: FloatColumn
+    # Logarithm of the devices.
+    log_devices: FloatColumn
+    # Plans x features of their knobs' values, for time and for the peak, as `knob_effects` attaches them; and the
+    # codes of the values beside the defaults, else 0. No columns where a space has no knobs.
+    knobs: Matrix
+    peak_knobs: Matrix
+    changed: Codes
 
     def __len__(self) -> int:
         return len(self.log_step)
@@ -83,23 +88,27 @@ def rows_of(
     *,
     calibration: Calibration = UNCALIBRATED,
     sloped: bool = True,
+    per_device: bool = False,
 ) -> Rows:
-    """The prior of these plans; with a usual speed where one of the cluster is unknown. sloped False: none
-    has slopes, which saves most of the work and of the memory. calibration: its covariance is positive definite."""
+    """The prior of these plans without their knobs; with a usual speed where one of the cluster is unknown. sloped
+    False: none has slopes, which saves most of the work and of the memory. calibration: its covariance is positive
+    definite. per_device: times are of all devices together, so that plans of different sizes compare by the work of a
+    device."""
     count = len(columns["tp"])
     training = with_usual_speeds(training)
-    model, devices = training.model, training.cluster.devices
+    model = training.model
+    devices = np.log(columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"].astype(np.float64))
     sequences = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
-    tokens = np.log(sequences * float(model.seq_len))
+    tokens = np.log(sequences * float(model.seq_len)) - (devices if per_device else 0.0)
     peak = training.cluster.device.peak_flops[training.framework.dtype]
-    ideal = np.full(count, log(model.flops_per_token / devices / (USUAL_SHARE * peak)))
+    ideal = log(model.flops_per_token / (USUAL_SHARE * peak)) - (0.0 if per_device else devices)
     constants, doubt = calibration.constants, np.linalg.cholesky(calibration.covariance)
     flat = np.zeros((count, 0))
     stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
     choices = [choice * PER_CHOICE for choice in (*stages, *(columns[name] for name in CHOICES))]
     factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
-    scales = [log2(devices), log2(model.parameters), log2(model.seq_len)]
-    features = [np.stack([*factors, *choices], axis=1), np.tile(np.array(scales) * PER_SCALE, (count, 1))]
+    scales = [devices / log(2.0), *(np.full(count, log2(size)) for size in (model.parameters, model.seq_len))]
+    features = [np.stack([*factors, *choices], axis=1), np.stack(scales, axis=1) * PER_SCALE]
     return Rows(
         features=np.concatenate(features, axis=1),
         step_slopes=slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat,
@@ -107,44 +116,16 @@ def rows_of(
         log_step=log_step(training, columns, constants) - tokens,
         log_stalled=log_step(training, columns, replace(constants, send_overhead_s=STALLED_SEND_S)) - tokens,
         log_peak=log_peak(training, columns, constants),
-        log_ideal=ideal,
+        log_ideal=np.asarray(ideal + np.zeros(count)),
         log_tokens=tokens,
         log_capacity=np.full(count, log(usable_bytes(training.cluster))),
         campaign=np.full(count, float(campaign)),
+        log_devices=devices,
+        knobs=flat,
+        peak_knobs=flat,
+        changed=np.zeros((count, 0), dtype=np.int64),
     )
 
 
 # As `rows_of`.
 RowsOf = Callable[..., Rows]
-
-
-class Catalogue:
-    """The physics' rows of one task's legal plans; with slopes where there are at most MAX_SLOPED. All that a search
-    keeps between its asks, since the task alone determines it."""
-
-    def __init__(self, task: Task, rows_of: RowsOf) -> None:
-        self.task = task
-        self._rows_of = rows_of
-        self.complete = len(task.space) <= MAX_SLOPED
-        self.legal = rows_of(task.training, task.space.columns, calibration=task.calibration, sloped=self.complete)
-
-    def unseen(self, plans: Sequence[Plan]) -> npt.NDArray[np.int64]:
-        """The positions in the space of all but these plans."""
-        free = np.ones(len(self.task.space), dtype=np.bool_)
-        free[[found for plan in plans if (found := self.task.space.find(plan)) is not None]] = False
-        return np.flatnonzero(free)
-
-    def sloped(self, index: npt.NDArray[np.int64]) -> Rows:
-        if self.complete:
-            return self.legal.take(index)
-        columns = columns_at(self.task.space.columns, index)
-        return self._rows_of(self.task.training, columns, calibration=self.task.calibration)
-
-    def rows(self, plans: Sequence[Plan], campaign: int = 0) -> Rows:
-        """The rows of any plans, with their slopes. campaign: 0 for the task's own, 1 for the first of its past."""
-        if self.complete and not campaign:
-            found = [self.task.space.find(plan) for plan in plans]
-            if None not in found:
-                return self.legal.take(np.array(found, dtype=np.int64))
-        training = self.task.past[campaign - 1].training if campaign else self.task.training
-        return self._rows_of(training, columns_of(plans), campaign, calibration=self.task.calibration)

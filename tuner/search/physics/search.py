@@ -5,8 +5,9 @@ runs, over what its trial costs. The speed is the physics' prediction with a res
 probability is the memory estimate's with a residual of its own (`feasibility`); both hold hypotheses that trust the
 physics and some that do not, so that a wrong prior is found out.
 
-Exact for all plans as long as plans times observations is moderate (`MAX_WEIGHED`); beyond that the plans are first
-ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly.
+Exact for all layouts as long as they times the observations are moderate (`MAX_WEIGHED`); beyond that they are first
+ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly. Of knobs, whose
+combinations can be many, `knob_search` says which are weighed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from threadpoolctl import ThreadpoolController
 from meshtune.tuner.campaign.trial import Choice, Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.library.surrogate import derived_seed
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.history import Trials, flat, read_trials
-from meshtune.tuner.search.physics.prior import Catalogue, Rows, RowsOf, rows_of, stack
-from meshtune.tuner.search.physics.speed import Component
-from meshtune.tuner.search.physics.weighing import Batch, Belief, Hypotheses, PhysicsOptions, Weighing, believe
+from meshtune.tuner.search.physics.knob_search import KnobSearch, fitted
+from meshtune.tuner.search.physics.prior import Rows, RowsOf, rows_of
+from meshtune.tuner.search.physics.weighing import Batch, Hypotheses, PhysicsOptions, Weighing, believe, weigh
 from meshtune.tuner.search.registry import parse_options
 
 # Plans times observations that are weighed at once.
@@ -85,22 +87,22 @@ class PhysicsSearch:
         catalogue = self._catalogue
         if catalogue is None or catalogue.task is not task:
             catalogue = self._catalogue = Catalogue(task, self.rows_of)
-        trials = read_trials(task, seen, catalogue)
+        trials, seed = read_trials(task, seen, catalogue), derived_seed(self.seed, seen)
+        if catalogue.knobs is not None:
+            trials, scales = fitted(trials, catalogue.knobs, self.hypotheses)
+            layouts = self._screened(trials, catalogue, np.arange(len(task.space)), seed)
+            belief = believe(trials, self.options, self.hypotheses)
+            return KnobSearch(task, catalogue, trials, belief, self.options, seed, scales).propose(layouts, seen, n)
         hopeful = trials.unseen
         if self.options.fits:
             hopeful = hopeful[~surely_out_of_memory(task.space.columns, trials.ran_out)[hopeful]]
-        seed = derived_seed(self.seed, seen)
         weighed = self._screened(trials, catalogue, hopeful, seed)
         choices: list[Choice] = []
         chance: float | None = 0.0 if len(trials.best) else None
         if len(weighed):
-            candidates, belief = catalogue.sloped(weighed), believe(trials, self.options, self.hypotheses)
-            views = belief.speeds.views(stack([candidates, trials.pending]))
-            components = views.components(len(candidates))
-            weighing = self._weighing(trials, candidates, belief, components, task, seed)
-            batch = Batch(weighing, views, belief.memory(trials.pending).peak)
+            weighing = self._weighing(trials, catalogue.at(weighed), task, seed)
             chance = weighing.chance_left(task.tolerance)
-            for at, chosen_by in batch.choices(n):
+            for at, chosen_by in Batch.of(weighing).choices(n):
                 choices.append(Choice(task.space[int(weighed[at])], chosen_by.expectation(at)))
         # What surely runs out of memory, or was screened out, comes when nothing else is left.
         rest = np.setdiff1d(trials.unseen, weighed)[: n - len(choices)]
@@ -113,18 +115,14 @@ class PhysicsSearch:
         observations = max(len(trials.measured), len(trials.tried.rows), SCREENED_BY)
         if catalogue.complete and len(hopeful) * observations <= MAX_WEIGHED:
             return hopeful
-        first, candidates = trials.first_look(SCREENED_BY), flat(catalogue.legal.take(hopeful))
-        belief = believe(first, self.options, self.hypotheses)
-        components = belief.speeds.at(candidates)
-        first_look = self._weighing(first, candidates, belief, components, catalogue.task, seed).worth()
-        return np.sort(hopeful[np.argsort(-first_look, kind="stable")[:SCREENED]])
+        first, codes = trials.first_look(SCREENED_BY), catalogue.default_codes(hopeful)
+        candidates = flat(catalogue.at(hopeful, codes, sloped=False))
+        worth = self._weighing(first, candidates, catalogue.task, seed).worth()
+        return np.sort(hopeful[np.argsort(-worth, kind="stable")[:SCREENED]])
 
-    def _weighing(
-        self, trials: Trials, candidates: Rows, belief: Belief, components: Sequence[Component], task: Task, seed: int
-    ) -> Weighing:
-        best = float(np.min(trials.own_times)) if self.options.residual and len(trials.own_times) else None
-        memory = belief.memory(candidates)
-        return Weighing(trials, candidates, belief.speeds, components, memory, best, task.pareto, seed)
+    def _weighing(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Weighing:
+        belief = believe(trials, self.options, self.hypotheses)
+        return weigh(trials, candidates, belief, task, seed, residual=self.options.residual)
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:

@@ -172,4 +172,4 @@ def expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
 
 
 def points_of(rows: Rows) -> Points:
-    return Points(rows.features, rows.step_slopes, rows.campaign)
+    return Points(rows.features, rows.step_slopes, rows.campaign, rows.knobs)

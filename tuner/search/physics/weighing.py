@@ -16,6 +16,7 @@ import numpy.typing as npt
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.tuner.campaign.trial import Expectation
 from meshtune.tuner.prediction.predict import WIDTH
+from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics import feasibility, speed
 from meshtune.tuner.search.physics.acquisition import (
     Front,
@@ -28,7 +29,7 @@ from meshtune.tuner.search.physics.acquisition import (
 )
 from meshtune.tuner.search.physics.feasibility import Feasibility, Tried, learn_feasibility
 from meshtune.tuner.search.physics.history import Trials
-from meshtune.tuner.search.physics.prior import Rows
+from meshtune.tuner.search.physics.prior import Rows, stack
 from meshtune.tuner.search.physics.speed import Component, Expects, Speeds, Views, learn_speeds
 
 # Two plans whose worth differs by less than this share are alike, and the seed chooses.
@@ -41,12 +42,15 @@ LIKELY = 0.9
 class PhysicsOptions:
     """Parts of the belief; all of them, unless an experiment shows the contribution of each.
 
-    prior: the physics' times. fits: the probability that a plan runs. residual: what was measured.
+    prior: the physics' times. fits: the probability that a plan runs. residual: what was measured. stages: layouts
+    first, with the knobs as the best plan has them, then the knobs of the best layouts, then both together; else both
+    together from the start.
     """
 
     prior: bool = True
     fits: bool = True
     residual: bool = True
+    stages: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +110,14 @@ def _nothing(rows: Rows) -> Tried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weighing:
-    """Candidates under a belief. components: what each hypothesis says of their speeds. memory: what is believed of
-    theirs. best: log(seconds per token) to improve on, None while nothing is known to run."""
+    """Candidates under a belief. views: of the candidates, then of the plans under way. components: what each
+    hypothesis says of the candidates' speeds. memory: what is believed of theirs. best: log(seconds per token) to
+    improve on, None while nothing is known to run."""
 
     trials: Trials
     rows: Rows
-    speeds: Speeds
+    belief: Belief
+    views: Views
     components: Sequence[Component]
     memory: Memory
     best: float | None
@@ -130,7 +136,9 @@ class Weighing:
         else:
             gain = log_expected_growth(front, self._outlook(), self.seed)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
-        return gain + log_runs - cost
+        # A job on more devices costs more of them.
+        worth: FloatColumn = gain + log_runs - cost - (self.rows.log_devices - self.rows.log_devices.max())
+        return worth
 
     def choose(self, left: npt.NDArray[np.bool_]) -> int:
         worth = np.where(left, self.worth(), -np.inf)
@@ -163,7 +171,7 @@ class Weighing:
         if front is not None:
             return chance_of_growth(front, self._outlook(), self.memory.runs, tolerance, self.seed)
         single = self.components, self.memory.runs, self.rows
-        return chance_left(self.speeds, *single, self.trials.best, tolerance, self.seed)
+        return chance_left(self.belief.speeds, *single, self.trials.best, tolerance, self.seed)
 
     def _front(self) -> Front | None:
         if not self.pareto:
@@ -174,14 +182,25 @@ class Weighing:
         return Outlook(*moments(self.components), self.memory.peak, self.memory.peak_sd)
 
 
+def weigh(trials: Trials, rows: Rows, belief: Belief, task: Task, seed: int, *, residual: bool = True) -> Weighing:
+    """The candidates `rows` under a belief. residual: the best measured speed counts."""
+    views = belief.speeds.views(stack([rows, trials.pending]))
+    best = float(np.min(trials.own_times)) if residual and len(trials.own_times) else None
+    return Weighing(
+        trials, rows, belief, views, views.components(len(rows)), belief.memory(rows), best, task.pareto, seed
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """A weighing of candidates. views: of the candidates, then of the plans under way. under_way_peaks: what is
-    expected of the latter, as log(bytes)."""
+    """A weighing of candidates. under_way_peaks: what is expected of the plans under way, as log(bytes)."""
 
     weighing: Weighing
-    views: Views
     under_way_peaks: FloatColumn
+
+    @classmethod
+    def of(cls, weighing: Weighing) -> Batch:
+        return cls(weighing, weighing.belief.memory(weighing.trials.pending).peak)
 
     def choices(self, most: int) -> Iterator[tuple[int, Weighing]]:
         """Up to `most` candidates, best first: the position of each, and the weighing that it was chosen by."""
@@ -199,8 +218,8 @@ class Batch:
 
     def believing(self, at: npt.NDArray[np.int64]) -> Batch:
         """The batch after the plans at these positions of the views were measured just as expected."""
-        weighing, views = self.weighing, self.views.believing(at)
-        times = moments(self.views.components())[0][at]
+        weighing, views = self.weighing, self.weighing.views.believing(at)
+        times = moments(views.components())[0][at]
         best = float(np.min(times if weighing.best is None else np.append(times, weighing.best)))
         trials = weighing.trials
         if weighing.pareto:
@@ -209,4 +228,4 @@ class Batch:
                 trials, own_times=np.append(trials.own_times, times), own_peaks=np.append(trials.own_peaks, peaks)
             )
         components = views.components(len(weighing.rows))
-        return replace(self, weighing=replace(weighing, components=components, best=best, trials=trials), views=views)
+        return replace(self, weighing=replace(weighing, views=views, components=components, best=best, trials=trials))

@@ -1,0 +1,92 @@
+"""The physics' rows of one task's legal layouts, and of any plans in the same units, knobs included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.search_spaces.columns import Columns, columns_of
+from meshtune.search_spaces.columns import rows as columns_at
+from meshtune.search_spaces.knobs import Codes
+from meshtune.search_spaces.physics.training import Training
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.search.base import Task
+from meshtune.tuner.search.physics.knob_effects import KnobEffects, part_shares
+from meshtune.tuner.search.physics.prior import Matrix, Rows, RowsOf
+
+# Plans whose slopes are worked out at once.
+MAX_SLOPED = 20_000
+
+
+class Catalogue:
+    """The physics' rows of one task's legal layouts; with slopes where there are at most MAX_SLOPED. All that a search
+    keeps between its asks, since the task alone determines it. knobs: what they can do; None where there are none."""
+
+    def __init__(self, task: Task, rows_of: RowsOf) -> None:
+        self.task = task
+        self._rows_of = rows_of
+        self.complete = len(task.space) <= MAX_SLOPED
+        self.legal = self._physics(task.training, task.space.columns, sloped=self.complete)
+        self.knobs = KnobEffects.of(task.space.knobs) if task.space.knobs.searched else None
+        self._shares = None if self.knobs is None else self._shares_of(task.training, task.space.columns)
+
+    def unseen(self, plans: Sequence[Plan]) -> npt.NDArray[np.int64]:
+        """The positions in the space of the layouts of all but these plans."""
+        free = np.ones(len(self.task.space), dtype=np.bool_)
+        free[[found for plan in plans if (found := self.task.space.find(plan)) is not None]] = False
+        return np.flatnonzero(free)
+
+    def at(self, index: npt.NDArray[np.int64], codes: Codes | None = None, *, sloped: bool = True) -> Rows:
+        """The rows of the layouts at these positions, with these values of their knobs; with slopes unless there are
+        too many."""
+        rows = self._layouts(index) if sloped else self.legal.take(index)
+        if self.knobs is None or codes is None or self._shares is None:
+            return rows
+        return self.knobs.attach(rows, codes, self._shares[index])
+
+    def default_codes(self, index: npt.NDArray[np.int64]) -> Codes | None:
+        """Of the knobs at their defaults, for the layouts at these positions; None without knobs."""
+        return None if self.knobs is None else self.task.space.default_codes[index]
+
+    def rows(self, plans: Sequence[Plan], campaign: int = 0) -> Rows:
+        """The rows of any plans, with their slopes. campaign: 0 for the task's own, 1 for the first of its past."""
+        rows, shares = self._found(plans, campaign)
+        if self.knobs is None or shares is None:
+            return rows
+        return self.knobs.attach(rows, known_codes(self.task, plans), shares)
+
+    def _found(self, plans: Sequence[Plan], campaign: int) -> tuple[Rows, Matrix | None]:
+        if self.complete and not campaign:
+            found = [self.task.space.find_layout(plan) for plan in plans]
+            if None not in found:
+                index = np.array(found, dtype=np.int64)
+                return self.legal.take(index), None if self._shares is None else self._shares[index]
+        training = self.task.past[campaign - 1].training if campaign else self.task.training
+        columns = columns_of(plans)
+        shares = None if self._shares is None else self._shares_of(training, columns)
+        return self._physics(training, columns, campaign), shares
+
+    def _layouts(self, index: npt.NDArray[np.int64]) -> Rows:
+        if self.complete:
+            return self.legal.take(index)
+        return self._physics(self.task.training, columns_at(self.task.space.columns, index))
+
+    def _physics(self, training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
+        calibration, per_device = self.task.calibration, self.task.per_device
+        return self._rows_of(training, columns, campaign, calibration=calibration, sloped=sloped, per_device=per_device)
+
+    def _shares_of(self, training: Training, columns: Columns) -> Matrix:
+        return part_shares(training, columns, self.task.calibration.constants)
+
+
+def known_codes(task: Task, plans: Sequence[Plan]) -> Codes:
+    """The codes of the plans' knobs; 0 for a value, or a whole knob, that the space does not have."""
+    knobs = task.space.knobs
+    codes = np.zeros((len(plans), len(knobs)), dtype=np.int64)
+    for row, plan in enumerate(plans):
+        for at, knob in enumerate(knobs):
+            if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
+                codes[row, at] = place + 1
+    return codes

@@ -1,0 +1,206 @@
+"""The choice of plans in a space with knobs: candidates by stages, weighed like any others.
+
+The stages: layouts, with the knobs as the best plan so far has them; then the knobs of the best layouts; then both
+together. A stage is over as long as it hardly holds a plan that is better, which each ask works out from the trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshtune.search_spaces.columns import BoolColumn, FloatColumn, IntColumn
+from meshtune.search_spaces.knobs import Codes
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.trial import Choice, Proposal
+from meshtune.tuner.search.base import Observation, Task
+from meshtune.tuner.search.physics.candidates import (
+    CLIMBERS,
+    CLIMBS,
+    LAYOUTS,
+    MAX_FIRST,
+    Candidates,
+    Ground,
+    joined,
+)
+from meshtune.tuner.search.physics.catalogue import Catalogue, known_codes
+from meshtune.tuner.search.physics.gaussian import condition
+from meshtune.tuner.search.physics.history import Trials
+from meshtune.tuner.search.physics.knob_effects import KnobEffects, relevances_of, scaled
+from meshtune.tuner.search.physics.speed import NOISE, expected, points_of
+from meshtune.tuner.search.physics.weighing import (
+    Batch,
+    Belief,
+    Hypotheses,
+    PhysicsOptions,
+    Weighing,
+    moments,
+    weigh,
+)
+
+# A stage is over once a plan of it is better by more than the tolerance with at most this probability.
+STAGE_OVER = 0.3
+# The first one is over sooner, as its plans are only where the next one starts: by this share, and probability.
+FIRST_TOLERANCE, FIRST_OVER = 0.05, 0.5
+# The noise of single runs, as shares of the usual one: knobs tell most where runs scatter little.
+NOISE_SHARES = (1.0, 0.6, 0.35)
+# The best measured plans whose knobs are taken over to other layouts.
+ASSIGNMENTS = 3
+# The layouts of the second stage: those of the best measured plans.
+BEST_LAYOUTS = 2
+
+
+def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[Trials, FloatColumn]:
+    """The trials with each knob's features scaled by its relevance, and with weights by the noise that they show; and
+    the factor of each feature. Both by the evidence under the hypothesis that foretells the measurements best."""
+    rows, noise = trials.measured, NOISE**2 / trials.weights
+    if not np.any(rows.changed):
+        return trials, np.ones(len(knobs.owners))
+
+    def evidence(relevances: FloatColumn, one: int, share: float) -> float:
+        hypothesis = hypotheses.speeds[one]
+        points = points_of(scaled(rows, relevances[knobs.owners]))
+        residuals = trials.log_times - expected(hypothesis, rows)
+        return condition(hypothesis.field, points, residuals, noise * share**2).log_evidence
+
+    usual = np.ones(len(knobs.effects))
+    one = max(
+        range(len(hypotheses.speeds)),
+        key=lambda one: np.log(hypotheses.speeds[one].weight) + evidence(usual, one, 1.0),
+    )
+    share = max(NOISE_SHARES, key=lambda share: evidence(usual, one, share))
+    relevances = relevances_of(knobs, lambda found: evidence(found, one, share), rows.changed)
+    share = max(NOISE_SHARES, key=lambda share: evidence(relevances, one, share))
+    scales = relevances[knobs.owners]
+    return replace(trials.scaled(scales), weights=trials.weights / share**2), scales
+
+
+@dataclass(slots=True, eq=False)
+class KnobSearch:
+    """One ask. scales: of the features of the time, which the trials have already."""
+
+    task: Task
+    catalogue: Catalogue
+    trials: Trials
+    belief: Belief
+    options: PhysicsOptions
+    seed: int
+    scales: FloatColumn
+    _random: np.random.Generator = field(init=False)
+    _tops: IntColumn = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    def propose(self, layouts: IntColumn, seen: Sequence[Observation], n: int) -> Proposal:
+        """Up to n plans. layouts: those that are looked at, by position."""
+        ground = self._ground(seen)
+        weighing, candidates = self._candidates(ground, layouts, seen)
+        if not len(candidates):
+            return Proposal(tuple(self._left_over(ground, n)), 0.0 if len(self.trials.best) else None)
+        chance = weighing.chance_left(self.task.tolerance)
+        allowed = self._stage(candidates, self._assignments(seen)[0])
+        chosen = candidates.take(allowed)
+        batch = Batch.of(self._weigh(chosen))
+        choices = [Choice(self._plan(chosen, at), chosen_by.expectation(at)) for at, chosen_by in batch.choices(n)]
+        if len(choices) < n:
+            taken = {choice.plan for choice in choices}
+            others = [self._plan(candidates, at) for at in np.flatnonzero(~allowed)[: n + len(choices)]]
+            choices += [Choice(plan) for plan in others if plan not in taken][: n - len(choices)]
+        return Proposal(tuple(choices), chance)
+
+    def _plan(self, candidates: Candidates, at: int) -> Plan:
+        return self.task.space.plan(int(candidates.layouts[at]), candidates.codes[at].tolist())
+
+    def _ground(self, seen: Sequence[Observation]) -> Ground:
+        space, taken = self.task.space, set[bytes]()
+        found = [(one.plan, at) for one in seen if (at := space.find(one.plan)) is not None]
+        if found:
+            codes = known_codes(self.task, [plan for plan, _ in found])
+            taken.update(Candidates(np.array([at for _, at in found]), codes).keys())
+        ran_out = self.trials.ran_out if self.options.fits else ()
+        return Ground(space, taken, list(zip(ran_out, known_codes(self.task, ran_out), strict=True)))
+
+    def _assignments(self, seen: Sequence[Observation]) -> list[Codes]:
+        """The knobs of the best measured plans, then the defaults; rows of codes, each once."""
+        measured = [one for one in seen if one.step_time_s is not None and one.score is not None]
+        best = sorted(measured, key=lambda one: -(one.score or 0.0))[:ASSIGNMENTS]
+        defaults = self.task.space.knobs.defaults
+        codes = known_codes(self.task, [one.plan for one in best])
+        found = [np.where(row > 0, row, defaults) for row in codes]
+        unique: dict[bytes, Codes] = {row.tobytes(): row for row in [*found, defaults]}
+        return list(unique.values())
+
+    def _weigh(self, candidates: Candidates) -> Weighing:
+        rows = scaled(self.catalogue.at(candidates.layouts, candidates.codes), self.scales)
+        return weigh(self.trials, rows, self.belief, self.task, self.seed, residual=self.options.residual)
+
+    def _candidates(
+        self, ground: Ground, layouts: IntColumn, seen: Sequence[Observation]
+    ) -> tuple[Weighing, Candidates]:
+        if (listed := ground.listed()) is not None:
+            self._tops = self._best_layouts(listed, seen)
+            return self._weigh(listed), listed
+        assignments, known = self._assignments(seen), set[bytes]()
+        most = max(1, MAX_FIRST // max(1, len(layouts)))
+        first = ground.with_assignments(layouts, assignments[:most], known)
+        parts = [first]
+        tops = self._tops = self._best_layouts(first, seen)
+        near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
+        parts += [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]
+        found = joined(parts)
+        for _ in range(CLIMBS):
+            worth = self._weigh(found).worth()
+            best = np.argsort(-worth, kind="stable")[:CLIMBERS]
+            fresh = ground.around(found.take(best), known)
+            if not len(fresh):
+                break
+            found = joined([found, fresh])
+            if self._weigh(fresh).worth().max() <= worth[best[0]]:
+                break
+        return self._weigh(found), found
+
+    def _best_layouts(self, first: Candidates, seen: Sequence[Observation]) -> IntColumn:
+        """The layouts on which knobs are searched, the most promising first: of the best measured plans, then by what
+        is believed of them with those plans' knobs."""
+        measured = sorted((one for one in seen if one.score is not None), key=lambda one: -(one.score or 0.0))[
+            :BEST_LAYOUTS
+        ]
+        own = [at for one in measured if (at := self.task.space.find_layout(one.plan)) is not None]
+        ranked = list[int]()
+        if len(first):
+            weighing = self._weigh(first)
+            time, _ = moments(weighing.components)
+            ranked = first.layouts[np.argsort(time - np.log(np.maximum(weighing.memory.runs, 1e-9)))].tolist()
+        return np.array(list(dict.fromkeys([*own, *ranked]))[:LAYOUTS], dtype=np.int64)
+
+    def _stage(self, candidates: Candidates, best: Codes) -> BoolColumn:
+        """The candidates of the stage that the campaign is in; all of them after the last one. best: the knobs of the
+        best measured plan."""
+        every = np.ones(len(candidates), dtype=np.bool_)
+        as_best = self.task.space.canonical(candidates.layouts, np.tile(best, (len(candidates), 1)))
+        layouts = np.all(candidates.codes == as_best, axis=1)
+        if not len(self.trials.best):
+            # Nothing was measured yet: a failure would not tell whether a knob is to blame.
+            return layouts if np.any(layouts) else every
+        if not self.options.stages:
+            return every
+        knobs = np.isin(candidates.layouts, self._tops[:BEST_LAYOUTS])
+        stages = ((layouts, FIRST_TOLERANCE, FIRST_OVER), (knobs, self.task.tolerance, STAGE_OVER))
+        for stage, tolerance, over in stages:
+            if np.any(stage) and self._chance(candidates.take(stage), tolerance) > over:
+                return stage
+        return every
+
+    def _chance(self, candidates: Candidates, tolerance: float) -> float:
+        return self._weigh(candidates).chance_left(tolerance) or 0.0
+
+    def _left_over(self, ground: Ground, n: int) -> list[Choice]:
+        """Plans that surely run out of memory: when nothing else is left."""
+        listing = self.task.space.listing(100_000)
+        if listing is None:
+            return []
+        rest = Ground(ground.space, ground.taken, ()).fresh(Candidates(*listing), set())
+        return [Choice(self._plan(rest, at)) for at in range(min(n, len(rest)))]
