@@ -30,7 +30,7 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
     knobs = []
     for name, entry in described.items():
         try:
-            knobs.append(read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))}))
+            knobs.append(_knob(name, entry))
         except InvalidValue as error:
             problems += [problem.under(f"{KNOBS}.{name}") for problem in error.problems]
     try:
@@ -43,6 +43,10 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
     if problems:
         raise InvalidValue(problems)
     return tuple(knobs)
+
+
+def _knob(name: str, entry: Mapping[str, Any]) -> Knob:
+    return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
 
 
 def check_sizes(knobs: KnobSet, cluster: ClusterSpec) -> list[Problem]:
@@ -106,11 +110,10 @@ def knobs_for_command(document: Mapping[str, Any]) -> list[Problem]:
     """
     try:
         own = read_knobs({KNOBS: document.get(KNOBS) or {}, CATALOGS: document.get(CATALOGS) or []})
-        listed = read_knobs({CATALOGS: [*knob_catalogs()]})
     except InvalidValue:
         # Of knobs that are refused anyway, some could be told to a job all the same by a mistake here.
         return [Problem(KNOBS, "needs the scope `command`")] if document.get(KNOBS) else []
-    known = {knob.name: knob for knob in listed}
+    known = {name: _knob(name, entry) for catalog in knob_catalogs().values() for name, entry in catalog.items()}
     return [
         Problem(f"{KNOBS}.{knob.name}", f"is told by {knob.way} as no catalog has it; needs the scope `command`")
         for knob in own

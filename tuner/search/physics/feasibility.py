@@ -117,6 +117,11 @@ def learn_feasibility(tried: Tried, hypotheses: Sequence[Hypothesis] = HYPOTHESE
     return Feasibility(kept, tried.rows, suspects)
 
 
+def log_evidence(hypothesis: Hypothesis, tried: Tried) -> float:
+    """How well a hypothesis foretells these trials, as a logarithm."""
+    return _learn(hypothesis, tried)[1]
+
+
 def _learn(hypothesis: Hypothesis, tried: Tried) -> tuple[Process, float, FloatColumn]:
     """The process, its log evidence, and how far each trial's failure is not memory's doing."""
     rows, field = tried.rows, hypothesis.field

@@ -17,7 +17,7 @@ from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.physics.acquisition import Cost, cost_of
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import Tried
-from meshtune.tuner.search.physics.knob_effects import scaled
+from meshtune.tuner.search.physics.knob_effects import Scales
 from meshtune.tuner.search.physics.prior import Rows, stack
 
 # More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
@@ -50,13 +50,14 @@ class Trials:
     ran_out: Sequence[Plan]
     cost: Cost
 
-    def scaled(self, scales: FloatColumn) -> Trials:
-        """With these factors of the knobs' features of the time."""
+    def scaled(self, scales: Scales) -> Trials:
+        """With these factors of the knobs' features."""
         return replace(
             self,
-            measured=scaled(self.measured, scales),
-            best=scaled(self.best, scales),
-            pending=scaled(self.pending, scales),
+            measured=scales.of(self.measured),
+            tried=replace(self.tried, rows=scales.of(self.tried.rows)),
+            best=scales.of(self.best),
+            pending=scales.of(self.pending),
         )
 
     def first_look(self, count: int) -> Trials:

@@ -11,12 +11,11 @@ standard deviation, that follows from the evidence (automatic relevance determin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
-import numpy.typing as npt
 
 from meshtune.search_spaces.columns import Columns, FloatColumn
 from meshtune.search_spaces.knobs import SIZES, Codes, Knob, KnobKind, KnobSet
@@ -34,8 +33,9 @@ PEAK, PEAK_DECLARED = 0.04, 0.12
 SHIFT_BY_SHARE, PEAK_SHIFT = 0.1, 0.08
 # Over which share of the values' span a numeric or ordered knob forgets.
 LENGTH = 0.4
-# Relevances, each with its probability before any trial.
+# Relevances, each with its probability before any trial: for the time, and for the peak, of which few knobs change much.
 RELEVANCES = ((0.2, 0.5), (1.0, 0.35), (3.0, 0.15))
+PEAK_RELEVANCES = ((1.0, 0.9), (4.0, 0.08), (12.0, 0.02))
 _COMMUNICATION = (TimePart.TP, TimePart.CP, TimePart.EP, TimePart.SEND_RECEIVE, TimePart.DP)
 _COMPUTE = (TimePart.COMPUTE, TimePart.RECOMPUTE, TimePart.OPTIMIZER)
 
@@ -71,10 +71,14 @@ class KnobEffects:
         effects = [_effect(at, knob) for at, knob in enumerate(knobs) if knob.name not in SIZES]
         return cls(tuple(effects), knobs.defaults)
 
+    def scales(self, relevances: FloatColumn, peak_relevances: FloatColumn) -> Scales:
+        """The factors of features. Both by knob."""
+        sizes = [one.features.shape[1] for one in self.effects]
+        return Scales(np.repeat(relevances, [3 * size for size in sizes]), np.repeat(peak_relevances, sizes))
+
     @property
-    def owners(self) -> npt.NDArray[np.int64]:
-        """Of each feature of the time, the position of its knob among `effects`."""
-        return np.repeat(np.arange(len(self.effects)), [3 * one.features.shape[1] for one in self.effects])
+    def unscaled(self) -> Scales:
+        return self.scales(np.ones(len(self.effects)), np.ones(len(self.effects)))
 
     def changed(self, codes: Codes) -> Codes:
         """The codes of values beside the defaults, else 0."""
@@ -126,6 +130,8 @@ def _effect(at: int, knob: Knob) -> _Effect:
     kept = values > 1e-6
     features = np.zeros((len(knob.values) + 1, int(kept.sum())))
     features[1:] = vectors[:, kept] * np.sqrt(values[kept])
+    # As it is but for rounding: the reference of all others.
+    features[default + 1] = 0.0
     signed = np.zeros(len(knob.values) + 1)
     if knob.kind is KnobKind.CATEGORICAL or np.isnan(places[default]):
         signed[1:] = np.arange(len(knob.values)) != default
@@ -164,12 +170,16 @@ def _covariance(knob: Knob, places: FloatColumn, default: int) -> Matrix:
 
 
 def relevances_of(
-    effects: KnobEffects, evidence: Callable[[FloatColumn], float], changed: Codes, rounds: int = 2
+    effects: KnobEffects,
+    evidence: Callable[[FloatColumn], float],
+    changed: Codes,
+    known: Sequence[tuple[float, float]] = RELEVANCES,
+    rounds: int = 2,
 ) -> FloatColumn:
     """The relevance of each knob: coordinate by coordinate the one with the largest evidence times its probability.
 
-    evidence: the log evidence of the measurements under relevances of all knobs. changed: of what was measured, as
-    `Rows.changed`; a knob that was never changed has relevance 1.
+    evidence: the log evidence of the trials under relevances of all knobs. changed: of what was tried, as
+    `Rows.changed`; a knob that was never changed has relevance 1. known: relevances with their probabilities.
     """
     chosen = np.ones(len(effects.effects))
     tried = [number for number, one in enumerate(effects.effects) if np.any(changed[:, one.at])]
@@ -177,7 +187,7 @@ def relevances_of(
         before = chosen.copy()
         for number in tried:
             scored = []
-            for relevance, probability in RELEVANCES:
+            for relevance, probability in known:
                 other = chosen.copy()
                 other[number] = relevance
                 scored.append((evidence(other) + log(probability), relevance))
@@ -187,9 +197,16 @@ def relevances_of(
     return chosen
 
 
-def scaled(rows: Rows, scales: FloatColumn) -> Rows:
-    """Rows whose time features have these factors, one for each feature."""
-    return replace(rows, knobs=rows.knobs * scales) if rows.knobs.shape[1] else rows
+@dataclass(frozen=True, slots=True, eq=False)
+class Scales:
+    """Factors of the features of knobs: of the time, and of the peak."""
+
+    time: FloatColumn
+    peak: FloatColumn
+
+    def of(self, rows: Rows) -> Rows:
+        """The rows with their features so scaled."""
+        return replace(rows, knobs=rows.knobs * self.time, peak_knobs=rows.peak_knobs * self.peak)
 
 
 def shared_values(changed: Codes, tried: Codes) -> Matrix:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import log
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Choice, Proposal
 from meshtune.tuner.search.base import Observation, Task
+from meshtune.tuner.search.physics import feasibility, speed
 from meshtune.tuner.search.physics.candidates import (
     CLIMBERS,
     CLIMBS,
@@ -28,7 +30,7 @@ from meshtune.tuner.search.physics.candidates import (
 from meshtune.tuner.search.physics.catalogue import Catalogue, known_codes
 from meshtune.tuner.search.physics.gaussian import condition
 from meshtune.tuner.search.physics.history import Trials
-from meshtune.tuner.search.physics.knob_effects import KnobEffects, relevances_of, scaled
+from meshtune.tuner.search.physics.knob_effects import PEAK_RELEVANCES, KnobEffects, Scales, relevances_of
 from meshtune.tuner.search.physics.speed import NOISE, expected, points_of
 from meshtune.tuner.search.physics.weighing import (
     Batch,
@@ -52,34 +54,48 @@ ASSIGNMENTS = 3
 BEST_LAYOUTS = 2
 
 
-def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[Trials, FloatColumn]:
+def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[Trials, Scales]:
     """The trials with each knob's features scaled by its relevance, and with weights by the noise that they show; and
-    the factor of each feature. Both by the evidence under the hypothesis that foretells the measurements best."""
-    rows, noise = trials.measured, NOISE**2 / trials.weights
-    if not np.any(rows.changed):
-        return trials, np.ones(len(knobs.owners))
-
-    def evidence(relevances: FloatColumn, one: int, share: float) -> float:
-        hypothesis = hypotheses.speeds[one]
-        points = points_of(scaled(rows, relevances[knobs.owners]))
-        residuals = trials.log_times - expected(hypothesis, rows)
-        return condition(hypothesis.field, points, residuals, noise * share**2).log_evidence
-
-    usual = np.ones(len(knobs.effects))
-    one = max(
-        range(len(hypotheses.speeds)),
-        key=lambda one: np.log(hypotheses.speeds[one].weight) + evidence(usual, one, 1.0),
-    )
-    share = max(NOISE_SHARES, key=lambda share: evidence(usual, one, share))
-    relevances = relevances_of(knobs, lambda found: evidence(found, one, share), rows.changed)
-    share = max(NOISE_SHARES, key=lambda share: evidence(relevances, one, share))
-    scales = relevances[knobs.owners]
+    the factors of the features. All by the evidence under the hypothesis that foretells the trials best."""
+    relevances, share = _of_speeds(trials, knobs, hypotheses.speeds)
+    scales = knobs.scales(relevances, _of_memory(trials, knobs, hypotheses.memory))
     return replace(trials.scaled(scales), weights=trials.weights / share**2), scales
+
+
+def _of_speeds(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[speed.Hypothesis]) -> tuple[FloatColumn, float]:
+    """Relevances for the time by knob, and the noise as a share of the usual one."""
+    rows, noise, usual = trials.measured, NOISE**2 / trials.weights, np.ones(len(knobs.effects))
+    if not np.any(rows.changed):
+        return usual, 1.0
+
+    def evidence(relevances: FloatColumn, one: speed.Hypothesis, share: float) -> float:
+        points = points_of(knobs.scales(relevances, usual).of(rows))
+        residuals = trials.log_times - expected(one, rows)
+        return condition(one.field, points, residuals, noise * share**2).log_evidence
+
+    best = max(hypotheses, key=lambda one: log(one.weight) + evidence(usual, one, 1.0))
+    share = max(NOISE_SHARES, key=lambda share: evidence(usual, best, share))
+    relevances = relevances_of(knobs, lambda found: evidence(found, best, share), rows.changed)
+    return relevances, max(NOISE_SHARES, key=lambda share: evidence(relevances, best, share))
+
+
+def _of_memory(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[feasibility.Hypothesis]) -> FloatColumn:
+    """Relevances for the peak by knob; 1 while no plan with a changed knob has failed."""
+    tried, usual = trials.tried, np.ones(len(knobs.effects))
+    failed = np.array([verdict in feasibility.OTHER_CAUSE for verdict in tried.verdicts], dtype=np.bool_)
+    if not np.any(tried.rows.changed[failed]):
+        return usual
+
+    def evidence(relevances: FloatColumn) -> float:
+        rows = knobs.scales(usual, relevances).of(tried.rows)
+        return feasibility.log_evidence(hypotheses[0], replace(tried, rows=rows))
+
+    return relevances_of(knobs, evidence, tried.rows.changed[failed], PEAK_RELEVANCES)
 
 
 @dataclass(slots=True, eq=False)
 class KnobSearch:
-    """One ask. scales: of the features of the time, which the trials have already."""
+    """One ask. scales: of the knobs' features, which the trials have already."""
 
     task: Task
     catalogue: Catalogue
@@ -87,7 +103,7 @@ class KnobSearch:
     belief: Belief
     options: PhysicsOptions
     seed: int
-    scales: FloatColumn
+    scales: Scales
     _random: np.random.Generator = field(init=False)
     _tops: IntColumn = field(init=False)
 
@@ -134,7 +150,7 @@ class KnobSearch:
         return list(unique.values())
 
     def _weigh(self, candidates: Candidates) -> Weighing:
-        rows = scaled(self.catalogue.at(candidates.layouts, candidates.codes), self.scales)
+        rows = self.scales.of(self.catalogue.at(candidates.layouts, candidates.codes))
         return weigh(self.trials, rows, self.belief, self.task, self.seed, residual=self.options.residual)
 
     def _candidates(
