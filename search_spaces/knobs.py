@@ -128,7 +128,8 @@ class Knob:
         checks.require(len(self.values) <= MAX_VALUES, "values", f"are {len(self.values)}, more than {MAX_VALUES}")
         for value in self.values:
             checks.require(not (unfit := unfit_value(value)), "values", unfit)
-        twice = [word(value) for at, value in enumerate(self.values) if value in self.values[:at]]
+        earlier = ((value, self.values[:at]) for at, value in enumerate(self.values))
+        twice = [word(value) for value, others in earlier if any(same_value(value, other) for other in others)]
         checks.require(not twice, "values", f"name a value twice: {listed(twice)}")
         for name in ("default", "omit"):
             if (value := getattr(self, name)) is not None:

@@ -86,6 +86,13 @@ def test_a_catalog_brings_its_knobs_and_a_spec_changes_them() -> None:
     assert knob.meaning == catalog["trainer_compile"]["meaning"]
 
 
+def test_a_single_knob_of_a_catalog_brings_those_that_its_condition_names() -> None:
+    spec, _ = read_spec(
+        {**document("catalogs: [torchtitan.async_tp]"), "workload": "torchtitan", "runner": "local"}, None
+    )
+    assert [knob.name for knob in spec.knobs] == ["torchtitan_compile", "torchtitan_async_tp"]
+
+
 def test_every_mistake_is_told_at_once_with_its_path() -> None:
     told = problems("""
 knobs:

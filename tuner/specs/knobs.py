@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,9 +75,16 @@ def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[
             keys = [name.removeprefix(f"{catalog}_") for name in known[catalog]]
             problems.append(Problem(path, f"{catalog} has no knob {key!r}; {did_you_mean(key, keys)}"))
         else:
-            chosen = [f"{catalog}_{key}"] if dot else [*known[catalog]]
+            chosen = _with_conditions(f"{catalog}_{key}", known[catalog]) if dot else [*known[catalog]]
             found |= {name: known[catalog][name] for name in chosen}
     return found
+
+
+def _with_conditions(name: str, catalog: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A knob of a catalog, after those that its condition names."""
+    words = set(re.findall(r"\w+", catalog[name].get("when", "")))
+    named = [other for other in catalog if other in words and other != name]
+    return [*dict.fromkeys(one for other in named for one in _with_conditions(other, catalog)), name]
 
 
 def _own(given: object, problems: list[Problem]) -> dict[str, Any]:

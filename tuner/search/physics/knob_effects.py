@@ -33,7 +33,7 @@ PEAK, PEAK_DECLARED = 0.04, 0.12
 SHIFT_BY_SHARE, PEAK_SHIFT = 0.1, 0.08
 # Over which share of the values' span a numeric or ordered knob forgets.
 LENGTH = 0.4
-# Relevances, each with its probability before any trial: for the time, and for the peak, of which few knobs change much.
+# Relevances, each with its probability before any trial: for the time, and for the peak, which few knobs change much.
 RELEVANCES = ((0.2, 0.5), (1.0, 0.35), (3.0, 0.15))
 PEAK_RELEVANCES = ((1.0, 0.9), (4.0, 0.08), (12.0, 0.02))
 _COMMUNICATION = (TimePart.TP, TimePart.CP, TimePart.EP, TimePart.SEND_RECEIVE, TimePart.DP)
