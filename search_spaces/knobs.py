@@ -26,8 +26,6 @@ from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Plan
 Codes = npt.NDArray[np.int64]
 MAX_VALUES = 64
 MAX_KNOBS = 64
-# Distinct plans of one space; a database's integers hold it.
-MAX_PLANS = 2**62
 # Combinations of the knobs that others' conditions name, see `KnobSet.assignments`.
 MAX_CONTROLLING = 100_000
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")

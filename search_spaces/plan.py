@@ -73,7 +73,7 @@ def _describe(schema: dict[str, Any]) -> None:
 class Plan:
     """One parallelism setting, and the values of the active knobs beside it (`search_spaces.knobs`)."""
 
-    # Each field but `knobs` declares an axis: `AXES` lists them for the space and its bounds, search, store, API and page.
+    # Each field but `knobs` declares an axis: `AXES` lists them for the space, its bounds, search, store, API and page.
     __pydantic_config__: ClassVar[Any] = CLOSED | {"json_schema_extra": _describe}
 
     tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True, tried=None))
