@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.untrusted_text import Limits, read_json
+from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, readings
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
@@ -38,6 +40,7 @@ Token = Annotated[
     ),
 ]
 Text = Annotated[str, Field(max_length=200)]
+KnobText = Annotated[str, Field(pattern=rf"^{KNOB_NAME.pattern}:[^\s=]{{0,60}}$", max_length=101)]
 Whole = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 CampaignSort = Literal[
     "created_at", "updated_at", "name", "state", "legal", "-created_at", "-updated_at", "-name", "-state", "-legal"
@@ -105,6 +108,13 @@ class _TrialFilters(BaseModel):
     origin: list[Origin] = _any_of("trials that were chosen so")
     failure: list[Cause] = _any_of("trials that failed for this cause")
     number: list[Whole] = _any_of("trials with this number")
+    knob: list[KnobText] = Field(
+        default_factory=list,
+        max_length=MAX_VALUES,
+        description="Only plans with this value of a knob, as name:value; `name:` where it is inactive. Repeated: any "
+        "of the values of one name, and all names.",
+        examples=[["fp8:tensorwise"]],
+    )
 
 
 # With a filter for each axis of a plan.
@@ -151,6 +161,7 @@ class TrialQuery(_PlanFilters):
             failures=tuple(self.failure),
             numbers=tuple(self.number),
             plan={name: tuple(getattr(self, name)) for name in PLAN_FIELDS},
+            knobs=knobs_named(self.knob),
             after=after,
             limit=self.page_size + 1,
         )
@@ -159,6 +170,15 @@ class TrialQuery(_PlanFilters):
         if self.order.key is TrialKey.NUMBER:
             return str(number)
         return _token(self.question, Cursor(value, number))
+
+
+def knobs_named(texts: Sequence[str]) -> dict[str, tuple[KnobValue | None, ...]]:
+    """The values that texts of the form name:value may mean, by name; None for an empty one."""
+    found: dict[str, tuple[KnobValue | None, ...]] = {}
+    for text in texts:
+        name, _, value = text.partition(":")
+        found[name] = found.get(name, ()) + (readings(value) if value else (None,))
+    return found
 
 
 def _token(question: str, cursor: Cursor) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn, Union
 
@@ -46,6 +47,16 @@ class KnobValues(dict[str, KnobValue]):
 def word(value: Any) -> str:
     """A value as a program is told it: true and false as YAML and JSON have them."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def readings(text: str) -> tuple[KnobValue, ...]:
+    """The values that a text may stand for: true or false, a number, and the word that it is."""
+    found: list[KnobValue] = [text == "true"] if text in ("true", "false") else []
+    for kind in (int, float):
+        with suppress(ValueError):
+            number = kind(text)
+            found += [] if unfit_value(number) or number in found else [number]
+    return (*found, text)
 
 
 def unfit_value(value: Any) -> str:

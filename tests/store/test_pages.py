@@ -206,6 +206,55 @@ def test_filters_leave_the_trials_that_fit(store: Store, make):
         assert found == [trial.number for trial in trials if fits(trial)], name
 
 
+OWN = (
+    {"fp8": "off"},
+    {"fp8": "Off", "budget": 0.5},
+    {"fp8": True},
+    {"budget": 1.0},
+    {"a_budget": 0.5},
+    {"x": "50%_<&"},
+)
+
+
+def with_knobs(store: Store, make) -> list[Trial]:
+    """Trials of one layout, which differ in their knobs; the first has none."""
+    store.create_campaign(make.campaign())
+    plans = [Plan(tp=2, knobs=knobs) for knobs in ({}, *OWN)]
+    return store.plan_trials("c1", [Choice(plan) for plan in plans], Origin.SEARCH, now=1.0)
+
+
+def test_the_values_of_knobs_come_back_as_they_were_each_of_its_type(store: Store, make):
+    planned = with_knobs(store, make)
+    assert store.trials("c1") == planned == store.pages.listed("c1")
+    shown = [trial.plan.knobs for trial in store.trials("c1")]
+    assert shown == [{}, *OWN]  # a truth value equals no number
+    assert [repr(dict(knobs)) for knobs in shown] == [repr(dict(sorted(knobs.items()))) for knobs in ({}, *OWN)]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "numbers"),
+    [
+        ({"fp8": ("off",)}, [1]),
+        ({"fp8": ("off", "Off")}, [1, 2]),
+        ({"fp8": (True,)}, [3]),
+        ({"fp8": (1,)}, []),
+        ({"fp8": (None,)}, [0, 4, 5, 6]),
+        ({"fp8": (None, "off"), "budget": (None,)}, [0, 1, 5, 6]),
+        ({"budget": (0.5,)}, [2]),
+        ({"budget": (1,)}, [4]),
+        ({"fp8": ("Off",), "budget": (0.5, 1.0)}, [2]),
+        ({"x": ("50%_<&",)}, [6]),
+        ({"x": ("50%_<",)}, []),
+        ({"x": ("%",)}, []),
+        ({"none": ("off",)}, []),
+        ({"none": ()}, [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_knobs_filter_by_whole_values(store: Store, make, knobs, numbers):
+    with_knobs(store, make)
+    assert [trial.number for trial, _ in store.pages.trials("c1", TrialsWanted(knobs=knobs))] == numbers
+
+
 def names(store: Store, **wanted) -> list[str]:
     return [stamp.id for stamp in store.pages.stamps(CampaignsWanted(**wanted))]
 

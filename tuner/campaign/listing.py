@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin, TrialState
 
@@ -76,7 +77,8 @@ class CampaignsWanted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialsWanted:
     """One page of a campaign's trials; what is empty filters nothing, of several values any will do. plan: values by
-    the names of Plan's fields."""
+    the names of Plan's fields. knobs: values by the names of knobs, None where the knob is inactive; values that the
+    plan's key writes alike are alike, and equal numbers are."""
 
     order: Order[TrialKey] = Order(TrialKey.NUMBER)
     verdicts: tuple[Verdict, ...] = ()
@@ -85,6 +87,7 @@ class TrialsWanted:
     failures: tuple[Cause, ...] = ()
     numbers: tuple[int, ...] = ()
     plan: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    knobs: Mapping[str, tuple[KnobValue | None, ...]] = field(default_factory=dict)
     after: Cursor | None = None
     limit: int = 100
 

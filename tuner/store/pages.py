@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
+from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Order, Stamp, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
@@ -235,7 +236,24 @@ def _trial_filters(wanted: TrialsWanted) -> list[ColumnElement[bool]]:
     filters: list[ColumnElement[bool]] = [
         column.in_([_plain(value) for value in values]) for column, values in among if values
     ]
+    filters += [_has_knob(name, values) for name, values in wanted.knobs.items() if values]
     return [*filters, _failed(wanted.failures)] if wanted.failures else filters
+
+
+def _has_knob(name: str, values: Collection[KnobValue | None]) -> ColumnElement[bool]:
+    """By the plan's key, which ends with name=value of each active knob; LIKE would ignore the case."""
+    key = trials.c.plan_key + " "
+    words = {text for value in values if value is not None for text in _words(value)}
+    given = [func.replace(key, f" {name}={text} ", "") != key for text in sorted(words)]
+    inactive = [func.replace(key, f" {name}=", "") == key] if None in values else []
+    return or_(*given, *inactive)
+
+
+def _words(value: KnobValue) -> set[str]:
+    """How keys write the value; 1 and 1.0 are equal."""
+    if isinstance(value, (bool, str)):
+        return {word(value)}
+    return {word(value), word(float(value)), *([word(int(value))] if value == int(value) else [])}
 
 
 def _failed(causes: Collection[Cause]) -> ColumnElement[bool]:
