@@ -42,6 +42,8 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 MAX_COMBINATIONS = 10_000_000
 # Combinations that are looked at together: their columns stay in a core's cache, and take 10 MB.
 CHUNK = 2**15
+# Of combinations: JSON's numbers are exact up to here.
+MAX_COUNT = 2**53
 
 
 class SpaceTooLarge(ValueError):
@@ -209,6 +211,14 @@ class Space(Sequence[Plan]):
         except InvalidValue as error:
             raise SpaceTooLarge(str(error)) from None
         return sum(map(int, each.tolist()))
+
+    @cached_property
+    def totals(self) -> Counts:
+        """The counts with knobs: combinations with every value of each, and legal plans; MAX_COUNT for more. Raises
+        SpaceTooLarge."""
+        values = prod(len(knob.values) for knob in self.knobs.searched)
+        most = min(self.counts.combinations * values, MAX_COUNT)
+        return Counts(most, min(self.plans, most), self.counts.rejected)
 
     def canonical(self, index: IntColumn, codes: Codes) -> Codes:
         """The codes as the layouts at these positions have them: 0 where a knob is inactive there."""

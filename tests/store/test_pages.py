@@ -76,7 +76,7 @@ def value_of(trial: Trial, key: TrialKey) -> float | None:
         case TrialKey.NUMBER:
             return trial.number
         case TrialKey.DEVICE_SECONDS:
-            return sum(attempt.running_s for attempt in trial.attempts)
+            return trial.plan.world_size * sum(attempt.running_s for attempt in trial.attempts)
         case TrialKey.STEP_TIME:
             return None if measured is None else measured.step_time_s
         case TrialKey.TOKENS_PER_S_PER_DEVICE:
@@ -157,8 +157,8 @@ def test_an_overview_counts_what_the_whole_trials_say_and_has_the_first_of_an_or
         for attempt in trial.attempts
     )
     assert kinds == expected
-    held_s = sum(attempt.running_s for trial in trials for attempt in trial.attempts)
-    assert sum(tally.held_s for tally in found.tallies) == pytest.approx(held_s)
+    device_s = sum(trial.plan.world_size * attempt.running_s for trial in trials for attempt in trial.attempts)
+    assert sum(tally.device_s for tally in found.tallies) == pytest.approx(device_s)
     ranked = [trial for trial in trials if trial.measurement and trial.origin is not Origin.CONFIRMATION]
     assert found.first == in_order(ranked, order)[:3]
     again = {trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION}

@@ -195,6 +195,7 @@ class FakeWorkload:
     completed = staticmethod(Workload.completed)
     problems_with = Workload.problems_with
     problems_with_knobs = Workload.problems_with_knobs
+    problems_with_names = Workload.problems_with_names
 
     def materialize(
         self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None, knobs=()

@@ -27,6 +27,7 @@ from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, judged, nodes_of_other_kinds
+from meshtune.tuner.campaign.numerics import may_be_recommended
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
@@ -211,16 +212,15 @@ def _next_steps(
     return [*overtime, *submits, *_search(campaign, trials, room)]
 
 
-def device_seconds(
-    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation] = MappingProxyType({})
-) -> float:
-    """Devices times the seconds that the campaign's jobs held them; of those that run, as observed or last saved."""
-    held = 0.0
+def device_seconds(trials: Sequence[Trial], observations: Mapping[int, Observation] = MappingProxyType({})) -> float:
+    """Devices times the seconds that a campaign's jobs held them; of those that run, as observed or last saved."""
+    total = 0.0
     for trial in trials:
-        held += sum(attempt.running_s for attempt in trial.attempts)
+        held = sum(attempt.running_s for attempt in trial.attempts)
         if trial.number in observations and not trial.state.final:
             held += max(0.0, observations[trial.number].running_s - trial.last.running_s)
-    return held * campaign.spec.cluster.devices
+        total += held * trial.plan.world_size
+    return total
 
 
 def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
@@ -311,7 +311,7 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[in
     if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
         return f"the wall-time budget of {budget.wall_time_s:g} s is spent"
     if budget.device_hours is not None:
-        used = device_seconds(campaign, trials, observations) / 3600.0
+        used = device_seconds(trials, observations) / 3600.0
         if used >= budget.device_hours:
             return f"the budget of {budget.device_hours:g} device-hours is spent"
     return ""
@@ -360,16 +360,23 @@ def _first_nodes(trials: Sequence[Trial], trial: Trial) -> set[str]:
 
 
 def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Trial) -> float | None:
-    """The upper end of the best measured trial's interval, scaled to the tokens that `trial` does in a step.
+    """The upper end of the best measured trial's interval, scaled to the tokens that `trial` does in a step, and to its
+    devices where the objective is of one device.
 
     None: no racing, nothing measured yet, or a trial that must be measured to its end: the baseline, which everything
-    is compared with, and a confirmation. Any objective ranks plans on equal devices by tokens per second.
+    is compared with, and a confirmation. A plan that is never recommended, since it changes the numerics, is no rival.
     """
     if not campaign.spec.trial.racing or trial.origin is not Origin.SEARCH:
         return None
-    tokens = trial.plan.global_batch_size * campaign.spec.model.seq_len
-    measured = [known.measurement for known in comparable(trials) if known.measurement is not None]
+    spec, objective = campaign.spec, campaign.spec.objective
+    measured = [
+        known.measurement
+        for known in comparable(trials)
+        if known.measurement is not None and may_be_recommended(spec, known.plan)
+    ]
     if not measured:
         return None
-    best = max(measured, key=lambda measurement: measurement.tokens_per_s)
-    return best.step_time_interval_s.high * tokens / best.tokens_per_step
+    best = max(measured, key=lambda measurement: objective.speed(measurement, measurement.step_time_s))
+    tokens = trial.plan.global_batch_size * spec.model.seq_len
+    share = tokens / trial.plan.world_size if objective.per_device else tokens
+    return share / objective.speed(best, best.step_time_interval_s.high)

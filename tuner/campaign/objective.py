@@ -22,7 +22,8 @@ Formula: TypeAlias = "Callable[[Yardstick, Measurement, float], float]"
 
 class Objective(StrEnum):
     """The measure by which one plan is better than another. With one global batch on equal devices they all order plans
-    alike: only what they tell differs."""
+    alike: only what they tell differs. Jobs of different sizes are ordered by their time to train (`step_time`), or by
+    what one device does (all others)."""
 
     # name, unit, smaller is better, words for people, formula: the value if a step of the measured job took step_s
     TOKENS_PER_S_PER_DEVICE = (
@@ -54,6 +55,18 @@ class Objective(StrEnum):
         member._value_, member.unit, member.words, member.formula = name, unit, words, formula
         member.smaller_is_better = smaller_is_better
         return member
+
+    @property
+    def per_device(self) -> bool:
+        """Whether jobs of different sizes compare by what one device does; else by what the whole job does, which is
+        the time to train where the batch is fixed."""
+        return self is not Objective.STEP_TIME
+
+    def speed(self, measurement: Measurement, step_time_s: float) -> float:
+        """What gains and intervals of gains are ratios of, if a step of the measured job took `step_time_s`: tokens per
+        second of one device, or of the whole job."""
+        rate = measurement.tokens_per_step / step_time_s
+        return rate / measurement.devices if self.per_device else rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

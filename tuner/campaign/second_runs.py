@@ -21,7 +21,8 @@ from math import exp, inf, log, sqrt
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.loss_check import check_losses, loss_tolerance
 from meshtune.tuner.campaign.node_kinds import comparable
-from meshtune.tuner.campaign.objective import Yardstick
+from meshtune.tuner.campaign.numerics import changed_numerics, may_be_recommended, trains_otherwise
+from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.student import two_sided_quantile
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -33,7 +34,7 @@ LEVEL = 0.97
 # Of changes between first and second runs, where there is one round: the winner is the best of several second runs,
 # chosen by luck once again, and narrower intervals would cover it too seldom (docs/decisions/0014).
 MAX_DEGREES = 3
-# log of tokens per second by plan and round.
+# log of a speed by plan and round, as `Objective.speed` compares them.
 Cells = Mapping[tuple[Plan, int], float]
 
 
@@ -90,7 +91,7 @@ class RunVariance:
 
 
 def run_variance(first: Mapping[Plan, float], cells: Cells, baseline: Plan | None) -> RunVariance | None:
-    """None where nothing was measured twice. first: log of tokens per second of first runs."""
+    """None where nothing was measured twice. first: log of the speed of first runs."""
     by_plan: dict[Plan, list[float]] = defaultdict(list)
     for (plan, _), speed in cells.items():
         by_plan[plan].append(speed)
@@ -151,12 +152,12 @@ def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
     return least * min(MIN_ROUNDS, spec.confirm_rounds), most * spec.confirm_rounds
 
 
-def cells_of(trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
+def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
     """The speeds of all second runs that were measured, on the campaign's hardware. trials: all of them."""
     return {
-        (trial.plan, trial.round): log(trial.measurement.tokens_per_s)
+        (trial.plan, trial.round): log(objective.speed(measured, measured.step_time_s))
         for trial in comparable(trials)
-        if trial.origin is Origin.CONFIRMATION and trial.measurement is not None
+        if trial.origin is Origin.CONFIRMATION and (measured := trial.measurement) is not None
     }
 
 
@@ -179,13 +180,14 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
 def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
     """The plans of the first round in its order: the best by their first runs, at most `spec.confirm`, and the
     baseline, if it was measured, second; none where only the baseline would run. With `spec.pareto` the front comes
-    first."""
+    first. Plans that change the numerics without leave are left out."""
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
     scored = [
         (yardstick.score(trial.measurement), trial)
         for trial in trials
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
+        if may_be_recommended(spec, trial.plan)
     ]
     scored.sort(key=lambda pair: (-pair[0], pair[1].number))
     measured = [trial for _, trial in scored]
@@ -203,7 +205,7 @@ def _baseline(trials: Sequence[Trial]) -> Plan | None:
 
 def _contenders(spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int) -> list[Plan]:
     """The plans of the next round; none where the choice is clear."""
-    cells = {cell: speed for cell, speed in cells_of(trials).items() if cell[1] <= rounds}
+    cells = {cell: speed for cell, speed in cells_of(spec.objective, trials).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
     stable = [plan for plan in contenders if (plan, rounds) in cells]
     if rounds < MIN_ROUNDS:
@@ -225,7 +227,7 @@ def _contenders(spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequenc
 
 
 def _trains_alike(spec: CampaignSpec, trials: Sequence[Trial], plan: Plan, baseline: Plan) -> bool:
-    """False where the first losses show another training: it is never recommended."""
+    """False where the first losses show another training that no knob declares: it is never recommended."""
     if plan.global_batch_size != baseline.global_batch_size:
         return True
     one, other = (
@@ -233,7 +235,8 @@ def _trains_alike(spec: CampaignSpec, trials: Sequence[Trial], plan: Plan, basel
         for each in (plan, baseline)
     )
     tolerance = loss_tolerance(workload_of(spec).dtype)
-    return check_losses(one.first_losses, other.first_losses, tolerance).equal is not False
+    check = check_losses(one.first_losses, other.first_losses, tolerance)
+    return not trains_otherwise(check, changed_numerics(spec, plan))
 
 
 def _front_first(measured: Sequence[Trial]) -> list[Trial]:

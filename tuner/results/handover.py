@@ -15,7 +15,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate, number
-from meshtune.tuner.results.ranking import Ranked, over_runs, rank, rate_of, run_variance_of
+from meshtune.tuner.results.ranking import Ranked, over_runs, rank, run_variance_of, speed_of
 from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
 
 
@@ -124,7 +124,7 @@ def check_handover(
     """there: the campaign that measured the two plans with the other program; its baseline is the rival."""
     against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
     one, other = (entry.measurement for entry in (winner, rival))
-    ratio = rate_of(one, one.tokens_per_step).over(rate_of(other, other.tokens_per_step))
+    ratio = speed_of(campaign.spec.objective, one).over(speed_of(campaign.spec.objective, other))
     before = over_runs(ratio, run_variance_of(rank(campaign, trials)), runs=2)
     program = program_of(there.spec.workload.kind)
     entry = next((entry for entry in rank(there, runs) if entry.trial.plan == winner.trial.plan), None)

@@ -6,7 +6,8 @@ is shown beside the mean.
 
 The gain of a plan that ran in turns with the baseline is the mean ratio of their runs round by round. Else it is the
 ratio of two speeds, each with the order-statistic interval of its steps (`runners.measuring`), widened by how far runs
-of one plan lie apart as soon as any was measured again.
+of one plan lie apart as soon as any was measured again. Speeds of jobs of different sizes compare as the objective
+does: by one device, or by the whole job (`Objective.speed`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.loss_check import LossCheck, check_losses, loss_tolerance
 from meshtune.tuner.campaign.node_kinds import Reference, comparable, reference_of
-from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
+from meshtune.tuner.campaign.numerics import changed_numerics, may_be_recommended, trains_otherwise
+from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import Cells, RunVariance, cells_of, paired_gain, run_variance
-from meshtune.tuner.campaign.spec import workload_of
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate
 
@@ -58,6 +60,7 @@ class _Ground:
     measured. cells: of the second runs. tolerance: of losses. device_bytes: memory of a device.
     reference: the hardware that measurements are compared on; None where it is unknown."""
 
+    spec: CampaignSpec
     yardstick: Yardstick
     base: _Runs | None
     cells: Cells
@@ -97,9 +100,9 @@ class _Runs:
     def measurement(self) -> Measurement:
         return _measurement(self.measured_by)
 
-    @property
-    def tokens_per_s_per_device(self) -> float:
-        return self.measurement.tokens_per_step / self.step_time_s / self.measurement.devices
+    def speed(self, objective: Objective) -> float:
+        """At the mean step time, as the objective compares speeds."""
+        return objective.speed(self.measurement, self.step_time_s)
 
     def estimate(self, interval: Estimate, value: float, variance: RunVariance | None) -> Estimate:
         """A quantity of these runs. interval: at the steps of `measured_by`, for a single run."""
@@ -143,6 +146,12 @@ class Ranked:
         return self.runs.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
 
     @property
+    def speed(self) -> Estimate:
+        """What gains are ratios of: tokens per second of one device, or of the whole job, as the objective compares."""
+        per_device = self.ground.yardstick.objective.per_device
+        return self.tokens_per_s.times(1 / self.measurement.devices) if per_device else self.tokens_per_s
+
+    @property
     def memory_bytes(self) -> int | None:
         """Of tensors on the most loaded rank."""
         return self.measurement.max_memory_bytes
@@ -168,9 +177,9 @@ class Ranked:
 
     @cached_property
     def gain(self) -> Estimate | None:
-        """Over the baseline, a ratio of tokens per second and device minus 1 (0.25: 25 % faster); None without a
-        measured baseline."""
+        """Over the baseline, a ratio of speeds minus 1 (0.25: 25 % faster); None without a measured baseline."""
         base, own, variance = self.ground.base, self.runs, self.ground.variance
+        objective = self.ground.yardstick.objective
         if base is None or own is base:
             return None if base is None else Estimate(0.0, 0.0, 0.0)
         paired = None
@@ -179,11 +188,9 @@ class Ranked:
         if paired is not None:
             return paired
         if len(own.counted) == len(base.counted) == 1:
-            rate, other = (
-                rate_of(one, one.tokens_per_step / one.devices) for one in (own.measurement, base.measurement)
-            )
+            rate, other = (speed_of(objective, one) for one in (own.measurement, base.measurement))
             return over_runs(rate.over(other), variance, runs=2).as_gain()
-        ratio = own.tokens_per_s_per_device / base.tokens_per_s_per_device
+        ratio = own.speed(objective) / base.speed(objective)
         runs = 1 / len(own.counted) + 1 / len(base.counted)
         return over_runs(Estimate(ratio, ratio, ratio), variance, runs=runs).as_gain()
 
@@ -232,8 +239,18 @@ class Ranked:
 
     @property
     def trains_otherwise(self) -> bool:
-        """True when the first losses show that this is not the baseline's training."""
-        return self.training is not None and self.training.equal is False
+        """True when the first losses show that this is not the baseline's training, and no knob declares that."""
+        return trains_otherwise(self.training, self.changed_numerics)
+
+    @cached_property
+    def changed_numerics(self) -> tuple[str, ...]:
+        """The knobs by which it computes something else than the baseline, such as "fp8 = mxfp8"."""
+        return changed_numerics(self.ground.spec, self.trial.plan)
+
+    @property
+    def unaccepted_numerics(self) -> bool:
+        """True when it changes the numerics, which the spec does not accept."""
+        return not may_be_recommended(self.ground.spec, self.trial.plan)
 
     @property
     def other_hardware(self) -> str:
@@ -251,7 +268,8 @@ class Ranked:
     @property
     def usable(self) -> bool:
         """False for what is ranked and never recommended."""
-        return not self.trains_otherwise and not self.failed_again and not self.other_hardware
+        refused = self.trains_otherwise or self.unaccepted_numerics
+        return not refused and not self.failed_again and not self.other_hardware
 
 
 def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
@@ -270,11 +288,14 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     sign = -1 if yardstick.objective.smaller_is_better else 1
     runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.first.number))
     base = next((one for one in runs if one.first.origin is Origin.BASELINE), None)
-    cells = cells_of(trials)
+    cells = cells_of(spec.objective, trials)
     first = {
-        one.first.plan: log(_measurement(one.first).tokens_per_s) for one in runs if not _note(reference, one.first)
+        one.first.plan: log(spec.objective.speed(_measurement(one.first), _measurement(one.first).step_time_s))
+        for one in runs
+        if not _note(reference, one.first)
     }
     ground = _Ground(
+        spec=spec,
         yardstick=yardstick,
         base=base,
         cells=cells,
@@ -304,6 +325,12 @@ def rate_of(measurement: Measurement, tokens: float) -> Estimate:
     """Tokens per second, of these in a step."""
     interval = measurement.step_time_interval_s
     return Estimate(tokens / measurement.step_time_s, tokens / interval.high, tokens / interval.low)
+
+
+def speed_of(objective: Objective, measurement: Measurement) -> Estimate:
+    """As `Ranked.speed`, of one measurement by itself."""
+    tokens = measurement.tokens_per_step
+    return rate_of(measurement, tokens / measurement.devices if objective.per_device else tokens)
 
 
 def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: float) -> Estimate:

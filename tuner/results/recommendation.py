@@ -2,7 +2,8 @@
 
 As soon as some plan was measured again, only such plans are recommended, and they are compared by their second runs.
 What failed the second time is ranked and never recommended; nor is what does not train as the baseline does, by its
-first losses: its speed is that of another computation. Nor what was measured on other hardware than the baseline.
+first losses: its speed is that of another computation. Nor what was measured on other hardware than the baseline. What
+changes the numerics by a knob that says so is recommended where the spec accepts that, and the reason names the knob.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.numerics import ACCEPT
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.results.ranking import Ranked, rank
@@ -44,6 +46,8 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     confirmed = [entry for entry in usable if entry.confirmed]
     choice, better, reason = _choose(spec, ranking, confirmed or usable)
     words = [reason]
+    if choice is not None and choice.changed_numerics:
+        words.append(f"changes the numerics: {', '.join(choice.changed_numerics)}")
     if choice is not None and choice.confirmation is not None and choice.confirmation.change is not None:
         words.append(f"measured again: {100 * choice.confirmation.change:+.1f} % against its first run")
     words += _passed_over(ranking, choice, twice=bool(confirmed))
@@ -102,11 +106,13 @@ def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: boo
     but = "" if choice is None else "ranks above it, but "
     failed = [entry for entry in above if entry.failed_again]
     otherwise = [entry for entry in above if entry.trains_otherwise]
+    unaccepted = [entry for entry in above if entry.unaccepted_numerics and not entry.trains_otherwise]
     elsewhere = [entry for entry in above if entry.other_hardware]
     once = [entry for entry in above if twice and entry.usable and not entry.confirmed]
     return [
         *_likewise(failed, but + _failure(failed[0]) if failed else ""),
         *_likewise(otherwise, f"{but}{otherwise[0].training}" if otherwise else ""),
+        *_likewise(unaccepted, but + _unaccepted(unaccepted[0]) if unaccepted else ""),
         *_likewise(elsewhere, f"{but}was {elsewhere[0].other_hardware}" if elsewhere else ""),
         *_likewise(once, f"{but}was measured only once"),
     ]
@@ -117,6 +123,11 @@ def _likewise(entries: Sequence[Ranked], why: str) -> list[str]:
         return []
     others = f" ({len(entries) - 1} more likewise)" if len(entries) > 1 else ""
     return [f"{entries[0].trial.plan.key} {why}{others}"]
+
+
+def _unaccepted(entry: Ranked) -> str:
+    gain = "" if entry.gain is None else f", {entry.gain.percent_text('+')} faster than the baseline"
+    return f"changes the numerics ({', '.join(entry.changed_numerics)}){gain}: {ACCEPT} would allow it"
 
 
 def _failure(entry: Ranked) -> str:
@@ -131,8 +142,8 @@ def front_of(ranking: Sequence[Ranked]) -> list[Ranked]:
     Plans whose peak is unknown are not on it, nor those that are never recommended.
     """
     known = [(entry.headroom_bytes, entry) for entry in ranking if entry.headroom_bytes is not None and entry.usable]
-    # Tokens per second order plans as every objective does.
-    known.sort(key=lambda pair: (-pair[1].tokens_per_s.value, -pair[0], pair[1].rank))
+    # Speeds order plans as every objective does.
+    known.sort(key=lambda pair: (-pair[1].speed.value, -pair[0], pair[1].rank))
     front, most = [], -inf
     for headroom_bytes, entry in known:
         if headroom_bytes > most:
@@ -147,7 +158,7 @@ def _alternatives(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:
     if headroom_bytes is None:
         return []
     found = [
-        f"or {entry.trial.plan.key}: {100 * (1 - entry.tokens_per_s.value / choice.tokens_per_s.value):.1f} % slower, "
+        f"or {entry.trial.plan.key}: {100 * (1 - entry.speed.value / choice.speed.value):.1f} % slower, "
         f"{(entry.headroom_bytes - headroom_bytes) / GIB:.3g} GiB more headroom"
         for entry in front_of(ranking)
         if entry.headroom_bytes is not None and entry.headroom_bytes > headroom_bytes and entry.rank > choice.rank

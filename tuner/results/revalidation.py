@@ -15,10 +15,11 @@ from enum import StrEnum
 
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.second_runs import RunVariance
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import Ranked, over_runs, rank, rate_of, run_variance_of
+from meshtune.tuner.results.ranking import Ranked, over_runs, rank, run_variance_of, speed_of
 from meshtune.tuner.results.recommendation import recommend
 
 
@@ -82,12 +83,12 @@ def judge(
     campaign: Campaign, trials: Sequence[Trial], entries: Sequence[Ranked], outcomes: Sequence[Outcome]
 ) -> Revalidation:
     """The finding on the first of `to_measure`'s entries from fresh runs of them, one outcome each."""
-    variance = run_variance_of(rank(campaign, trials))
-    found = [_remeasured(entry, outcome, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
+    variance, objective = run_variance_of(rank(campaign, trials)), campaign.spec.objective
+    found = [_remeasured(entry, outcome, objective, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
     optimum, rival = found[0], found[1] if len(found) > 1 else None
     own, *others = (outcome.measurement for outcome in outcomes)
     other = others[0] if others else None
-    lead = None if own is None or other is None else _gain(other, own, variance)
+    lead = None if own is None or other is None else _gain(other, own, objective, variance)
     finding = _finding(optimum, lead, campaign.spec.stop.tolerance)
     return Revalidation(
         campaign=campaign.id,
@@ -121,7 +122,7 @@ def _words(finding: Finding, optimum: Remeasured, rival: Remeasured | None, lead
     return f"stands: {change.percent_text('+')} against the record"
 
 
-def _remeasured(entry: Ranked, outcome: Outcome, variance: RunVariance | None) -> Remeasured:
+def _remeasured(entry: Ranked, outcome: Outcome, objective: Objective, variance: RunVariance | None) -> Remeasured:
     before, now = entry.measurement, outcome.measurement
     old, new = before.software, before.software if now is None else now.software
     versions = {name: (old.get(name, "unknown"), new.get(name, "unknown")) for name in sorted(old.keys() | new.keys())}
@@ -133,12 +134,12 @@ def _remeasured(entry: Ranked, outcome: Outcome, variance: RunVariance | None) -
         tokens_per_s_per_device=SpeedChange(
             recorded=before.tokens_per_s_per_device, now=None if now is None else now.tokens_per_s_per_device
         ),
-        change=None if now is None else _gain(now, before, variance),
+        change=None if now is None else _gain(now, before, objective, variance),
         software_changes={name: pair for name, pair in versions.items() if pair[0] != pair[1]},
     )
 
 
-def _gain(one: Measurement, other: Measurement, variance: RunVariance | None) -> Estimate:
-    """The ratio of tokens per second minus 1, of two measurements on equal devices."""
-    ratio = rate_of(one, one.tokens_per_step).over(rate_of(other, other.tokens_per_step))
+def _gain(one: Measurement, other: Measurement, objective: Objective, variance: RunVariance | None) -> Estimate:
+    """The ratio of their speeds minus 1, as the objective compares them."""
+    ratio = speed_of(objective, one).over(speed_of(objective, other))
     return over_runs(ratio, variance, runs=2).as_gain()

@@ -83,7 +83,7 @@ class Service:
         drives: this process works on it, so that no server takes it first.
         """
         spec, space = read_spec(document, self.home)
-        return self.add(spec, space.counts, owner, drives=drives)
+        return self.add(spec, space.totals, owner, drives=drives)
 
     def add(self, spec: CampaignSpec, counts: Counts, owner: str = "", *, drives: bool = False) -> Campaign:
         """As `create`, from a spec that was read. counts: of its space, in which a plan is legal."""

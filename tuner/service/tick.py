@@ -229,4 +229,4 @@ def node_faults(store: Store, campaign: Campaign, now: float) -> Mapping[str, in
 
 def _untried(session: Session, trials: Sequence[Trial]) -> int:
     space = session.task.space
-    return len(space) - sum(plan in space for plan in {trial.plan for trial in trials})
+    return space.plans - sum(plan in space for plan in {trial.plan for trial in trials})

@@ -35,7 +35,7 @@ from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Order,
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
+from meshtune.tuner.store.tables import TRIAL_DEVICES, attempts, campaigns, events, measurements, trials
 from meshtune.tuner.store.trials import read_trials, trials_numbered
 
 _newer = attempts.alias("newer")
@@ -45,19 +45,20 @@ _LAST = attempts.c.number == (
 )
 
 
-def _held_s(of: FromClause) -> ColumnElement[float]:
-    """The sum of `Attempt.running_s` over attempts that have ended."""
-    return func.coalesce(func.sum(case((of.c.finished_at.is_not(None), of.c.running_s), else_=0.0)), 0.0)
+def _device_s(of: FromClause) -> ColumnElement[float]:
+    """Devices times `Attempt.running_s`, over attempts that have ended."""
+    held_s = case((of.c.finished_at.is_not(None), of.c.running_s), else_=0.0)
+    return func.coalesce(func.sum(held_s * TRIAL_DEVICES), 0.0)
 
 
-_HELD_S = select(_held_s(_held)).where(_held.c.trial_id == trials.c.id).scalar_subquery()
+_DEVICE_S = select(_device_s(_held)).where(_held.c.trial_id == trials.c.id).scalar_subquery()
 _next = attempts.alias()
 _ALIKE = (trials.c.origin, attempts.c.state, attempts.c.verdict, attempts.c.cause, _next.c.id.is_(None).label("last"))
 _TALLIES = (
     select(
         *_ALIKE,
         func.count().label("attempts"),
-        _held_s(attempts).label("held_s"),
+        _device_s(attempts).label("device_s"),
     )
     .join_from(trials, attempts, attempts.c.trial_id == trials.c.id)
     .outerjoin(_next, and_(_next.c.trial_id == trials.c.id, _next.c.number == attempts.c.number + 1))
@@ -79,14 +80,14 @@ _TRIAL_KEYS: Mapping[TrialKey, ColumnElement[Any]] = {
         cast(measurements.c.tokens_per_step, Double) / measurements.c.median_step_time_s / measurements.c.devices
     ),
     TrialKey.PEAK_MEMORY: measurements.c.max_memory_bytes,
-    TrialKey.DEVICE_SECONDS: _HELD_S,
+    TrialKey.DEVICE_SECONDS: _DEVICE_S,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Attempts of a campaign that are alike. last: no other followed; then they stand for their trials. held_s: how
-    long their jobs held the devices, together."""
+    """Attempts of a campaign that are alike. last: no other followed; then they stand for their trials. device_s: how
+    long their jobs held devices, in seconds of one device."""
 
     origin: Origin
     state: TrialState
@@ -94,7 +95,7 @@ class Tally:
     failure: Cause | None
     last: bool
     attempts: int
-    held_s: float
+    device_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,7 @@ def _tally(row: Row[Any]) -> Tally:
         failure=None if verdict is None else failure_of(verdict, cause),
         last=row.last,
         attempts=row.attempts,
-        held_s=row.held_s,
+        device_s=row.device_s,
     )
 
 

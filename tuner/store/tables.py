@@ -117,6 +117,9 @@ trials = Table(
     UniqueConstraint("campaign_id", "plan_key", "origin", "round"),
 )
 
+# How many devices a trial's job holds.
+TRIAL_DEVICES = trials.c.tp * trials.c.pp * trials.c.cp * trials.c.dp
+
 attempts = Table(
     "attempts",
     metadata,

@@ -17,7 +17,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.decide import standing_faults
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.tables import attempts, campaigns, tokens, trials
+from meshtune.tuner.store.tables import TRIAL_DEVICES, attempts, campaigns, tokens, trials
 
 # A job that nobody looks at counts for its time limit and so much more: how long a runner takes to end it.
 GRACE_S = 60.0
@@ -115,7 +115,7 @@ def read_spent_device_s(connection: Connection, since: float, now: float, owner:
     then. Of those that run, as last saved. owner: of its campaigns alone."""
     within_s = func.coalesce(attempts.c.finished_at, now) - since
     held_s = case((attempts.c.running_s > within_s, within_s), else_=attempts.c.running_s)
-    query = _of_campaigns(select(func.sum(held_s * campaigns.c.devices))).where(
+    query = _of_campaigns(select(func.sum(held_s * TRIAL_DEVICES))).where(
         attempts.c.running_s > 0, or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
     )
     if owner is not None:
@@ -147,7 +147,8 @@ def owner_usage(connection: Connection, owner: str, now: float) -> Used:
 
 def _jobs(connection: Connection, since: float) -> Mapping[str, Sequence[Row[Any]]]:
     """By campaign: the attempts that have not ended, and those that ended since then."""
-    query = _of_campaigns(select(trials.c.campaign_id, attempts.c.state, attempts.c.claimed_at, *_TIMES)).where(
+    columns = (trials.c.campaign_id, attempts.c.state, attempts.c.claimed_at, *_TIMES, TRIAL_DEVICES.label("devices"))
+    query = _of_campaigns(select(*columns)).where(
         campaigns.c.state.in_(ACTIVE), or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
     )
     found: defaultdict[str, list[Row[Any]]] = defaultdict(list)
@@ -163,13 +164,12 @@ def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: fl
     if alive and campaign.state == CampaignState.RUNNING:
         unfinished = sum(job.state != TrialState.DONE for job in jobs)
         wanted = max(unfinished, 0 if campaign.search_ended else campaign.spec["parallel"])
-    used_s = sum(_held_s(job, since, now) for job in jobs)
     return Demand(
         campaign_id=campaign.id,
         devices=campaign.devices,
         in_flight=in_flight,
         wanted=wanted,
-        used_device_s=used_s * campaign.devices,
+        used_device_s=sum(_held_s(job, since, now) * job.devices for job in jobs),
     )
 
 

@@ -75,7 +75,7 @@ def read_basis(spec: CampaignSpec, home: Path, db: str, *, but: str = "") -> Bas
 def _measure(setup: CalibrationSetup, home: Path, db: str, *, as_json: bool) -> None:
     """Exits with 1 where it stores nothing."""
     with open_service(home, db, create=True) as service:
-        ended = _driven(service, service.add(setup.spec, setup.space.counts, drives=True), quiet=as_json)
+        ended = _driven(service, service.add(setup.spec, setup.space.totals, drives=True), quiet=as_json)
         stored = next((one for one in service.store.calibrations.newest_first() if one.campaign == ended.id), None)
         if stored is None:
             # A paused one may be resumed, one that has failed says why.

@@ -214,7 +214,7 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
         ProgressBar(total=total, completed=done, width=40),
         f"worked {seconds(campaign.elapsed_s)}",
         f"left about {left(campaign, trials)}",
-        f"{device_seconds(campaign, trials) / 3600:.3f} device-hours",
+        f"{device_seconds(trials) / 3600:.3f} device-hours",
     )
     lines: list[RenderableType] = [Text(header(campaign), style="bold"), bar]
     if ranking:

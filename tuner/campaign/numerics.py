@@ -1,0 +1,56 @@
+"""Numerics: which plans compute something else than the reference does, by their knobs, and what follows from it.
+
+The reference is the baseline; without one, every knob at its default. An inactive knob counts as its default. A plan
+that changes the numerics is measured and shown, and recommended only where the spec accepts it (`accept: numerics`);
+its losses are then those of another computation, and need not be the baseline's, as long as they are finite. Any other
+plan whose first losses differ by more than the tolerance (`tuner.campaign.loss_check`) is never recommended.
+"""
+
+from __future__ import annotations
+
+from math import isinf
+
+from meshtune.search_spaces.knob_values import KnobValue, same_value, word
+from meshtune.search_spaces.knobs import Knob, Numerics
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.loss_check import LossCheck
+from meshtune.tuner.campaign.spec import CampaignSpec
+
+ACCEPT = "`accept: numerics` in the spec"
+
+
+def changed_numerics(spec: CampaignSpec, plan: Plan) -> tuple[str, ...]:
+    """The knobs by which the plan computes something else than the reference, such as "fp8 = mxfp8"."""
+    return tuple(
+        f"{knob.name} = {word(own)}"
+        for knob in spec.knobs
+        if knob.numerics is Numerics.CHANGES
+        if not same_value(own := value_in(plan, knob), _reference(spec, knob))
+    )
+
+
+def may_be_recommended(spec: CampaignSpec, plan: Plan) -> bool:
+    """False for a plan that changes the numerics without leave: no measurement can make it the recommendation."""
+    return spec.accepts_numerics or not changed_numerics(spec, plan)
+
+
+def trains_otherwise(check: LossCheck | None, changed: tuple[str, ...]) -> bool:
+    """True where the first losses show another training than the baseline's, of a kind that no knob declares. check:
+    None where there is nothing to compare. changed: as `changed_numerics` names it."""
+    if check is None or check.equal is not False:
+        return False
+    # No declared change makes a loss that is no number.
+    return not changed or check.difference is None or isinf(check.difference)
+
+
+def value_in(plan: Plan, knob: Knob) -> KnobValue:
+    """The knob's value in a plan, its default where it is inactive there."""
+    default = knob.default
+    assert default is not None  # every knob has one
+    return plan.knobs.get(knob.name, default)
+
+
+def _reference(spec: CampaignSpec, knob: Knob) -> KnobValue:
+    default = knob.default
+    assert default is not None
+    return default if spec.baseline is None else value_in(spec.baseline, knob)
