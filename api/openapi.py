@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -23,11 +24,13 @@ from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.bounds import MAX_VALUE, Bounds
 from meshtune.search_spaces.checks import MAX_WHOLE, NAME
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD
+from meshtune.search_spaces.knobs import MAX_KNOBS, MAX_VALUES, Knob
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import Budget, StopRule, TrialLimits
+from meshtune.tuner.campaign.spec import Acceptance, Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.specs.read import FREE
 
@@ -51,6 +54,8 @@ _COUNT = {"minimum": 0, "maximum": MAX_WHOLE}
 _SOME = {"minimum": 1}
 _POSITIVE = {"exclusiveMinimum": 0}
 _FRACTION = {"minimum": 0, "exclusiveMaximum": 1}
+# A value of a knob in a query.
+KNOB_TEXT = re.compile(rf"^{KNOB_NAME.pattern}:{KNOB_WORD.pattern}$")
 # What the values of a spec demand of their numbers, by name: their types say nothing of it. Rules of several fields
 # together, such as what divides what, are in no schema.
 _LIMITS: Mapping[str, Mapping[str, Any]] = {
@@ -134,6 +139,21 @@ def _space() -> dict[str, Any]:
     return {**schema, "properties": {name: listed(value) for name, value in schema["properties"].items()}}
 
 
+def _knobs() -> dict[str, Any]:
+    """Knobs by name, where keys of a catalog's may be left out, or a list of whole ones, as a campaign has them."""
+    whole = _inline(Knob)
+    name = {"type": "string", "pattern": f"^{KNOB_NAME.pattern}$"}
+    value = {
+        "anyOf": [{"type": "boolean"}, {"type": "number"}, {"type": "string", "pattern": f"^{KNOB_WORD.pattern}$"}]
+    }
+    values = {"type": "array", "items": value, "minItems": 1, "maxItems": MAX_VALUES, "uniqueItems": True}
+    whole["properties"] |= {"name": name, "values": values}
+    own = {key: schema for key, schema in whole["properties"].items() if key != "name"}
+    some = {**_optional(whole), "properties": own}
+    named = {"type": "object", "propertyNames": name, "additionalProperties": some, "maxProperties": MAX_KNOBS}
+    return {"anyOf": [named, {"type": "array", "items": whole, "maxItems": MAX_KNOBS}]}
+
+
 SPEC_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "CampaignSpec",
@@ -146,6 +166,9 @@ SPEC_SCHEMA: dict[str, Any] = {
         "workload": _backend(sorted(WORKLOADS)),
         "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
         "space": _space(),
+        "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z0-9]+(\.[a-z0-9_]+)?$"}},
+        "knobs": _knobs(),
+        "accept": {"type": "array", "items": _inline(Acceptance)},
         "baseline": _inline(Plan),
         "objective": _inline(Objective),
         "search": _backend(sorted(SEARCHES)),
@@ -196,9 +219,15 @@ CHANGES_BODY = _body(
 
 
 def plan_parameters() -> list[dict[str, Any]]:
-    """The fields of a plan as parameters of a query, none of them required."""
-    properties: dict[str, Any] = _inline(Plan)["properties"]
-    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in properties.items()]
+    """The fields of a plan and its knobs as parameters of a query, none of them required."""
+    knob = {"type": "string", "pattern": KNOB_TEXT.pattern}
+    words = "Values of knobs, each as name:value; of one that is left out the default, where it is active."
+    properties: dict[str, Any] = {
+        **_inline(Plan)["properties"],
+        "knobs": {"type": "array", "items": knob, "maxItems": MAX_KNOBS, "description": words},
+    }
+    asked = {"knob" if name == "knobs" else name: schema for name, schema in properties.items()}
+    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in asked.items()]
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.untrusted_text import Limits, read_json
-from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, readings
+from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD, KnobValue, readings
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
@@ -40,7 +40,7 @@ Token = Annotated[
     ),
 ]
 Text = Annotated[str, Field(max_length=200)]
-KnobText = Annotated[str, Field(pattern=rf"^{KNOB_NAME.pattern}:[^\s=]{{0,60}}$", max_length=101)]
+KnobText = Annotated[str, Field(pattern=rf"^{KNOB_NAME.pattern}:({KNOB_WORD.pattern})?$", max_length=101)]
 Whole = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 CampaignSort = Literal[
     "created_at", "updated_at", "name", "state", "legal", "-created_at", "-updated_at", "-name", "-state", "-legal"

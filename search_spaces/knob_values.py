@@ -13,7 +13,7 @@ KnobValue = Union[bool, int, float, str]  # noqa: UP007
 
 KNOB_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # A plan's key lists values between spaces and behind "=".
-_WORD = re.compile(r"[^\s=]{1,60}")
+KNOB_WORD = re.compile(r"[^\s=]{1,60}")
 MAX_NUMBER = 2**53
 
 
@@ -62,7 +62,7 @@ def readings(text: str) -> tuple[KnobValue, ...]:
 def unfit_value(value: Any) -> str:
     """Why it is no value of a knob; empty where it is."""
     if isinstance(value, str):
-        fit = _WORD.fullmatch(value) is not None
+        fit = KNOB_WORD.fullmatch(value) is not None
         return "" if fit else f"must be a word of 1 to 60 characters without spaces and '=', not {value!r}"
     if not isinstance(value, (bool, int, float)):
         return f"must be true, false, a number or a word, not {value!r}"

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Path
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
+from meshtune.api.schemas.knobs import CatalogsView, CatalogView, knob_view
 from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
@@ -23,7 +24,7 @@ from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS
-from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, knob_catalogs, model_presets
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
@@ -32,6 +33,7 @@ from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.driving.loop import RUNNER_TROUBLE
 from meshtune.tuner.service.telemetry import RunnerHealth
+from meshtune.tuner.specs.knobs import read_knob
 from meshtune.tuner.store import NotFound
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])
@@ -129,12 +131,13 @@ class FormatEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryView:
-    """What a spec may name, and what answers may hold. dimensions: the fields of a plan."""
+    """What a spec may name, and what answers may hold. catalogs: of knobs. dimensions: the fields of a plan."""
 
     workloads: list[str]
     runners: list[str]
     searches: list[str]
     objectives: list[ObjectiveEntry]
+    catalogs: list[str]
     export_formats: list[FormatEntry]
     dimensions: list[str]
     verdicts: list[Verdict]
@@ -213,6 +216,17 @@ def get_cluster_preset(name: PresetName) -> ClusterView:
     return ClusterView(name=name, source=source, devices=cluster.devices, description=cluster)
 
 
+@router.get("/catalog/knobs")
+def list_knobs() -> CatalogsView:
+    """The catalogs of knobs that a spec may name, each knob with its values, how it is told, and its source."""
+    return CatalogsView(
+        catalogs=[
+            CatalogView(name=name, knobs=[knob_view(read_knob(key, entry)) for key, entry in knobs.items()])
+            for name, knobs in knob_catalogs().items()
+        ]
+    )
+
+
 @router.get("/examples")
 def list_examples() -> ExamplesView:
     """Specs to start from."""
@@ -236,6 +250,7 @@ def get_registry() -> RegistryView:
         runners=sorted(runners()),
         searches=sorted(SEARCHES),
         objectives=[view_of(ObjectiveEntry, one, name=one) for one in Objective],
+        catalogs=list(knob_catalogs()),
         export_formats=[FormatEntry(name=name, words=format.words) for name, format in FORMATS.items()],
         dimensions=list(PLAN_FIELDS),
         verdicts=list(Verdict),

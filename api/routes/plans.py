@@ -24,13 +24,15 @@ from meshtune.api.dependencies import (
     require_permitted,
 )
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
-from meshtune.api.openapi import SPEC_BODY, WHY_BODY, plan_parameters, problems
+from meshtune.api.openapi import KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
 from meshtune.api.schemas.campaigns import SpaceView, space_view
 from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, PoolHandle
 from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.knob_values import KnobValue, readings
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-from meshtune.search_spaces.space import Space
+from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
@@ -45,19 +47,26 @@ from meshtune.tuner.specs.read import legal_space, parse_spec
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
 MAX_NODE_COUNTS = 16
+# The parameter that names values of knobs.
+KNOB = "knob"
 
 
 def plan_fields(request: Request) -> dict[str, Any]:
-    """The fields of a plan that the query names. Raises InvalidQuery."""
+    """The fields of a plan that the query names, and under `knobs` the texts of its knobs by name. Raises
+    InvalidQuery."""
     given = request.query_params.multi_items()
-    unknown = [
-        Problem(name, f"is no field; {did_you_mean(name, PLAN_FIELDS)}") for name, _ in given if name not in PLAN_FIELDS
-    ]
+    known = (*PLAN_FIELDS, KNOB)
+    unknown = [Problem(name, f"is no field; {did_you_mean(name, known)}") for name, _ in given if name not in known]
     twice = [Problem(name, "stands twice") for name in PLAN_FIELDS if len(request.query_params.getlist(name)) > 1]
-    if unknown or twice:
-        raise InvalidQuery([*unknown[:1], *twice])
+    texts = request.query_params.getlist(KNOB)
+    unread = [Problem(KNOB, f"must be name:value, not {shown(text)}") for text in texts if not KNOB_TEXT.match(text)]
+    knobs = dict(text.split(":", 1) for text in texts if KNOB_TEXT.match(text))
+    if not unread and len(knobs) < len(texts):
+        unread = [Problem(KNOB, "names a knob twice")]
+    if unknown or twice or unread:
+        raise InvalidQuery([*unknown[:1], *twice, *unread[:1]])
     try:
-        return _fields(dict(given))
+        return {**_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
     except InvalidValue as error:
         raise InvalidQuery(error.problems) from None
 
@@ -103,7 +112,7 @@ async def explain_plan(
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
     campaign, trials = await run_in_threadpool(_recorded, service, campaign_id)
     space = space_of(campaign.spec)
-    plan = space.complete(**given)
+    plan = space.complete(**{**given, "knobs": _knobs_of(space, given["knobs"])})
     trial = next((trial.number for trial in trials if trial.plan == plan), None)
     cost = space.combinations + PER_TRIAL * len(trials)
     start = await _start(service, caller, campaign)
@@ -153,9 +162,23 @@ async def project_campaign(
         raise Unanswerable(str(error)) from None
 
 
+def _knobs_of(space: Space, texts: Mapping[str, str]) -> dict[str, KnobValue]:
+    """The values of the space's knobs that the texts stand for, else the text itself, which `explain` refuses."""
+
+    def value_of(name: str, text: str) -> KnobValue:
+        knob = space.knobs.named(name)
+        places = [] if knob is None else [knob.position(value) for value in readings(text)]
+        return next((knob.values[place] for place in places if knob and place is not None), text)
+
+    return {name: value_of(name, text) for name, text in texts.items()}
+
+
 def space_view_of(spec: CampaignSpec) -> SpaceView:
-    """Raises InvalidSpec where no plan is legal."""
-    return space_view(legal_space(spec))
+    """Raises InvalidSpec where no plan is legal, and TooCostly where plans are too many to be counted."""
+    try:
+        return space_view(legal_space(spec))
+    except SpaceTooLarge as error:
+        raise TooCostly(f"knobs: {error}") from None
 
 
 def predictable_space(spec: CampaignSpec) -> Space:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from meshtune.api.schemas.knobs import KnobView, knob_view
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.documents import plain
 from meshtune.runners.failure_cause import Cause
@@ -120,12 +121,15 @@ class ParetoView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceView:
-    """A space: combinations spanned, legal plans, and how many combinations each rule rejects (they overlap)."""
+    """A space: combinations of layouts spanned, legal layouts, and how many combinations each rule rejects (they
+    overlap). plans: legal layouts times what their knobs can be."""
 
     combinations: int
     legal: int
+    plans: int
     rejected: Mapping[str, int]
     dimensions: Mapping[str, list[Any]]
+    knobs: list[KnobView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +178,10 @@ def space_view(space: Space) -> SpaceView:
     return SpaceView(
         combinations=space.counts.combinations,
         legal=space.counts.legal,
+        plans=space.plans,
         rejected=dict(space.counts.rejected),
         dimensions={name: list(values) for name, values in space.dimensions.items()},
+        knobs=list(map(knob_view, space.knobs)),
     )
 
 

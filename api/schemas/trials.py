@@ -13,6 +13,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Straggler
+from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -47,7 +48,7 @@ class MeasurementView:
 
     mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
     attention_kernels: which ones ran; empty where unknown. hardware: the kinds of devices that it ran on, with their
-    nodes; empty where unknown.
+    nodes; empty where unknown. knobs: the values that the job saw, empty where it does not say.
     """
 
     step_times_s: tuple[float, ...]
@@ -64,6 +65,7 @@ class MeasurementView:
     first_losses: tuple[float, ...]
     attention_kernels: tuple[str, ...]
     hardware: tuple[HardwareKind, ...]
+    knobs: Mapping[str, KnobValue]
     profile: ProfileView | None
 
 

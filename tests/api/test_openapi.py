@@ -12,6 +12,7 @@ import yaml
 
 from meshtune.api.openapi import SPEC_EXAMPLE, SPEC_SCHEMA
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.specs.knobs import CATALOGS
 from meshtune.tuner.specs.read import OPEN_QUESTIONS
 
 # What is answered by text alone.
@@ -24,7 +25,7 @@ OPERATION_IDS = """
     get_recommendation list_events whoami list_audit delete_campaign clone_campaign get_job export_trial
     export_campaign list_trial_logs read_trial_log explain_plan explain_plan_of_spec project_campaign
     compare_campaigns list_presets get_model_preset get_cluster_preset list_examples get_registry list_runners
-    list_calibrations report_result stream read_metrics live ready
+    list_calibrations list_knobs report_result stream read_metrics live ready
 """
 
 
@@ -124,7 +125,8 @@ def test_every_example_of_a_body_keeps_its_schema(document):
 
 
 def test_the_schema_of_a_spec_has_the_keys_of_a_spec():
-    assert set(SPEC_SCHEMA["properties"]) == {*(field.name for field in fields(CampaignSpec)), OPEN_QUESTIONS}
+    keys = {*(field.name for field in fields(CampaignSpec)), CATALOGS, OPEN_QUESTIONS}
+    assert set(SPEC_SCHEMA["properties"]) == keys
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -144,6 +146,9 @@ GOOD = [
     {"objective": "step_time"},
     {"budget": {"trials": 1}, "stop": {"tolerance": 0, "chance": 0.99}, "trial": {"attempts": 1}},
     {"name": " a ", "confirm": 0, "parallel": 10**6},
+    {"knobs": {"threads": {"values": [1, 2.5, "auto"], "env": "OMP_NUM_THREADS", "when": "tp == 1"}}},
+    {"knobs": [{"name": "devices", "values": [2, 4]}], "accept": ["numerics"]},
+    {"catalogs": ["cpu.omp_places"], "knobs": {"cpu_omp_places": {"risk": "none"}}},
 ]
 BAD = [
     {"modell": "gpt-micro"},
@@ -178,6 +183,17 @@ BAD = [
     {"cluster": {"preset": "local-cpu", "device_hour_price": 0}},
     {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 0}}},
     {"cluster": {"preset": "local-cpu", "device": {"peak_flops": {"float32": 0}}}},
+    {"knobs": {"Threads": {"values": [1], "env": "A"}}},
+    {"knobs": {"threads": {"values": [], "env": "A"}}},
+    {"knobs": {"threads": {"values": [1, 1], "env": "A"}}},
+    {"knobs": {"threads": {"values": ["a b"], "env": "A"}}},
+    {"knobs": {"threads": {"values": [1], "env": "A", "numerics": "maybe"}}},
+    {"knobs": {"threads": {"values": [1], "env": "A", "value": 1}}},
+    {"knobs": [{"values": [2, 4], "env": "A"}]},
+    {"catalogs": "cpu"},
+    {"catalogs": ["cpu."]},
+    {"accept": ["anything"]},
+    {"baseline": {"knobs": {"threads": []}}},
     {"cluster": {"preset": "local-cpu", "node_link": {"latency_s": -1, "bandwidth_bytes_per_s": 1}}},
 ]
 

@@ -31,7 +31,7 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
     knobs = []
     for name, entry in described.items():
         try:
-            knobs.append(_knob(name, entry))
+            knobs.append(read_knob(name, entry))
         except InvalidValue as error:
             problems += [problem.under(f"{KNOBS}.{name}") for problem in error.problems]
     try:
@@ -46,7 +46,8 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
     return tuple(knobs)
 
 
-def _knob(name: str, entry: Mapping[str, Any]) -> Knob:
+def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
+    """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
     return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
 
 
@@ -121,7 +122,7 @@ def knobs_for_command(document: Mapping[str, Any]) -> list[Problem]:
     except InvalidValue:
         # Of knobs that are refused anyway, some could be told to a job all the same by a mistake here.
         return [Problem(KNOBS, "needs the scope `command`")] if document.get(KNOBS) else []
-    known = {name: _knob(name, entry) for catalog in knob_catalogs().values() for name, entry in catalog.items()}
+    known = {name: read_knob(name, entry) for catalog in knob_catalogs().values() for name, entry in catalog.items()}
     return [
         Problem(f"{KNOBS}.{knob.name}", f"is told by {knob.way} as no catalog has it; needs the scope `command`")
         for knob in own
