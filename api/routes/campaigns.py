@@ -251,7 +251,7 @@ async def _create(document: object, caller: Caller, service: Service, pool: Work
 
 def counts_of(spec: CampaignSpec) -> Counts:
     """Raises InvalidSpec where no plan is legal, and TooCostly: searches predict what all of them need."""
-    return predictable_space(spec).counts
+    return predictable_space(spec).totals
 
 
 def _page(

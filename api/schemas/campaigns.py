@@ -217,7 +217,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
         failed=sum(failures.values()),
         failures={cause: count for cause, count in failures.items() if count},
         budget=spec.budget,
-        device_hours=sum(tally.held_s for tally in overview.tallies) * spec.cluster.devices / 3600.0,
+        device_hours=sum(tally.device_s for tally in overview.tallies) / 3600.0,
         best=_best_view(spec, best),
         baseline=None if baseline is None else _baseline_view(spec, baseline),
     )

@@ -251,7 +251,7 @@ def _brief(spec: CampaignSpec, yardstick: Yardstick, trial: Trial) -> TrialBrief
         tokens_per_s_per_device=None if measured is None else measured.tokens_per_s_per_device,
         peak_memory_bytes=None if measured is None else measured.max_memory_bytes,
         headroom_bytes=None if fullest is None else spec.cluster.device.memory_bytes - fullest,
-        device_seconds=spec.cluster.devices * sum(one.running_s for one in trial.attempts if one.state.final),
+        device_seconds=trial.plan.world_size * sum(one.running_s for one in trial.attempts if one.state.final),
         attempts=len(trial.attempts),
         nodes=last.nodes,
         wait=last.wait,
