@@ -159,6 +159,7 @@ export interface components {
             next_page_token: string | null;
         };
         CampaignSpec: {
+            accept?: "numerics"[];
             baseline?: {
                 /** @enum {string} */
                 context?: "all_gather" | "ulysses" | "ring";
@@ -172,6 +173,9 @@ export interface components {
                 first_stage_less_layers: number;
                 /** @default 1 */
                 grad_accum_steps: number;
+                knobs?: {
+                    [key: string]: boolean | number | string;
+                };
                 /** @default 0 */
                 last_stage_less_layers: number;
                 /** @default 1 */
@@ -201,6 +205,7 @@ export interface components {
                 /** @default null */
                 wall_time_s: number | null;
             };
+            catalogs?: string[];
             cluster: ("a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris") | {
                 device?: {
                     attention_flops?: {
@@ -339,6 +344,84 @@ export interface components {
             /** @default 6 */
             confirm_rounds: number;
             global_batch_size: number | "free";
+            knobs?: {
+                [key: string]: {
+                    /** @default null */
+                    argument: string | null;
+                    /** @default null */
+                    communication: ("less" | "more") | null;
+                    /** @default null */
+                    compute: ("less" | "more") | null;
+                    /** @default null */
+                    config: string | null;
+                    /** @default null */
+                    default: boolean | number | string | null;
+                    /** @default null */
+                    env: string | null;
+                    /** @default null */
+                    kind: ("categorical" | "ordered" | "numeric") | null;
+                    /** @default  */
+                    meaning: string;
+                    /** @default null */
+                    memory: ("less" | "more") | null;
+                    /** @enum {string} */
+                    numerics?: "same" | "changes";
+                    /** @default null */
+                    omit: boolean | number | string | null;
+                    /** @default null */
+                    option: string | null;
+                    /** @default  */
+                    risk: string;
+                    /** @default  */
+                    source: string;
+                    values?: (boolean | number | string)[];
+                    /** @default  */
+                    versions: string;
+                    /** @default  */
+                    when: string;
+                    words?: {
+                        [key: string]: string;
+                    };
+                };
+            } | {
+                /** @default null */
+                argument: string | null;
+                /** @default null */
+                communication: ("less" | "more") | null;
+                /** @default null */
+                compute: ("less" | "more") | null;
+                /** @default null */
+                config: string | null;
+                /** @default null */
+                default: boolean | number | string | null;
+                /** @default null */
+                env: string | null;
+                /** @default null */
+                kind: ("categorical" | "ordered" | "numeric") | null;
+                /** @default  */
+                meaning: string;
+                /** @default null */
+                memory: ("less" | "more") | null;
+                name: string;
+                /** @enum {string} */
+                numerics?: "same" | "changes";
+                /** @default null */
+                omit: boolean | number | string | null;
+                /** @default null */
+                option: string | null;
+                /** @default  */
+                risk: string;
+                /** @default  */
+                source: string;
+                values: (boolean | number | string)[];
+                /** @default  */
+                versions: string;
+                /** @default  */
+                when: string;
+                words?: {
+                    [key: string]: string;
+                };
+            }[];
             model: ("bloom-176b" | "deepseek-v2" | "deepseek-v3" | "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b") | {
                 /** @enum {string} */
                 activation?: "gelu" | "swiglu";
@@ -592,6 +675,13 @@ export interface components {
             /** Format: date-time */
             updated_at: string;
         };
+        CatalogView: {
+            knobs: components["schemas"]["KnobView"][];
+            name: string;
+        };
+        CatalogsView: {
+            catalogs: components["schemas"]["CatalogView"][];
+        };
         /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "other_hardware" | "time_limit" | "queue_limit" | "user_bug" | "crash";
         Change: {
@@ -680,6 +770,8 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /** @enum {string} */
+        Direction: "less" | "more";
         Effect: {
             after: boolean | number | string;
             before: boolean | number | string;
@@ -831,6 +923,26 @@ export interface components {
             name: string;
             script: string | null;
         };
+        /** @enum {string} */
+        KnobKind: "categorical" | "ordered" | "numeric";
+        KnobView: {
+            communication: components["schemas"]["Direction"] | null;
+            compute: components["schemas"]["Direction"] | null;
+            default: boolean | number | string;
+            kind: components["schemas"]["KnobKind"];
+            meaning: string;
+            memory: components["schemas"]["Direction"] | null;
+            name: string;
+            numerics: components["schemas"]["Numerics"];
+            omit: boolean | number | string | null;
+            risk: string;
+            source: string;
+            told: string;
+            values: (boolean | number | string)[];
+            versions: string;
+            way: string;
+            when: string;
+        };
         LatentAttention: {
             kv_lora_rank: number;
             /** @default 0 */
@@ -890,6 +1002,9 @@ export interface components {
             first_losses: number[];
             flops_per_s_per_device: number | null;
             hardware: components["schemas"]["HardwareKind"][];
+            knobs: {
+                [key: string]: boolean | number | string;
+            };
             mfu: number | null;
             peak_held_bytes: number[];
             peak_memory_bytes: number[];
@@ -969,6 +1084,8 @@ export interface components {
         /** @enum {string} */
         Norm: "layernorm" | "rmsnorm";
         /** @enum {string} */
+        Numerics: "same" | "changes";
+        /** @enum {string} */
         Objective: "tokens_per_s_per_device" | "step_time" | "tflops_per_device" | "mfu" | "cost";
         ObjectiveEntry: {
             name: components["schemas"]["Objective"];
@@ -1017,6 +1134,9 @@ export interface components {
             first_stage_less_layers: number;
             /** @default 1 */
             grad_accum_steps: number;
+            knobs?: {
+                [key: string]: boolean | number | string;
+            };
             /** @default 0 */
             last_stage_less_layers: number;
             /** @default 1 */
@@ -1157,6 +1277,7 @@ export interface components {
         /** @enum {string} */
         Recompute: "none" | "selective" | "full";
         RegistryView: {
+            catalogs: string[];
             causes: components["schemas"]["Cause"][];
             dimensions: string[];
             export_formats: components["schemas"]["FormatEntry"][];
@@ -1225,7 +1346,9 @@ export interface components {
             dimensions: {
                 [key: string]: unknown[];
             };
+            knobs: components["schemas"]["KnobView"][];
             legal: number;
+            plans: number;
             rejected: {
                 [key: string]: number;
             };
@@ -1406,6 +1529,8 @@ export type CampaignPage = components['schemas']['CampaignPage'];
 export type CampaignSpec = components['schemas']['CampaignSpec'];
 export type CampaignState = components['schemas']['CampaignState'];
 export type CampaignView = components['schemas']['CampaignView'];
+export type CatalogView = components['schemas']['CatalogView'];
+export type CatalogsView = components['schemas']['CatalogsView'];
 export type Cause = components['schemas']['Cause'];
 export type Change = components['schemas']['Change'];
 export type ClusterEntry = components['schemas']['ClusterEntry'];
@@ -1418,6 +1543,7 @@ export type ContextParallel = components['schemas']['ContextParallel'];
 export type Counts = components['schemas']['Counts'];
 export type DeviceKind = components['schemas']['DeviceKind'];
 export type DeviceSpec = components['schemas']['DeviceSpec'];
+export type Direction = components['schemas']['Direction'];
 export type Effect = components['schemas']['Effect'];
 export type Estimate = components['schemas']['Estimate'];
 export type EventView = components['schemas']['EventView'];
@@ -1440,6 +1566,8 @@ export type HardwareKind = components['schemas']['HardwareKind'];
 export type HealthView = components['schemas']['HealthView'];
 export type Importance = components['schemas']['Importance'];
 export type JobView = components['schemas']['JobView'];
+export type KnobKind = components['schemas']['KnobKind'];
+export type KnobView = components['schemas']['KnobView'];
 export type LatentAttention = components['schemas']['LatentAttention'];
 export type Lesson = components['schemas']['Lesson'];
 export type LinkSpec = components['schemas']['LinkSpec'];
@@ -1455,6 +1583,7 @@ export type ModelEntry = components['schemas']['ModelEntry'];
 export type ModelSpec = components['schemas']['ModelSpec'];
 export type ModelView = components['schemas']['ModelView'];
 export type Norm = components['schemas']['Norm'];
+export type Numerics = components['schemas']['Numerics'];
 export type Objective = components['schemas']['Objective'];
 export type ObjectiveEntry = components['schemas']['ObjectiveEntry'];
 export type ObjectiveView = components['schemas']['ObjectiveView'];

@@ -1,12 +1,12 @@
 /** The documents of REST /v1. Their types are generated from the service's OpenAPI document (`make api-types`); only what
  * the document leaves open is said here. */
-import type { Budget, CampaignPage as Page, CampaignView as View, Plan } from "./openapi";
+import type { Budget, CampaignPage as Page, CampaignView as View, CampaignSpec, Plan } from "./openapi";
 
 export type * from "./openapi";
 
-export type Dimension = keyof Plan;
-/** One value of a dimension. */
-export type Knob = boolean | number | string;
+/** One value of a knob, or of an axis of a plan. */
+export type KnobValue = boolean | number | string;
+export type Knob = Extract<NonNullable<CampaignSpec["knobs"]>, readonly unknown[]>[number];
 
 /** A spec as the service shows it, complete: the document describes what may be sent, where names stand for values. */
 export interface SpecView {
@@ -20,6 +20,7 @@ export interface SpecView {
   objective: string;
   budget: Required<Budget>;
   baseline?: Plan;
+  knobs?: readonly Knob[];
   parallel: number;
   pareto: boolean;
   [key: string]: unknown;

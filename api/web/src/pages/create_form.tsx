@@ -20,6 +20,7 @@ export const FIRST_FORM: SpecForm = {
   deviceHours: "",
   wallHours: "",
   parallel: "1",
+  catalogs: [],
   baseline: false,
   tp: "1",
   pp: "1",
@@ -88,6 +89,16 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
         </div>
       </fieldset>
       <fieldset class="wide">
+        <legend>Knobs beside the layout: catalogs that the workload knows</legend>
+        <div class="row">
+          {registry.catalogs.map((name) => (
+            <label key={name}>
+              <input type="checkbox" checked={form.catalogs.includes(name)} onChange={() => set({ catalogs: toggled(form.catalogs, name) })} /> {name}
+            </label>
+          ))}
+        </div>
+      </fieldset>
+      <fieldset class="wide">
         <legend>
           <label>
             <input type="checkbox" checked={form.baseline} onChange={(event) => set({ baseline: event.currentTarget.checked })} /> Baseline: the
@@ -107,7 +118,11 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
   );
 }
 
-type TextKey = Exclude<keyof SpecForm, "baseline">;
+function toggled(names: readonly string[], name: string): string[] {
+  return names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
+}
+
+type TextKey = Exclude<keyof SpecForm, "baseline" | "catalogs">;
 type Options = readonly (readonly [string, string])[];
 
 /** empty: what an empty field means. */

@@ -15,6 +15,7 @@ const FORM: SpecForm = {
   deviceHours: "",
   wallHours: "1.5",
   parallel: "",
+  catalogs: ["nccl", "cpu"],
   baseline: true,
   tp: "8",
   pp: "1",
@@ -30,6 +31,7 @@ test("the form writes a spec, and leaves out what is empty", () => {
       "cluster: {preset: dgx-h100, nodes: 4}",
       "global_batch_size: 128",
       "workload: {kind: torch, dtype: bfloat16}",
+      "catalogs: [nccl, cpu]",
       "baseline: {tp: 8, pp: 1, micro_batch_size: 1}",
       "objective: mfu",
       "search: physics",
@@ -41,10 +43,10 @@ test("the form writes a spec, and leaves out what is empty", () => {
 });
 
 test("a simulated runner has the simulated workload, and no baseline is no key", () => {
-  const text = specOf({ ...FORM, runner: "simulated", baseline: false, nodes: "", trials: "", wallHours: "" });
+  const text = specOf({ ...FORM, runner: "simulated", baseline: false, catalogs: [], nodes: "", trials: "", wallHours: "" });
   expect(text).toContain("workload: simulated\n");
   expect(text).toContain("cluster: dgx-h100\n");
-  expect(text).not.toMatch(/baseline|budget/);
+  expect(text).not.toMatch(/baseline|budget|catalogs/);
 });
 
 test("words that YAML would read as something else are quoted", () => {
@@ -75,6 +77,21 @@ trial:
 test("a pointer leads to the line of its key", () => {
   const lines = ["/name", "/space/tp", "/space/tp/1", "/space/micro_batch_size/1", "/workload/measuring/min_steps", "/budget/trials", "/trial/time_limit_s"];
   expect(lines.map((pointer) => lineOfPointer(YAML, pointer))).toEqual([1, 3, 3, 6, 10, 11, 13]);
+});
+
+test("a mistake in a knob leads to its line, of its own key where that has one", () => {
+  const text = `baseline: {tp: 1, knobs: {fp8: off}}
+catalogs: [nccl, none]
+knobs:
+  when: {values: [1, 2], env: WHEN}
+  fp8: {values: [off, on], env: FP8, when: pp = 1}
+  ac_budget:
+    values: [0.5, 1.0]
+    config: a.b
+    when: recompute == selectve
+`;
+  const lines = ["/knobs/fp8/when", "/knobs/ac_budget/when", "/knobs/ac_budget/values/1", "/knobs/when/env", "/catalogs/1", "/knobs/none"];
+  expect(lines.map((pointer) => lineOfPointer(text, pointer))).toEqual([4, 8, 6, 3, 1, 2]);
 });
 
 test("where the text lacks the key, its parent is meant, and the whole text has no line", () => {

@@ -16,6 +16,8 @@ export interface SpecForm {
   deviceHours: string;
   wallHours: string;
   parallel: string;
+  /** Of knobs. */
+  catalogs: readonly string[];
   baseline: boolean;
   tp: string;
   pp: string;
@@ -34,6 +36,7 @@ export function specOf(form: SpecForm): string {
     cluster: form.nodes ? flow({ preset: form.cluster, nodes: form.nodes }) : scalar(form.cluster),
     global_batch_size: scalar(form.globalBatch),
     workload: simulated ? "simulated" : form.dtype && flow({ kind: "torch", dtype: form.dtype }),
+    catalogs: form.catalogs.length ? `[${form.catalogs.map(scalar).join(", ")}]` : "",
     baseline: form.baseline ? flow(setting) : "",
     objective: scalar(form.objective),
     search: scalar(form.search),

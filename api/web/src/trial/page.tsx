@@ -10,6 +10,7 @@ import { Attempts } from "./attempts";
 import { Expected } from "./expected";
 import { Header } from "./header";
 import { Job } from "./job";
+import { Knobs } from "./knobs";
 import { Log } from "./log";
 import { Losses } from "./losses";
 import { Ranks } from "./ranks";
@@ -73,6 +74,7 @@ function Whole({ campaign, trial, path }: { campaign: CampaignView; trial: Trial
           <Losses campaign={campaign} trial={trial} losses={measured.first_losses} />
         </>
       )}
+      <Knobs campaign={campaign} trial={trial} />
       <Attempts trial={trial} />
       <Log trial={trial} path={path} />
       <Job path={path} />

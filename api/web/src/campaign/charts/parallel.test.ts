@@ -1,10 +1,12 @@
 import { expect, test } from "vitest";
 import { type Axis, bandMiddle, conditionOf, type Frame, jitter, levelAxis, levelsHeld, linesOf, nearest, positionOn, stretches } from "./parallel";
 import { walk } from "./parallel_axis";
+import { AXES, knobDimension } from "../data/values";
 import { reaching, trial } from "../data/trial.fixture";
 
+const axis = (name: string) => AXES.find((one) => one.name === name)!;
 const TRIALS = [1, 2, 4, 8].map((tp, at) => trial(at, { tp, recompute: at < 2 ? "none" : "full" }));
-const TP = levelAxis(TRIALS, "tp");
+const TP = levelAxis(TRIALS, axis("tp"));
 const SPEED: Axis = { name: "objective", levels: [], low: 100, high: 200, flipped: false };
 
 test("jitter is the same each time, differs by trial and axis, and stays within the level's band", () => {
@@ -32,7 +34,7 @@ test("a short brush within a band means its level", () => {
 });
 
 test("a brush over words names them", () => {
-  expect(conditionOf(levelAxis(TRIALS, "recompute"), 0.6, 1)).toEqual({ kind: "words", words: ["full"] });
+  expect(conditionOf(levelAxis(TRIALS, axis("recompute")), 0.6, 1)).toEqual({ kind: "words", words: ["full"] });
 });
 
 test("a brush over numbers is in their unit, and turned round where less is better", () => {
@@ -44,6 +46,16 @@ test("what is drawn of a condition is what was brushed", () => {
   expect(stretches(SPEED, conditionOf(SPEED, 0.25, 0.5))).toEqual([[0.25, 0.5]]);
   expect(levelsHeld(TP, { kind: "range", low: 2, high: 4 })).toEqual([1, 2]);
   expect(stretches(TP, { kind: "range", low: 16, high: 32 })).toEqual([]);
+});
+
+test("a trial in which a knob is inactive crosses its axis at the bottom, and not at the rail of those without a result", () => {
+  const fp8 = levelAxis(
+    [trial(0, { knobs: { fp8: "mxfp8" } }), trial(1), trial(2, { knobs: { fp8: "off" } })],
+    knobDimension("fp8", ["off", "tensorwise", "mxfp8"]),
+  );
+  expect(fp8.levels).toEqual(["–", "off", "mxfp8"]);
+  expect(Math.abs(positionOn(fp8, trial(7))! - bandMiddle(fp8, 0))).toBeLessThan(0.5 / 3);
+  expect(conditionOf(fp8, 0, 0.6)).toEqual({ kind: "words", words: ["–", "off"] });
 });
 
 test("a trial without a result ends at the rail", () => {

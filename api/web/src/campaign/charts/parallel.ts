@@ -5,7 +5,7 @@
  */
 import type { TrialBrief } from "../../api/types";
 import type { Condition } from "../data/filters";
-import { levelsOf, type Value, valueOf } from "../data/values";
+import { type Dimension, levelsOf, type Value, valueOf } from "../data/values";
 
 /** levels: empty on an axis of measured numbers, which reaches from low to high; flipped: with its least value on top. */
 export interface Axis {
@@ -19,8 +19,8 @@ export interface Axis {
 /** Of a band, how much the trials fill: the gaps keep levels apart. */
 const FILLED = 0.6;
 
-export function levelAxis(trials: readonly TrialBrief[], name: string): Axis {
-  return { name, levels: levelsOf(trials, name), low: 0, high: 0, flipped: false };
+export function levelAxis(trials: readonly TrialBrief[], dimension: Dimension): Axis {
+  return { name: dimension.name, levels: levelsOf(trials, dimension), low: 0, high: 0, flipped: false };
 }
 
 /** Null where the trial has no value: its line leaves the axis for the rail of trials without a result. */

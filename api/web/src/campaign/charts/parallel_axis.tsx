@@ -5,7 +5,7 @@ import { conditionWords } from "../data/conditions";
 import type { Condition } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { type Axis, bandMiddle, conditionOf, conditionOfLevels, type Frame, levelsHeld, stretches } from "./parallel";
-import { DIMENSIONS } from "../data/values";
+import { labelOf } from "../data/values";
 
 /** An axis of numbers is walked by keyboard in so many steps. */
 const STEPS = 10;
@@ -28,7 +28,7 @@ export function ParallelAxis({ axis, x, frame, goal, condition, onBrush, onCondi
   const start = useRef<number | null>(null);
   const height = frame.bottom - frame.top;
   const position = (event: PointerEvent) => (frame.bottom - event.offsetY) / height;
-  const label = axis.name === "objective" ? goal.label : (DIMENSIONS[axis.name] ?? axis.name);
+  const label = axis.name === "objective" ? goal.label : labelOf(axis.name);
   const y = (at: number) => frame.bottom - at * height;
   const [first, last] = held(axis, condition) ?? [-1, -1];
   const lift = (event: PointerEvent) => {

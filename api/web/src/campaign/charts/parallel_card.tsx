@@ -6,6 +6,7 @@ import { Card, Switch } from "../../ui/basics";
 import type { Filters } from "../data/filters";
 import { type Goal, isBetter } from "../data/goal";
 import { ParallelPlot } from "./parallel_plot";
+import type { Dimension } from "../data/values";
 import { useRemembered } from "../data/remembered";
 
 type Lines = "all" | "best" | "last";
@@ -22,7 +23,7 @@ const LAST = 200;
 interface ParallelCardProps {
   campaign: string;
   goal: Goal;
-  varied: readonly string[];
+  varied: readonly Dimension[];
   trials: readonly TrialBrief[];
   filters: Filters;
 }
@@ -33,7 +34,7 @@ export function ParallelCard({ campaign, goal, varied, trials, filters }: Parall
   const ended = useMemo(() => trials.filter((trial) => trial.verdict !== null && trial.verdict !== "cancelled"), [trials]);
   const lines = LINES.find(([name]) => name === chosen)?.[0] ?? (ended.length > MANY ? "best" : "all");
   const drawn = useMemo(() => choose(ended, lines, goal), [ended, lines, goal]);
-  const dimensions = useMemo(() => varied.filter((name) => !hidden.includes(name)), [varied, hidden]);
+  const dimensions = useMemo(() => varied.filter(({ name }) => !hidden.includes(name)), [varied, hidden]);
   return (
     <Card
       title="Parallel coordinates"
@@ -45,14 +46,14 @@ export function ParallelCard({ campaign, goal, varied, trials, filters }: Parall
           <details class="menu">
             <summary class="button">Axes</summary>
             <div class="menu-inside">
-              {varied.map((name) => (
-                <label key={name}>
+              {varied.map(({ name, label, title }) => (
+                <label key={name} title={title}>
                   <input
                     type="checkbox"
                     checked={!hidden.includes(name)}
                     onChange={() => hide(hidden.includes(name) ? hidden.filter((one) => one !== name) : [...hidden, name])}
                   />
-                  {name}
+                  {label}
                 </label>
               ))}
             </div>

@@ -14,7 +14,7 @@ import { type Palette, rampStep, usePalette } from "./palette";
 import { type Axis, conditionOf, type Frame, type Line, levelAxis, linesOf, nearest } from "./parallel";
 import { ParallelAxis } from "./parallel_axis";
 import { extent } from "./scales";
-import { outcomeOf } from "../data/values";
+import { type Dimension, outcomeOf } from "../data/values";
 
 const HEIGHT = 320;
 const TOP = 30;
@@ -31,7 +31,7 @@ interface ParallelPlotProps {
   campaign: string;
   goal: Goal;
   /** Dimensions from left to right; the objective comes last. */
-  dimensions: readonly string[];
+  dimensions: readonly Dimension[];
   /** Of what the axes are made. */
   trials: readonly TrialBrief[];
   /** Which of them are drawn. */
@@ -103,10 +103,10 @@ export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filter
   );
 }
 
-function axesOf(trials: readonly TrialBrief[], dimensions: readonly string[], goal: Goal): Axis[] {
+function axesOf(trials: readonly TrialBrief[], dimensions: readonly Dimension[], goal: Goal): Axis[] {
   const [low, high] = extent(trials.flatMap((trial) => trial.objective?.value ?? [])) ?? [0, 1];
   const result: Axis = { name: "objective", levels: [], low, high, flipped: goal.smallerIsBetter };
-  return [...dimensions.map((name) => levelAxis(trials, name)), result];
+  return [...dimensions.map((dimension) => levelAxis(trials, dimension)), result];
 }
 
 function dragged(filters: Filters, { name, condition }: { name: string; condition: Condition | null }): Filters {

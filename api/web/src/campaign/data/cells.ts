@@ -1,7 +1,7 @@
 /** The best trial of every pair of levels of two dimensions, with how many were tried and ran out of memory. */
 import type { TrialBrief } from "../../api/types";
 import { type Goal, isBetter } from "./goal";
-import { levelsOf, type Value, valueOf } from "./values";
+import { type Dimension, levelsOf, type Value, valueOf } from "./values";
 
 /** best: null where nothing in the cell was measured. */
 export interface Cell {
@@ -20,12 +20,12 @@ export interface Cells {
 }
 
 /** The axes are those of all trials, so that filtering moves nothing; the cells count the shown ones. */
-export function cellsOf(all: readonly TrialBrief[], shown: readonly TrialBrief[], x: string, y: string, goal: Goal): Cells {
+export function cellsOf(all: readonly TrialBrief[], shown: readonly TrialBrief[], x: Dimension, y: Dimension, goal: Goal): Cells {
   const xs = levelsOf(all, x);
   const ys = levelsOf(all, y).reverse();
   const rows: (Cell | null)[][] = ys.map(() => xs.map(() => null));
   for (const trial of shown) {
-    const [atX, atY] = [valueOf(trial, x), valueOf(trial, y)];
+    const [atX, atY] = [valueOf(trial, x.name), valueOf(trial, y.name)];
     if (atX === null || atY === null) continue;
     const row = rows[ys.indexOf(atY)]!;
     const column = xs.indexOf(atX);

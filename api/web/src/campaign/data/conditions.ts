@@ -5,7 +5,7 @@ import { clearFilters, setFilters, useFilters } from "../../filters";
 import { CAUSE_WORDS, STATE_WORDS, VERDICT_WORDS } from "../../words";
 import { type Condition, type Filters, OTHER_KEYS, readFilters, written } from "./filters";
 import type { Goal } from "./goal";
-import { DIMENSIONS } from "./values";
+import { INACTIVE, labelOf } from "./values";
 
 export function useConditions(): Filters {
   const query = useFilters();
@@ -14,7 +14,7 @@ export function useConditions(): Filters {
 
 /** Null takes a condition away. */
 export function setConditions(changes: Readonly<Record<string, Condition | null>>): void {
-  const entries = Object.entries(changes).map(([name, condition]) => [name, condition && written(condition)] as const);
+  const entries = Object.entries(changes).map(([name, condition]) => [name, condition && written(name, condition)] as const);
   setFilters(Object.fromEntries(entries));
 }
 
@@ -29,7 +29,7 @@ export function clearConditions(): void {
 
 /** "tp 2 to 4", "recompute none or full", "memory 20 GiB to 40 GiB". */
 export function conditionWords(name: string, condition: Condition, goal: Goal): string {
-  const label = name === "objective" ? goal.label : name === "number" ? "trial" : (DIMENSIONS[name] ?? name);
+  const label = name === "objective" ? goal.label : name === "number" ? "trial" : labelOf(name);
   if (condition.kind === "words") return `${label} ${condition.words.map(wordOf).join(" or ")}`;
   const [low, high] = [numberWord(name, condition.low, goal), numberWord(name, condition.high, goal)];
   return low === high ? `${label} ${low}` : `${label} ${low} to ${high}`;
@@ -44,5 +44,5 @@ function numberWord(name: string, value: number, goal: Goal): string {
 /** A verdict, a state or a cause in plain words; what is none of them as it is. */
 export function wordOf(word: string): string {
   const known: Readonly<Record<string, string>> = { ...CAUSE_WORDS, ...STATE_WORDS, ...VERDICT_WORDS };
-  return known[word] ?? word;
+  return known[word] ?? (word === INACTIVE ? "inactive" : word);
 }

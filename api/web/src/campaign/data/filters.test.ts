@@ -13,8 +13,8 @@ test("a filter in the address is read as it was written", () => {
       objective: { kind: "range", low: 1.5, high: 2000 },
     },
   });
-  expect(written(filters.on["tp"]!)).toEqual(["2..4"]);
-  expect(written(filters.on["recompute"]!)).toEqual(["none", "full"]);
+  expect(written("tp", filters.on["tp"]!)).toEqual(["2..4"]);
+  expect(written("recompute", filters.on["recompute"]!)).toEqual(["none", "full"]);
 });
 
 test("no filters let every trial pass", () => {

@@ -17,7 +17,7 @@ export interface Filters {
 export const NO_FILTERS: Filters = { text: "", on: {} };
 
 // Of the address, what is no condition.
-export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show"]);
+export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up"]);
 
 export function isEmpty(filters: Filters): boolean {
   return filters.text === "" && Object.keys(filters.on).length === 0;
@@ -70,11 +70,14 @@ function readRange(words: readonly string[]): Condition | null {
 }
 
 /** The values of one name in the query of an address. */
-export function written(condition: Condition): string[] {
-  return condition.kind === "range" ? [`${short(condition.low)}..${short(condition.high)}`] : [...condition.words];
+export function written(name: string, condition: Condition): string[] {
+  const number = MEASURED.has(name) ? short : String;
+  return condition.kind === "range" ? [`${number(condition.low)}..${number(condition.high)}`] : [...condition.words];
 }
 
-// An address that can be read aloud; brushes are given in pixels, which are coarser.
+// An address that can be read aloud; brushes of what was measured are given in pixels, which are coarser.
+const MEASURED = new Set(["objective", "memory"]);
+
 function short(value: number): string {
   return String(Number(value.toPrecision(6)));
 }

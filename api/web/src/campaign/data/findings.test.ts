@@ -6,8 +6,10 @@ import { bestSoFar } from "./progress";
 import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
+import { AXES, type Dimension } from "./values";
 import { upsert } from "./upsert";
 
+const [TP, PP] = AXES as [Dimension, Dimension];
 const SPEED: Goal = { label: "speed", unit: "tokens/s", smallerIsBetter: false };
 const TIME: Goal = { label: "time", unit: "s", smallerIsBetter: true };
 
@@ -47,7 +49,7 @@ test("a cell counts what was tried and what ran out of memory, and has the best 
     trial(2, { tp: 1, pp: 2 }, { verdict: "oom", objective: null }),
     trial(3, { tp: 2, pp: 4 }),
   ];
-  const { xs, ys, rows } = cellsOf(trials, trials, "tp", "pp", SPEED);
+  const { xs, ys, rows } = cellsOf(trials, trials, TP, PP, SPEED);
   expect([xs, ys]).toEqual([[1, 2], [4, 2]]);
   expect(rows[1]![0]).toMatchObject({ trials: 3, oom: 1, best: { number: 1 } });
   expect(rows[0]![0]).toBeNull();
@@ -55,7 +57,7 @@ test("a cell counts what was tried and what ran out of memory, and has the best 
 
 test("filtering empties cells and moves none", () => {
   const trials = [trial(0, { tp: 1 }), trial(1, { tp: 2 })];
-  const { xs, rows } = cellsOf(trials, [trials[1]!], "tp", "pp", SPEED);
+  const { xs, rows } = cellsOf(trials, [trials[1]!], TP, PP, SPEED);
   expect([xs, rows[0]!.map((cell) => cell?.trials ?? null)]).toEqual([[1, 2], [null, 1]]);
 });
 

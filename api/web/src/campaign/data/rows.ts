@@ -1,6 +1,6 @@
 /** The order of the table: trials without the sorted value come last, upwards and downwards alike. */
 import type { TrialBrief } from "../../api/types";
-import { type Value, outcomeOf, valueOf } from "./values";
+import { INACTIVE, type Value, outcomeOf, valueOf } from "./values";
 
 export interface Order {
   readonly column: string;
@@ -27,8 +27,10 @@ export function sortValue(trial: TrialBrief, column: string): Value | null {
       return outcomeOf(trial);
     case "gain":
       return valueOf(trial, "objective");
-    default:
-      return valueOf(trial, column);
+    default: {
+      const value = valueOf(trial, column);
+      return value === INACTIVE ? null : value;
+    }
   }
 }
 
@@ -42,7 +44,9 @@ export function inOrder(trials: readonly TrialBrief[], { column, descending }: O
   const keyed = trials.map((trial) => ({ trial, key: sortValue(trial, column) }));
   keyed.sort((a, b) => {
     if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || byNumber(a, b);
-    const sign = a.key < b.key ? -1 : a.key > b.key ? 1 : 0;
+    // Of a knob that takes words beside numbers, the numbers come first.
+    const kind = Number(typeof a.key === "string") - Number(typeof b.key === "string");
+    const sign = kind || (a.key < b.key ? -1 : a.key > b.key ? 1 : 0);
     return (descending ? -sign : sign) || byNumber(a, b);
   });
   return keyed.map(({ trial }) => trial);

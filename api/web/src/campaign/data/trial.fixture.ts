@@ -18,6 +18,7 @@ const PLAN: Plan = {
   sequence_parallel: true,
   recompute_interval: 1,
   context: "all_gather",
+  knobs: {},
 };
 
 export function trial(number: number, plan: Partial<Plan> = {}, more: Partial<TrialBrief> = {}): TrialBrief {

@@ -1,12 +1,43 @@
 /** What a trial says under one name: a dimension of its plan, or something that was measured. Charts, filters and columns
  * all ask here, so that they cannot disagree. */
 import axes from "../../api/axes.json";
-import type { TrialBrief } from "../../api/types";
+import type { CampaignView, KnobValue, TrialBrief } from "../../api/types";
 
-export type Value = number | string | boolean;
+export type Value = KnobValue;
 
-/** The axes of a plan in the order of reading, with their short labels. */
-export const DIMENSIONS: Readonly<Record<string, string>> = Object.fromEntries(axes.map(({ name, label }) => [name, label]));
+/** An axis of every plan, or a knob of the campaign. name: a knob's has `KNOB` before it, since a knob may be called as a
+ * measure is. values: in order, where they are words or truth values; numbers are in order of size. */
+export interface Dimension {
+  readonly name: string;
+  readonly label: string;
+  readonly title: string;
+  readonly values: readonly Value[];
+}
+
+const KNOB = "knobs.";
+
+/** Of a plan in which the knob is inactive. */
+export const INACTIVE = "–";
+
+/** The axes of a plan in the order of reading. */
+export const AXES: readonly Dimension[] = axes.map(({ name, label, values }) => ({ name, label, title: name, values }));
+
+const LABELS: Readonly<Record<string, string>> = Object.fromEntries(AXES.map(({ name, label }) => [name, label]));
+
+/** What the plans of a campaign may differ in. */
+export function dimensionsOf({ spec: { knobs = [] } }: Pick<CampaignView, "spec">): Dimension[] {
+  return [...AXES, ...knobs.map(({ name, values, meaning }) => knobDimension(name, values, meaning))];
+}
+
+export function knobDimension(name: string, values: readonly Value[], meaning = ""): Dimension {
+  const numbers = values.every((value) => typeof value === "number");
+  return { name: KNOB + name, label: name, title: meaning ? `${name}: ${meaning}` : name, values: numbers ? [] : values };
+}
+
+/** The short name of a dimension; of what is none, the name itself. */
+export function labelOf(name: string): string {
+  return LABELS[name] ?? (name.startsWith(KNOB) ? name.slice(KNOB.length) : name);
+}
 
 const MEASURES: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = {
   number: (trial) => trial.number,
@@ -21,6 +52,7 @@ const MEASURES: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = 
 export function valueOf(trial: TrialBrief, name: string): Value | null {
   const measure = MEASURES[name];
   if (measure !== undefined) return measure(trial);
+  if (name.startsWith(KNOB)) return trial.plan.knobs?.[name.slice(KNOB.length)] ?? INACTIVE;
   return (trial.plan as unknown as Record<string, Value>)[name] ?? null;
 }
 
@@ -29,35 +61,25 @@ export function outcomeOf(trial: TrialBrief): string {
   return trial.verdict ?? trial.state;
 }
 
-/** The values that the trials take under a name, in order: numbers by size, words as they first came. */
-export function levelsOf(trials: readonly TrialBrief[], name: string): Value[] {
+/** The values that the trials take in a dimension, in order; of a knob, inactive comes first. */
+export function levelsOf(trials: readonly TrialBrief[], { name, values }: Dimension): Value[] {
   const found = new Set<Value>();
   for (const trial of trials) {
     const value = valueOf(trial, name);
     if (value !== null) found.add(value);
   }
-  const levels = [...found];
-  return levels.every((level) => typeof level === "number")
-    ? (levels as number[]).sort((a, b) => a - b)
-    : levels.sort((a, b) => rankOf(a) - rankOf(b));
+  const inactive: Value[] = found.delete(INACTIVE) ? [INACTIVE] : [];
+  const rank = (level: Value) => values.indexOf(level) + 1 || values.length + 1;
+  return [...inactive, ...[...found].sort((a, b) => (values.length > 0 ? rank(a) - rank(b) : Number(a) - Number(b)))];
 }
 
-// Words from the least to the most of their kind, as the plan's enums list them.
-const WORDS: readonly Value[] = axes.flatMap(({ values }): readonly Value[] => values);
-
-/** True for an axis whose values are words or truth values. */
-export function isWord(name: string): boolean {
-  return axes.some((axis) => axis.name === name && axis.values.length > 0);
-}
-
-function rankOf(level: Value): number {
-  const rank = WORDS.indexOf(level);
-  return rank < 0 ? WORDS.length : rank;
-}
-
-/** The dimensions in which the trials differ, without those that follow from the others (see `follows`). */
-export function varying(trials: readonly TrialBrief[]): string[] {
-  return Object.keys(DIMENSIONS).filter((name) => levelsOf(trials, name).length > 1 && !follows(trials, name));
+/** The dimensions in which the trials differ, without those that follow from the others: see `follows`, and a knob that has
+ * one value wherever it is active. */
+export function varying(trials: readonly TrialBrief[], dimensions: readonly Dimension[]): Dimension[] {
+  return dimensions.filter((dimension) => {
+    const levels = levelsOf(trials, dimension).filter((level) => level !== INACTIVE);
+    return levels.length > 1 && !follows(trials, dimension.name);
+  });
 }
 
 /** True for dp where all trials fill the same devices, and for accumulation where all have one global batch. */

@@ -7,7 +7,7 @@ import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
 import { gainOver, type Goal } from "../data/goal";
 import { surprise } from "../data/rows";
-import { DIMENSIONS, isWord, valueOf } from "../data/values";
+import { type Dimension, INACTIVE, valueOf } from "../data/values";
 
 /** by: what the column sorts by (see `rows.ts`). hidden: not shown until it is asked for. */
 export interface Column {
@@ -26,19 +26,19 @@ interface Context {
   /** The objective of the baseline. */
   readonly baseline: number | null;
   /** Dimensions that vary, and those that vary but follow from them. */
-  readonly varied: readonly string[];
-  readonly following: readonly string[];
+  readonly varied: readonly Dimension[];
+  readonly following: readonly Dimension[];
 }
 
 export function columnsOf(context: Context): Column[] {
   const { goal, varied, following } = context;
-  const dimension = (name: string, hidden: boolean) =>
-    column(name, DIMENSIONS[name] ?? name, (trial) => String(valueOf(trial, name)), { title: name, numeric: !isWord(name), hidden });
+  const dimension = ({ name, label, title, values }: Dimension, hidden: boolean) =>
+    column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
   return [
     column("number", "#", (trial) => <a href={href({ page: "trial", id: context.campaign, number: trial.number })}>{trial.number}</a>, { numeric: true }),
     column("verdict", "outcome", (trial) => <Outcome trial={trial} />, { numeric: false }),
-    ...varied.map((name) => dimension(name, false)),
-    ...following.map((name) => dimension(name, true)),
+    ...varied.map((one) => dimension(one, false)),
+    ...following.map((one) => dimension(one, true)),
     column("objective", goal.label, (trial) => <Reached trial={trial} goal={goal} />, { descendingFirst: !goal.smallerIsBetter }),
     column("gain", "gain", (trial) => gainCell(trial, context), { title: "Speed over the baseline's", descendingFirst: !goal.smallerIsBetter }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
@@ -53,6 +53,10 @@ export function columnsOf(context: Context): Column[] {
 
 function column(name: string, head: string, cell: Column["cell"], more: Partial<Column> = {}): Column {
   return { name, head, cell, numeric: true, hidden: false, descendingFirst: false, ...more };
+}
+
+function Taken({ value }: { value: ReturnType<typeof valueOf> }) {
+  return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : <>{String(value)}</>;
 }
 
 function Outcome({ trial }: { trial: TrialBrief }) {

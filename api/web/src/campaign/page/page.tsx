@@ -24,7 +24,7 @@ import { SensitivityCard } from "../charts/sensitivity";
 import { SideBySide } from "../charts/side_by_side";
 import { Tiles } from "./tiles";
 import { TrialsTable } from "./trials_table";
-import { DIMENSIONS, levelsOf, varying } from "../data/values";
+import { type Dimension, dimensionsOf, levelsOf, varying } from "../data/values";
 
 export function CampaignPage({ id }: { id: string }) {
   const feed = useFeed(id);
@@ -48,6 +48,10 @@ function Read({ feed }: { feed: Feed }) {
   );
 }
 
+function namesOf(dimensions: readonly Dimension[]): string {
+  return dimensions.map(({ name }) => name).join();
+}
+
 function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snapshot }) {
   const { trials, trialsRead, analysis } = snapshot;
   const filters = useConditions();
@@ -56,13 +60,18 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
   const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter]);
   const shown = useMemo(() => trials.filter((trial) => passes(trial, filters)), [trials, filters]);
   const shownSet = useMemo(() => new Set(shown), [shown]);
-  const names = varying(trials).join();
-  const varied = useMemo(() => names.split(",").filter(Boolean), [names]);
-  const others = Object.keys(DIMENSIONS).filter((name) => !varied.includes(name) && levelsOf(trials, name).length > 1).join();
+  const dimensions = useMemo(() => dimensionsOf(campaign), [campaign.id]);
+  // Remembered by their names: an equal list has to be the same.
+  const names = useMemo(() => namesOf(varying(trials, dimensions)), [trials, dimensions]);
+  const varied = useMemo(() => dimensions.filter(({ name }) => names.split(",").includes(name)), [dimensions, names]);
+  const others = useMemo(
+    () => namesOf(dimensions.filter((one) => !varied.includes(one) && levelsOf(trials, one).length > 1)),
+    [trials, dimensions, varied],
+  );
   const baseline = campaign.summary.baseline?.objective.value ?? null;
   const columns = useMemo(
-    () => columnsOf({ campaign: campaign.id, goal, baseline, varied, following: others.split(",").filter(Boolean) }),
-    [campaign.id, goal, baseline, varied, others],
+    () => columnsOf({ campaign: campaign.id, goal, baseline, varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
+    [campaign.id, goal, baseline, dimensions, varied, others],
   );
   const best = useMemo(() => bestOf(goal, trials), [goal, trials]);
   if (!trialsRead && trials.length === 0) {
@@ -90,7 +99,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
           <FilterBar trials={trials} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />
           <div class="charts" data-testid="charts">
             <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
-            <HeatMap goal={goal} trials={trials} shown={shown} filters={filters} />
+            <HeatMap goal={goal} dimensions={dimensions} varied={varied} trials={trials} shown={shown} filters={filters} />
             <Scatter campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
           </div>
           <Later>

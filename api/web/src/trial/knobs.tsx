@@ -1,0 +1,43 @@
+/** The knobs of a trial's setting, and what the job said that it saw of them. */
+import type { CampaignView, Knob, TrialView } from "../api/types";
+import { UNKNOWN } from "../format";
+import { Card } from "../ui/basics";
+
+export function Knobs({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
+  const knobs = campaign.spec.knobs ?? [];
+  if (knobs.length === 0) return null;
+  const seen = trial.measurement?.knobs;
+  return (
+    <Card title="Knobs" testid="knobs">
+      <div class="table-frame">
+        <table class="dense">
+          <thead>
+            <tr>
+              <th scope="col">knob</th>
+              <th scope="col">value</th>
+              <th scope="col" title="The job's own word; – where it does not say">as the job saw it</th>
+              <th scope="col">told by</th>
+            </tr>
+          </thead>
+          <tbody>
+            {knobs.map((knob) => {
+              const value = trial.plan.knobs?.[knob.name];
+              return (
+                <tr key={knob.name} title={knob.meaning}>
+                  <th scope="row">{knob.name}</th>
+                  <td>{value === undefined ? <span class="muted" title={knob.when}>inactive</span> : String(value)}</td>
+                  <td>{value === undefined ? "" : String(seen?.[knob.name] ?? UNKNOWN)}</td>
+                  <td class="muted">{toldBy(knob)}</td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+    </Card>
+  );
+}
+
+function toldBy({ name, argument, env, config, option }: Knob): string {
+  return argument ?? env ?? config ?? option ?? (name === "nodes" || name === "devices" ? "the job's size" : `{${name}}`);
+}
