@@ -5,7 +5,7 @@ And the two that learn nothing: random, which any other must beat, and grid, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from itertools import islice
@@ -16,7 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from meshtune.runners.registry import MissingExtra, require_extra
 from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.listing import in_order, in_random_order, whole
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task, UnknownSearch
 
@@ -31,6 +33,9 @@ SEARCHES: Mapping[str, str] = {
     "random": "meshtune.tuner.search.registry:create_random",
     "grid": "meshtune.tuner.search.registry:create_grid",
 }
+
+# A space with knobs is put in a random order whole up to so many plans; of a larger one so many are drawn at most.
+LISTED, MAX_DRAWS = 50_000, 1_000_000
 
 # What each learns from earlier campaigns, in words for people; the others nothing.
 LEARNS: Mapping[str, str] = {
@@ -90,21 +95,35 @@ class RandomSearch:
     seed: int
 
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
+        if task.space.knobs and len(task.space):
+            return _unseen(self._with_knobs(task.space), seen, n)
         order = np.random.default_rng(self.seed).permutation(len(task.space))
         return _unseen((task.space[int(index)] for index in order), seen, n)
+
+    def _with_knobs(self, space: Space) -> Iterator[Plan]:
+        every = whole(space, LISTED)
+        if every is None:
+            return islice(in_random_order(space, self.seed), MAX_DRAWS)
+        return (every[int(index)] for index in np.random.default_rng(self.seed).permutation(len(every)))
 
 
 @dataclass(frozen=True, slots=True)
 class GridSearch:
-    """The space in its own order: dimension by dimension, the last one fastest."""
+    """The space in its own order: dimension by dimension, the last one fastest, those of the layout first."""
 
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
-        return _unseen(task.space, seen, n)
+        return _unseen(in_order(task.space) if task.space.knobs else task.space, seen, n)
 
 
 def _unseen(plans: Iterable[Plan], seen: Sequence[Observation], n: int) -> Proposal:
-    taken = {one.plan for one in seen}
-    return proposal_of(list(islice((plan for plan in plans if plan not in taken), max(0, n))))
+    taken, found = {one.plan for one in seen}, list[Plan]()
+    for plan in plans if n > 0 else ():
+        if plan not in taken:
+            taken.add(plan)
+            found.append(plan)
+            if len(found) == n:
+                break
+    return proposal_of(found)
 
 
 def create_random(seed: int, options: Mapping[str, Any]) -> Search:

@@ -1,8 +1,9 @@
 """DeepHyper's Bayesian optimisation (CBO), on the enumerated legal plans and rebuilt from the history at every ask.
 
-CBO's sampling function returns all legal unseen plans, so that its acquisition is an exact argmax over them. What
-DeepHyper 0.13.2 does otherwise, and why it is wrapped so, was measured: it proposes the same plan to each asking
-worker until it is told, re-proposes plans that it was told but did not ask, and stops after 100 failures.
+CBO's sampling function returns all legal unseen plans, so that its acquisition is an exact argmax over them; where
+knobs make too many, those around the best ones and random ones (`surrogate`). What DeepHyper 0.13.2 does otherwise, and
+why it is wrapped so, was measured: it proposes the same plan to each asking worker until it is told, re-proposes plans
+that it was told but did not ask, and stops after 100 failures.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
-from meshtune.tuner.search.library.encoding import Encoding, Features, History, IntArray
+from meshtune.tuner.search.library.encoding import Encoding, Features, History
 from meshtune.tuner.search.library.memory_guard import MemoryGuard
-from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
+from meshtune.tuner.search.library.surrogate import Offer, SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
 # DeepHyper makes Python objects of every candidate for every point of a batch: of 20,000, at 100 observations, ask(1)
@@ -60,16 +62,14 @@ class DeepHyperSearch:
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         kappa = KAPPA_FIRST * (KAPPA_LAST / KAPPA_FIRST) ** (len(seen) % KAPPA_PERIOD / KAPPA_PERIOD)
 
-        def acquire(
-            history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int
-        ) -> list[int]:
+        def acquire(history: History, under_way: Sequence[Features], offer: Offer, n: int, seed: int) -> list[Plan]:
             encoding = history.encoding
-            offered = [encoding.features(index) for index in candidates[:MAX_CANDIDATES].tolist()]
+            offered = [encoding.features(index) for index in offer.positions[:MAX_CANDIDATES].tolist()]
             with TemporaryDirectory(prefix="meshtune-deephyper-") as scratch:
                 search = self._build(encoding, offered, seed, kappa, scratch)
                 search.tell(self._observations(history, under_way, seed))
                 found = [encoding.index_of(answer) for answer in search.ask(n)]
-            return list(dict.fromkeys(index for index in found if index is not None))
+            return [history.plans[index] for index in dict.fromkeys(found) if index is not None]
 
         return propose(task, seen, n, self.seed, self.options, self.guard, acquire)
 

@@ -5,6 +5,9 @@ Searched is a dimension of the space that takes more than one value over the leg
 recompute, schedule and context are categories.
 Derived fields (dp; grad_accum_steps under a fixed global batch) follow from the others and would only repeat them.
 
+A knob is one feature, too: a category, the rank of an ordered value, or a number, log2 where the values span a factor
+of 4 or more. Where it is inactive it has the feature of its default.
+
 A plan that was cancelled or lost teaches nothing and is still not proposed again. A plan outside of the space (a
 user's present setting) teaches where it has features (`Encoding.encode`), and is passed over where it has none.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,9 @@ import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import MEMBERS
+from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knobs import Knob, KnobKind
+from meshtune.search_spaces.listing import Listing
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.search.base import Observation, Task
@@ -31,6 +37,8 @@ Feature = float | str
 Features = dict[str, Feature]
 
 CATEGORIES: Mapping[str, tuple[str, ...]] = {name: tuple(map(str, members)) for name, members in MEMBERS.items()}
+# Numbers of a knob that span this factor count by their logarithms.
+WIDE = 4
 FACTORS = frozenset(axis.name for axis in AXES if axis.is_factor)
 # What a model is told of poor plans, as shares of the span from the median to the best success: the lower half of the
 # successes lies within POOR, a failed plan FAILED below that, and again for each doubling of the usable memory that it
@@ -40,40 +48,39 @@ POOR, FAILED, MOST_EXCESS = 0.1, 0.1, 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoding:
-    """Every legal plan of one space as features.
+    """Every legal plan of one space as features, or every plan of a listing.
 
     choices: the features that each searched dimension takes, ascending. ranks: one row per plan, the position of each
-    feature among its choices. fixed: the value of every dimension that takes only one.
+    feature among its choices. fixed: the value of every dimension that takes only one. categories: the dimensions
+    whose features are words.
     """
 
     choices: Mapping[str, tuple[Feature, ...]]
     fixed: Mapping[str, Feature]
     ranks: IntArray
-    _order: IntArray
-    _sorted_codes: IntArray
+    categories: frozenset[str]
+    _knobs: Mapping[str, Knob]
+    _places: _Places
 
     @classmethod
-    def of(cls, space: Space) -> Encoding:
+    def of(cls, plans: Space | Listing, names: Sequence[str] | None = None) -> Encoding:
+        """names: the dimensions that count, which must tell the plans apart; None: all."""
         choices: dict[str, tuple[Feature, ...]] = {}
         fixed: dict[str, Feature] = {}
         ranks: list[IntArray] = []
-        for name in space.dimensions if len(space) else ():
-            values, positions = np.unique(space.columns[name], return_inverse=True)
-            # Categories stand in columns as the index of their member.
-            known = CATEGORIES.get(name)
-            features = tuple(known[value] if known else _feature(name, int(value)) for value in values)
+        for name in (plans.dimensions if names is None else names) if len(plans) else ():
+            features, positions = _column(plans, name)
             if len(features) == 1:
                 fixed[name] = features[0]
                 continue
             choices[name] = features
             ranks.append(positions.astype(np.int64))
-        rows = np.stack(ranks, axis=1) if ranks else np.zeros((len(space), 0), dtype=np.int64)
-        codes = rows @ _strides(choices)
-        order = np.argsort(codes, kind="stable")
-        encoding = cls(choices, fixed, rows, order, codes[order])
+        rows = np.stack(ranks, axis=1) if ranks else np.zeros((len(plans), 0), dtype=np.int64)
+        places = _Places.of(rows, [len(features) for features in choices.values()])
         # What is left out must follow from what is searched, else two plans would be one to the surrogate.
-        assert np.all(np.diff(encoding._sorted_codes) > 0), f"{sorted(choices)} do not identify a plan"
-        return encoding
+        assert places.distinct, f"{sorted(choices)} do not identify a plan"
+        words = frozenset(name for name, features in choices.items() if isinstance(features[0], str))
+        return cls(choices, fixed, rows, words, {knob.name: knob for knob in plans.knobs}, places)
 
     def features(self, index: int) -> Features:
         return {
@@ -86,18 +93,28 @@ class Encoding:
 
         A plan outside of the space may have features; they may even be those of a legal plan, which `index_of` gives.
         """
-        if any(_feature(name, getattr(plan, name)) != feature for name, feature in self.fixed.items()):
+        if any(self._feature(name, plan) != feature for name, feature in self.fixed.items()):
             return None
-        features = {name: _feature(name, getattr(plan, name)) for name in self.choices}
-        return None if any(feature not in self.choices[name] for name, feature in features.items()) else features
+        found = {name: self._feature(name, plan) for name in self.choices}
+        features = {name: feature for name, feature in found.items() if feature in self.choices[name]}
+        return features if len(features) == len(found) else None
+
+    def _feature(self, name: str, plan: Plan) -> Feature | None:
+        """None for a value that the knob does not have."""
+        if name not in self._knobs:
+            return _feature(name, getattr(plan, name))
+        knob = self._knobs[name]
+        place = knob.position(plan.knobs.get(name, knob.default))
+        return None if place is None else _knob_features(knob)[place]
+
+    def codes_of(self, features: Features) -> dict[str, int]:
+        """The codes of the knobs that these features stand for."""
+        known = {name: knob for name, knob in self._knobs.items() if name in features}
+        return {name: _knob_features(knob).index(features[name]) + 1 for name, knob in known.items()}
 
     def index_of(self, features: Mapping[str, Any]) -> int | None:
-        """The position in the space of the plan with these features, None where there is no such legal plan."""
-        code = int(np.array(self._ranks_of(features), dtype=np.int64) @ _strides(self.choices))
-        found = int(np.searchsorted(self._sorted_codes, code))
-        if found == len(self._sorted_codes) or self._sorted_codes[found] != code:
-            return None
-        return int(self._order[found])
+        """The position among the plans of the one with these features, None where there is no such plan."""
+        return self._places.find(self._ranks_of(features))
 
     def points(self) -> FloatArray:
         """One row per plan, for distances: every searched dimension spans 0 to 1, and two categories are 1 apart."""
@@ -115,7 +132,7 @@ class Encoding:
         columns: list[FloatArray] = []
         for position, (name, features) in enumerate(self.choices.items()):
             column = ranks[:, position]
-            if name in CATEGORIES:
+            if name in self.categories:
                 # sqrt(1/2) in one column per category: two different categories are then exactly 1 apart.
                 columns.extend((column == rank) * np.sqrt(0.5) for rank in range(len(features)))
             else:
@@ -124,15 +141,73 @@ class Encoding:
         return np.stack(columns, axis=1) if columns else np.zeros((len(ranks), 0))
 
 
-def _strides(choices: Mapping[str, tuple[Feature, ...]]) -> IntArray:
-    sizes = [len(features) for features in choices.values()]
-    return np.array([int(np.prod(sizes[position + 1 :])) for position in range(len(sizes))], dtype=np.int64)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where each row of ranks stands: by one number per row, or, where there are too many for that, by its bytes."""
+
+    strides: IntArray
+    order: IntArray
+    numbers: IntArray
+    rows: Mapping[bytes, int]
+    distinct: bool
+
+    @classmethod
+    def of(cls, ranks: IntArray, sizes: Sequence[int]) -> _Places:
+        if prod(sizes) < 2**62:
+            strides = np.array([prod(sizes[position + 1 :]) for position in range(len(sizes))], dtype=np.int64)
+            numbers = ranks @ strides
+            order = np.argsort(numbers, kind="stable")
+            return cls(strides, order, numbers[order], {}, bool(np.all(np.diff(numbers[order]) > 0)))
+        rows = {row.tobytes(): at for at, row in enumerate(np.ascontiguousarray(ranks))}
+        none = np.zeros(0, dtype=np.int64)
+        return cls(none, none, none, rows, len(rows) == len(ranks))
+
+    def find(self, ranks: Sequence[int]) -> int | None:
+        row = np.array(ranks, dtype=np.int64)
+        if self.rows:
+            return self.rows.get(row.tobytes())
+        number = int(row @ self.strides)
+        found = int(np.searchsorted(self.numbers, number))
+        if found == len(self.numbers) or self.numbers[found] != number:
+            return None
+        return int(self.order[found])
+
+
+def _column(plans: Space | Listing, name: str) -> tuple[tuple[Feature, ...], IntArray]:
+    """The features that a dimension takes, ascending, and the position of each plan's among them."""
+    knob = plans.knobs.named(name)
+    if knob is not None and isinstance(plans, Listing):
+        by_value = _knob_features(knob)
+        features = tuple(sorted(by_value))
+        default = knob.position(knob.default) or 0
+        # By code: that of an inactive knob, then those of its values.
+        ranks = np.array([features.index(by_value[at]) for at in (default, *range(len(by_value)))], dtype=np.int64)
+        return features, ranks[plans.columns[name]]
+    # Values that no plan of a listing has may come up in the history.
+    values = np.unique((plans.space if isinstance(plans, Listing) else plans).columns[name])
+    # Categories stand in columns as the index of their member.
+    known = CATEGORIES.get(name)
+    words = tuple(known[value] if known else _feature(name, int(value)) for value in values)
+    return words, np.searchsorted(values, plans.columns[name])
 
 
 def _feature(name: str, value: Any) -> Feature:
     if name in CATEGORIES:
         return str(value)
     return float(np.log2(value)) if name in FACTORS else float(value)
+
+
+def _knob_features(knob: Knob) -> list[Feature]:
+    """Of a knob's values, in their order."""
+    if knob.kind is KnobKind.ORDERED:
+        return [float(rank) for rank in range(len(knob.values))]
+    numbers = [float(value) for value in knob.values if not isinstance(value, str | bool)]
+    if knob.kind is not KnobKind.NUMERIC or len(numbers) < len(knob.values):
+        words = [word(value) for value in knob.values]
+        # 1 and the word "1" are two values.
+        return [*words] if len(set(words)) == len(words) else [repr(value) for value in knob.values]
+    wide = min(numbers) > 0 and max(numbers) >= WIDE * min(numbers)
+    return [float(np.log2(number)) if wide else number for number in numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +224,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """pareto: peak memory counts beside the score. taken, unseen: positions in the space; together they are the whole
-    space."""
+    """pareto: peak memory counts beside the score. plans: the space, or a listing of its plans. taken, unseen:
+    positions among them; together they are all."""
 
     pareto: bool
+    plans: Space | Listing
     encoding: Encoding
     told: Sequence[Sample]
     pending: Sequence[Features]
@@ -180,18 +256,22 @@ class History:
         ]
 
 
-def read_history(task: Task, seen: Sequence[Observation], excess: Mapping[Plan, float]) -> History:
-    """The history of one campaign. excess: of each plan seen, see Sample. Scores that are no finite number (a broken
-    score) are passed over."""
-    space, device_bytes = task.space, task.training.cluster.device.memory_bytes
-    encoding = Encoding.of(space)
+def read_history(
+    task: Task, seen: Sequence[Observation], excess: Mapping[Plan, float], listing: Listing | None = None
+) -> History:
+    """The history of one campaign. excess: of each plan seen, see Sample. listing: of the plans to choose from, the
+    seen ones among them; None: all of a space without knobs. Scores that are no finite number (a broken score) are
+    passed over."""
+    device_bytes = task.training.cluster.device.memory_bytes
+    plans: Space | Listing = task.space if listing is None else listing
+    encoding = Encoding.of(plans)
     told: list[Sample] = []
     pending: list[Features] = []
-    free = np.ones(len(space), dtype=np.bool_)
+    free = np.ones(len(plans), dtype=np.bool_)
     for one in seen:
         features = encoding.encode(one.plan)
         index = None if features is None else encoding.index_of(features)
-        if features is None or (index is not None and space[index] != one.plan):
+        if features is None or (index is not None and plans[index] != one.plan):
             continue
         if index is not None:
             free[index] = False
@@ -200,4 +280,4 @@ def read_history(task: Task, seen: Sequence[Observation], excess: Mapping[Plan, 
         elif one.verdict.informative and (one.score is None or isfinite(one.score)):
             peak_bytes = one.peak_bytes or device_bytes
             told.append(Sample(features, one.verdict, one.score, peak_bytes, excess[one.plan]))
-    return History(task.pareto, encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))
+    return History(task.pareto, plans, encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))

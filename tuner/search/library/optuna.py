@@ -10,7 +10,7 @@ ask of the Gaussian process costs some 20 times as much (0.35 s at 20 observatio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,11 +19,14 @@ import numpy as np
 from pydantic import Field
 
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.listing import Listing
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
-from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, History, IntArray, Sample
+from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray, Sample
 from meshtune.tuner.search.library.memory_guard import MemoryGuard
-from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
+from meshtune.tuner.search.library.surrogate import Offer, SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
 if TYPE_CHECKING:
@@ -82,10 +85,10 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(level)
 
 
-def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int) -> list[int]:
-    """`n` of the candidates: each the best by the acquisition, with those before it under way."""
+def best_by_gp(history: History, under_way: Sequence[Features], offer: Offer, n: int, seed: int) -> list[Plan]:
+    """`n` of the plans offered: each the best by the acquisition, with those before it under way."""
     encoding = history.encoding
-    free, chosen = candidates[:MAX_CANDIDATES], list[int]()
+    free, chosen = offer.positions[:MAX_CANDIDATES], list[int]()
     with quiet_optuna():
         while len(chosen) < n and len(free):
             # Sample as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
@@ -96,7 +99,7 @@ def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntA
             assert index is not None, "the sampler went beyond the plans that it was offered"
             chosen.append(index)
             free = free[free != index]
-    return chosen
+    return [history.plans[index] for index in chosen]
 
 
 def _listed_gp(seed: int, points: FloatArray) -> BaseSampler:
@@ -117,41 +120,85 @@ def _grid_points(encoding: Encoding, indexes: IntArray) -> FloatArray:
     """Plans as Optuna's Gaussian process sees them: parameters by name, numbers as the middle of their rank's share of
     0 to 1, categories as their rank."""
     columns = {
-        name: ranks if name in CATEGORIES else (ranks + 0.5) / len(encoding.choices[name])
+        name: ranks if name in encoding.categories else (ranks + 0.5) / len(encoding.choices[name])
         for name, ranks in zip(encoding.choices, encoding.ranks[indexes].T, strict=True)
     }
     return np.stack([columns[name] for name in sorted(columns)], axis=1).astype(np.float64)
 
 
-def drawn_by_tpe(history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int) -> list[int]:
-    """`n` of the candidates: the first draw that is one of them, or the one nearest to the first draw."""
+def drawn_by_tpe(history: History, under_way: Sequence[Features], offer: Offer, n: int, seed: int) -> list[Plan]:
+    """`n` plans: the first draw that is offered, or of those offered the one nearest to the first draw.
+
+    With knobs, a draw stands for the nearest legal layout with the values drawn of those that are active there.
+    """
     import optuna
 
-    encoding = history.encoding
-    points, free, chosen = encoding.points(), candidates, list[int]()
+    encoding, plans = history.encoding, history.plans
+    points, free, chosen = encoding.points(), offer.positions, list[Plan]()
+    among = frozenset(free.tolist())
+    layouts = _Layouts.of(plans.space, encoding) if isinstance(plans, Listing) else None
+
+    def plan_of(drawn: Features) -> Plan | None:
+        if layouts is None:
+            index = encoding.index_of(drawn)
+            return None if index not in among else plans[index]
+        plan = layouts.plan(drawn)
+        free = plans.find(plan) in among if offer.accepts is None else plan not in chosen and offer.accepts(plan)
+        return plan if free else None
+
     with quiet_optuna():
         study = _study(history, optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True))
         for features in under_way:
             study.add_trial(_running(encoding, features))
         while len(chosen) < n:
-            index, drawn = _draw(study, encoding, frozenset(free.tolist()))
-            if index is None:
-                index = int(free[np.argmin(np.sum((points[free] - encoding.point(drawn)) ** 2, axis=1))])
+            plan, first = _draw(study, encoding, plan_of)
+            if plan is None:
+                index = int(free[np.argmin(np.sum((points[free] - encoding.point(first)) ** 2, axis=1))])
                 study.add_trial(_running(encoding, encoding.features(index)))
-            chosen.append(index)
-            free = free[free != index]
+                plan = plans[index]
+            chosen.append(plan)
+            free = free[free != plans.find(plan)]
+            among = frozenset(free.tolist())
     return chosen
 
 
-def _draw(study: optuna.Study, encoding: Encoding, free: frozenset[int]) -> tuple[int | None, Features]:
-    """The first of `TRIES` draws that is free, and the first draw. What is drawn is under way to the study."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layouts:
+    """The legal layouts by their features, for what is drawn with no regard to which are legal."""
+
+    space: Space
+    encoding: Encoding
+    layouts: Encoding
+    points: FloatArray
+
+    @classmethod
+    def of(cls, space: Space, encoding: Encoding) -> _Layouts:
+        layouts = Encoding.of(
+            Listing.of_layouts(space), [name for name in encoding.choices if name in space.dimensions]
+        )
+        return cls(space, encoding, layouts, layouts.points())
+
+    def plan(self, drawn: Features) -> Plan:
+        """On the layout that is nearest to the one drawn."""
+        away = np.sum((self.points - self.layouts.point(drawn)) ** 2, axis=1)
+        nearest, codes = int(np.argmin(away)), self.space.knobs.defaults.copy()
+        for name, code in self.encoding.codes_of(drawn).items():
+            codes[self.space.knobs.names.index(name)] = code
+        return self.space.plan(nearest, self.space.canonical(np.array([nearest]), codes[None, :])[0].tolist())
+
+
+def _draw(
+    study: optuna.Study, encoding: Encoding, plan_of: Callable[[Features], Plan | None]
+) -> tuple[Plan | None, Features]:
+    """The plan of the first of `TRIES` draws that has one, and the first draw. What is drawn is under way to the
+    study."""
     distributions = _distributions(encoding)
     drawn: list[Features] = []
     for _ in range(TRIES):
         drawn.append(_features(encoding, study.ask(distributions).params))
-        index = encoding.index_of(drawn[-1])
-        if index in free:
-            return index, drawn[0]
+        plan = plan_of(drawn[-1])
+        if plan is not None:
+            return plan, drawn[0]
     return None, drawn[0]
 
 
@@ -202,19 +249,24 @@ def _distributions(encoding: Encoding) -> dict[str, BaseDistribution]:
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
     return {
-        name: CategoricalDistribution(features) if name in CATEGORIES else IntDistribution(0, len(features) - 1)
+        name: CategoricalDistribution(features)
+        if name in encoding.categories
+        else IntDistribution(0, len(features) - 1)
         for name, features in encoding.choices.items()
     }
 
 
 def _params(encoding: Encoding, features: Features) -> Params:
     return {
-        name: value if name in CATEGORIES else encoding.choices[name].index(value) for name, value in features.items()
+        name: value if name in encoding.categories else encoding.choices[name].index(value)
+        for name, value in features.items()
     }
 
 
 def _features(encoding: Encoding, params: Mapping[str, Any]) -> Features:
-    return {name: value if name in CATEGORIES else encoding.choices[name][value] for name, value in params.items()}
+    return {
+        name: value if name in encoding.categories else encoding.choices[name][value] for name, value in params.items()
+    }
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:

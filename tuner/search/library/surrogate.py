@@ -3,17 +3,23 @@
 Plans under way, those just chosen in the same ask included, are handed to the model, so that parallel workers get
 different plans. Plans that are expected not to fit into memory come last (`memory_guard`), and those that failed teach
 the model, also where none has run yet. Of earlier campaigns nothing but memory is learnt.
+
+Where knobs make more plans than are listed, a model chooses among those around the best measured ones and random ones,
+drawn anew at each ask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import numpy as np
 from pydantic import Field
 
+from meshtune.search_spaces.listing import Listing
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray, read_history
@@ -24,6 +30,8 @@ from meshtune.tuner.search.library.memory_guard import MemoryGuard
 CANDIDATES = 10
 # The default of `guard`.
 GUARD = 0.2
+# A space with knobs is listed whole up to so many plans, else so many of it, those around the best `AROUND` among them.
+LISTED, AROUND = 10_000, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +44,20 @@ class SurrogateOptions:
     guard: Annotated[float, Field(ge=0, lt=1)] = GUARD
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """What a model may choose. positions: of plans of the history's list, shuffled. accepts: which other plans of the
+    space it may name; None where all are listed."""
+
+    positions: IntArray
+    accepts: Callable[[Plan], bool] | None
+
+
 class Model(Protocol):
     def __call__(
-        self, history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int
-    ) -> list[int]:
-        """Up to `n` distinct ones of `candidates` (positions in the space, shuffled), best first."""
+        self, history: History, under_way: Sequence[Features], offer: Offer, n: int, seed: int
+    ) -> Sequence[Plan]:
+        """Up to `n` distinct ones of the plans offered, best first."""
 
 
 def propose(
@@ -52,28 +69,54 @@ def propose(
     guard: MemoryGuard,
     model: Model,
 ) -> Proposal:
-    memory, ask_seed = guard.believe(task, seen), derived_seed(seed, seen)
-    history = read_history(task, seen, memory.excess)
-    encoding, points, rng = history.encoding, history.encoding.points(), np.random.default_rng(ask_seed)
+    ask_seed = derived_seed(seed, seen)
+    rng = np.random.default_rng(ask_seed)
+    listing = _listing(task.space, seen, ask_seed)
+    memory = guard.believe(task, seen, listing)
+    history = read_history(task, seen, memory.excess, listing)
+    plans, encoding, points = history.plans, history.encoding, history.encoding.points()
     n = max(0, min(n, len(history.unseen)))
     told = len(history.told) + len(history.pending)
     first = first_plans(options.n_initial, encoding) - told if history.told else n
-    chosen: list[int] = []
+    chosen: list[Plan] = []
 
-    def spread_apart(offered: IntArray, count: int) -> list[int]:
-        taken = np.concatenate([history.taken, np.array(chosen, dtype=np.int64)])
-        return spread(points, taken, np.setdiff1d(offered, chosen), count, rng)
+    def gone() -> IntArray:
+        return np.array([at for plan in chosen if (at := plans.find(plan)) is not None], dtype=np.int64)
 
-    for offered in memory.in_turn(history.unseen, options.guard):
+    def spread_apart(offered: IntArray, count: int) -> list[Plan]:
+        others = np.array([encoding.point(features) for features in _features_of(encoding, chosen)])
+        near = np.concatenate([points[history.taken], others.reshape(len(others), points.shape[1])])
+        return [plans[index] for index in spread(points, near, np.setdiff1d(offered, gone()), count, rng)]
+
+    for turn, offered in enumerate(memory.in_turn(history.unseen, options.guard)):
         end = min(n, len(chosen) + len(offered))
         chosen += spread_apart(offered, min(end, first) - len(chosen))
         if len(chosen) < end:
-            under_way = [*history.pending, *map(encoding.features, chosen)]
-            candidates = rng.permutation(np.setdiff1d(offered, chosen))
-            chosen += model(history, under_way, candidates, end - len(chosen), ask_seed)
+            under_way = [*history.pending, *_features_of(encoding, chosen)]
+            known = {*(one.plan for one in seen), *chosen}
+
+            def accepts(plan: Plan, known: set[Plan] = known, held: bool = turn == 0 and options.guard > 0.0) -> bool:
+                return plan not in known and (not held or memory.is_likely(plan, options.guard))
+
+            positions = rng.permutation(np.setdiff1d(offered, gone()))
+            offer = Offer(positions, None if listing is None or listing.complete else accepts)
+            chosen += model(history, under_way, offer, end - len(chosen), ask_seed)
             # A model may name a plan twice within a batch; fewer plans than asked for would mean an exhausted space.
             chosen += spread_apart(offered, end - len(chosen))
-    return proposal_of([task.space[index] for index in chosen])
+    return proposal_of(chosen)
+
+
+def _listing(space: Space, seen: Sequence[Observation], seed: int) -> Listing | None:
+    """What a model chooses from in a space with knobs: the plans seen, what is around the best of them, and others."""
+    if not space.knobs:
+        return None
+    measured = [one for one in seen if one.score is not None]
+    best = [one.plan for one in sorted(measured, key=lambda one: -(one.score or 0.0))[:AROUND]]
+    return Listing.of(space, LISTED, np.random.default_rng((seed, 1)), best, [one.plan for one in seen])
+
+
+def _features_of(encoding: Encoding, plans: Sequence[Plan]) -> list[Features]:
+    return [features for plan in plans if (features := encoding.encode(plan)) is not None]
 
 
 def first_plans(asked: int | None, encoding: Encoding) -> int:
@@ -88,11 +131,11 @@ def derived_seed(seed: int, seen: Sequence[Observation]) -> int:
     return int(np.random.SeedSequence((seed, len(seen))).generate_state(1)[0])
 
 
-def spread(points: FloatArray, taken: IntArray, free: IntArray, n: int, rng: np.random.Generator) -> list[int]:
-    """Up to `n` rows of `points` out of `free`, kept apart from those in `taken` and from each other: of `CANDIDATES`
-    random ones, the one furthest from all chosen so far. Needs no model and no success."""
+def spread(points: FloatArray, others: FloatArray, free: IntArray, n: int, rng: np.random.Generator) -> list[int]:
+    """Up to `n` rows of `points` out of `free`, kept apart from `others` and from each other: of `CANDIDATES` random
+    ones, the one furthest from all chosen so far. Needs no model and no success."""
     chosen: list[int] = []
-    others, left = points[taken], free
+    left = free
     for _ in range(min(n, len(free))):
         drawn = rng.choice(left, size=min(CANDIDATES, len(left)), replace=False)
         # The squared distance to the nearest other; the same for all where there is none.
