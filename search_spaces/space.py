@@ -308,16 +308,23 @@ class Space(Sequence[Plan]):
         plan = Plan(**{**given, "dp": dp, "grad_accum_steps": given.get("grad_accum_steps", derived)})
         return replace(plan, knobs=self._completed(plan)) if self.knobs else plan
 
+    def adopted(self, plan: Plan) -> Plan:
+        """The plan with its knobs as this space has them: defaults where it has no value or none of theirs, and
+        without those that are inactive or no knobs here."""
+        return replace(plan, knobs=self._active(plan))
+
     def _completed(self, plan: Plan) -> KnobValues:
         """The plan's knobs, with the defaults of active ones that have no value."""
+        # What is wrong stays, for `explain` to name it.
+        return KnobValues({**self._active(plan), **plan.knobs})
+
+    def _active(self, plan: Plan) -> KnobValues:
         columns, per_node = columns_of([plan]), self.context.cluster.devices_per_node
         codes = self.knobs.defaults[None, :].copy()
         for at, knob in enumerate(self.knobs):
             if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
                 codes[0, at] = place + 1
-        completed = self.knobs.values_of(self.knobs.canonical(columns, codes, per_node)[0].tolist())
-        # What is wrong stays, for `explain` to name it.
-        return KnobValues({**completed, **plan.knobs})
+        return self.knobs.values_of(self.knobs.canonical(columns, codes, per_node)[0].tolist())
 
     def _devices_of(self, plan: Plan) -> int:
         """The devices of the size that the plan names, else of the default one."""

@@ -189,7 +189,7 @@ def test_a_service_that_knows_nothing_is_gone_without_and_its_reason_told(sbatch
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "TP=4\n", "MESHTUNE_TP=$(id)\n", "MESHTUNE_TP=4,EVIL=1\n", "<html>", "MESHTUNE_TP=\n", "MESHTUNE_TP=4", "cut"],
+    ["", "MESHTUNE_TP=$(id)\n", "MESHTUNE_TP=4,EVIL=1\n", "<html>", "MESHTUNE_TP=\n", "MESHTUNE_TP=4", "cut"],
 )
 def test_an_answer_of_anything_else_than_whole_safe_lines_is_not_used(sbatch, service, answer):
     if answer == "cut":
@@ -197,6 +197,20 @@ def test_an_answer_of_anything_else_than_whole_safe_lines_is_not_used(sbatch, se
     else:
         service.answer = answer
     check_goes_alone(sbatch("job.sh"), "the answer is not lines of MESHTUNE_NAME=value")
+
+
+@pytest.mark.parametrize("name", ["TP", "LD_PRELOAD", "BASH_ENV"])
+def test_an_answer_that_sets_what_no_catalog_of_knobs_has_is_not_used(sbatch, service, name):
+    service.answer = f"MESHTUNE_TP=4\n{name}=/tmp/x\n"
+    check_goes_alone(sbatch("job.sh"), f"the answer sets {name}, which no catalog of knobs has")
+
+
+def test_knobs_fill_placeholders_and_the_variables_of_catalogs_are_set(sbatch, service):
+    service.answer = "MESHTUNE_TP=4\nMESHTUNE_MEASURED=1\nMESHTUNE_KNOB_FP8=mxfp8\nNCCL_ALGO=Ring\n"
+    script = FILLED + "train --fp8 @MESHTUNE_KNOB_FP8:-off@ --offload @MESHTUNE_KNOB_OFFLOAD:-none@\n"
+    done = sbatch("job.sh", script=script)
+    assert done.script.endswith("train --fp8 mxfp8 --offload none\n")
+    assert any("MESHTUNE_KNOB_FP8=mxfp8,NCCL_ALGO=Ring" in word for word in done.arguments)
 
 
 def test_a_redirect_is_not_followed(sbatch, service, monkeypatch):

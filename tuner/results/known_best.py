@@ -1,6 +1,7 @@
 """The best known plan for a model on a cluster, from the measurements of all campaigns.
 
-A question names the model, the cluster and the node count. Whatever else it leaves open (the global batch, the training
+A question names the model, the cluster and the node count; of a campaign whose knob sizes the jobs, those of that
+size answer. Whatever else it leaves open (the global batch, the training
 code, the software) is as in the newest campaign that fits it, which is the present practice. Of the campaigns that
 agree in all of that, each with its own recommendation, the best is taken: a plan that was measured twice before one
 that was measured once, then the highest lower end of the interval, which is both fast and sure. Where no campaign fits,
@@ -18,6 +19,7 @@ from typing import Any
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.knobs import Knob, sized
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
@@ -25,9 +27,11 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.environment import knob_environment
 from meshtune.tuner.results.handover import MeasuredWith, measured_with
-from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.recommendation import recommend_among
+from meshtune.tuner.results.sizes import node_counts_of
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, release_doubt, release_of
 
 # Of the newest: reading a thousand takes a quarter of a second, and a launch waits for the answer.
@@ -104,7 +108,8 @@ class BestKnown:
     """The best known plan. measured: this plan ran there; otherwise tokens_per_s, of the whole job, is predicted with
     its 95 % interval, and p_fits the probability that the plan fits the devices (null for a plan that ran).
     sources: the campaigns that it rests on, the source of the plan first. measured_with: the program that this first
-    source was measured with. environment: the same for a job script, in letters, digits and _.:/- only."""
+    source was measured with. environment: the same for a job script, in letters, digits and _.:/- only: the plan, its
+    knobs as MESHTUNE_KNOB_NAME, and the variables that knobs set."""
 
     model: str
     cluster: str
@@ -134,11 +139,16 @@ def best_known(
     p_fits: float | None,
     reason: str,
     sources: tuple[Source, ...],
+    knobs: Sequence[Knob] = (),
 ) -> BestKnown:
-    """The answer with its derived fields. A plan of a simulated campaign is never measured."""
+    """The answer with its derived fields. A plan of a simulated campaign is never measured. knobs: of the campaign."""
     standing = Provenance.SIMULATED if question.simulated else standing
     measured = standing is Provenance.MEASURED
-    values = plan.as_dict() | {
+    told, untold = knob_environment(knobs, plan)
+    left_out = (
+        [f"{', '.join(untold)} left out of the environment: no job script is given such values"] if untold else []
+    )
+    values = plan.axes_as_dict() | {
         "global_batch_size": plan.global_batch_size,
         "measured": measured,
         "source": f"{sources[0].campaign}/{sources[0].trial}",
@@ -157,12 +167,13 @@ def best_known(
         measured_with=measured_with,
         tokens_per_s=tokens_per_s,
         p_fits=p_fits,
-        reason=reason,
+        reason="; ".join([reason, *left_out]),
         sources=sources,
         environment={
             f"MESHTUNE_{name.upper()}": str(int(value) if isinstance(value, bool) else value)
             for name, value in values.items()
-        },
+        }
+        | told,
     )
 
 
@@ -199,7 +210,7 @@ class Advice:
             plan_key=self.choice.trial.plan.key,
             model=spec.model.name,
             cluster=spec.cluster.name,
-            nodes=spec.cluster.nodes,
+            nodes=sized(spec.cluster, self.choice.trial.plan).nodes,
             tokens_per_s=self.choice.tokens_per_s,
             confirmed=self.choice.confirmed,
             software=self.software,
@@ -216,14 +227,14 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
         for campaign in records.campaigns
         if campaign.spec.model == target.model
         and campaign.spec.cluster.name == target.cluster.name
-        and campaign.spec.cluster.nodes == target.cluster.nodes
+        and target.cluster.nodes in node_counts_of(campaign.spec)
         and alike(campaign.spec.cluster, target.cluster)
         and question.workload in (None, campaign.spec.workload.kind)
     )
     found = [
         advice
         for campaign in islice(fitting, MAX_READ)
-        if (advice := advice_of(campaign, records.trials_of(campaign.id))) is not None
+        if (advice := advice_of(campaign, records.trials_of(campaign.id), question.nodes)) is not None
         if question.global_batch_size in (None, advice.choice.trial.plan.global_batch_size)
         if not other_software(question.software, advice.software)
     ]
@@ -246,6 +257,7 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
         p_fits=None,
         reason="; ".join(reasons),
         sources=(best.source(),),
+        knobs=best.campaign.spec.knobs,
     )
 
 
@@ -262,9 +274,12 @@ def target_of(question: Question, campaigns: Sequence[Campaign]) -> Target:
         raise NothingKnown(f"no cluster is that large: {error}") from None
 
 
-def advice_of(campaign: Campaign, trials: Sequence[Trial]) -> Advice | None:
-    """None where the campaign measured nothing that it would recommend."""
-    found = recommend(campaign, trials)
+def advice_of(campaign: Campaign, trials: Sequence[Trial], nodes: int) -> Advice | None:
+    """The recommendation for so many nodes, which the campaign's jobs may have; None where it measured nothing there
+    that it would recommend."""
+    spec, ranking = campaign.spec, rank(campaign, trials)
+    devices = nodes * spec.cluster.devices_per_node
+    found = recommend_among(spec, [one for one in ranking if one.trial.plan.world_size == devices])
     return None if found.choice is None else Advice(campaign, found.choice, found.reason)
 
 

@@ -44,6 +44,7 @@ from meshtune.tuner.results.known_best import (
     other_software,
     target_of,
 )
+from meshtune.tuner.results.sizes import node_counts_of, on_nodes
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, distance, doubts
 
 # A projection learns from so many campaigns at the most.
@@ -66,6 +67,7 @@ class Neighbour:
 
     @property
     def training(self) -> Training:
+        """Of the whole cluster, whatever sizes the jobs have: plans say their own."""
         return training_of(self.advice.campaign.spec)
 
 
@@ -110,6 +112,7 @@ def project(near: Neighbourhood) -> BestKnown:
     question, sources, spec = near.question, near.sources, near.spec
     nearest = sources[0]
     calibration = _calibrated(sources)
+    knobs = "; no effect of the knobs is predicted" if any(knob.way != "size" for knob in spec.knobs) else ""
     campaigns = "1 campaign" if len(sources) == 1 else f"{len(sources)} campaigns"
     plan, prediction, why = _choose(nearest.advice.choice.trial.plan, spec, near.space, calibration)
     assert prediction.speed is not None  # nothing is missing
@@ -123,8 +126,9 @@ def project(near: Neighbourhood) -> BestKnown:
         tokens_per_s=Estimate.around(speed.value, exp(log_width)),
         p_fits=prediction.p_fits,
         reason=f"not measured: {why}; {nearest.advice.campaign.label} has {', '.join(nearest.differs)}; the physics is "
-        f"calibrated by {calibration.times} step times of {campaigns}",
+        f"calibrated by {calibration.times} step times of {campaigns}{knobs}",
         sources=tuple(one.advice.source(one.differs) for one in sources),
+        knobs=spec.knobs,
     )
 
 
@@ -151,21 +155,29 @@ def _nearest(question: Question, target: Target, records: CampaignRecords) -> li
 def _around(question: Question, target: Target, records: CampaignRecords) -> Iterator[Neighbour]:
     """The campaigns on the device that have a best plan, the nearest specs first."""
     device, workload = target.cluster.device, question.workload
-    specs: list[tuple[float, float, Campaign]] = []
+    specs: list[tuple[float, float, Campaign, int]] = []
     for campaign in records.campaigns:
         spec = campaign.spec
-        own = spec.cluster.device
-        if (own.name, own.kind) != (device.name, device.kind) or workload not in (None, spec.workload.kind):
+        theirs = spec.cluster.device
+        if (theirs.name, theirs.kind) != (device.name, device.kind) or workload not in (None, spec.workload.kind):
             continue
         moved = _moved(spec, question, target)
         with suppress(InvalidValue, UnknownBackend):  # written for a meshtune that knew its workload
-            far = distance(training_of(moved), training_of(spec))
-            specs.append((hypot(*doubts(moved, spec)), far, campaign))
-    for doubt, far, campaign in sorted(specs, key=lambda entry: entry[:2]):
+            for nodes in node_counts_of(spec):
+                own = on_nodes(spec, nodes)
+                far = distance(training_of(moved), training_of(own))
+                specs.append((hypot(*doubts(moved, own)), far, campaign, nodes))
+    told = set[str]()
+    for doubt, far, campaign, nodes in sorted(specs, key=lambda entry: entry[:2]):
+        # Of a campaign with several sizes the nearest one that has an answer.
+        if campaign.id in told:
+            continue
         trials = records.trials_of(campaign.id)
-        advice = advice_of(campaign, trials)
+        advice = advice_of(campaign, trials, nodes)
         if advice is None:
             continue
+        told.add(campaign.id)
+        own = on_nodes(campaign.spec, nodes)
         # Beside what follows from the two specs: what the best plan ran on, and its batch.
         batch = advice.choice.trial.plan.global_batch_size
         asked = question.global_batch_size or batch
@@ -174,7 +186,7 @@ def _around(question: Question, target: Target, records: CampaignRecords) -> Ite
         yield Neighbour(
             advice=advice,
             trials=trials,
-            differs=(*_differences(campaign.spec, _moved(campaign.spec, question, target)), *other_batch, *software),
+            differs=(*_differences(own, _moved(own, question, target)), *other_batch, *software),
             doubt=hypot(doubt, OTHER_RELEASE if software else 0.0),
             doublings=far + abs(log2(asked / batch)),
         )
@@ -183,7 +195,8 @@ def _around(question: Question, target: Target, records: CampaignRecords) -> Ite
 def _moved(spec: CampaignSpec, question: Question, target: Target) -> CampaignSpec:
     """The spec of a campaign for what was asked. Its batch stays where none was asked for: training does not change."""
     batch = question.global_batch_size or spec.global_batch_size
-    return replace(spec, model=target.model, cluster=target.cluster, global_batch_size=batch)
+    moved = replace(spec, model=target.model, cluster=target.cluster, global_batch_size=batch)
+    return on_nodes(moved, target.cluster.nodes)
 
 
 def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
@@ -217,7 +230,8 @@ def _choose(known: Plan, spec: CampaignSpec, space: Space, calibration: Calibrat
         raise NothingKnown(f"nothing was measured for {_asked(spec)}, and no plan is legal there")
     outlook = foresee(training_of(spec), space.columns, calibration)
     row = int(outlook.best(1)[0])
-    best = outlook.of(row, space[row])
+    # What is predicted is of the layout alone; the knobs are the known plan's, as far as the layout has them.
+    best = outlook.of(row, space.adopted(replace(space[row], knobs=known.knobs)))
     stretched = _stretched(known, space)
     if stretched is None:
         return best.plan, best, f"{known.key} is not legal there, this is predicted best of {len(space)} legal plans"
@@ -238,9 +252,10 @@ def _asked(spec: CampaignSpec) -> str:
 
 
 def _stretched(known: Plan, space: Space) -> Plan | None:
-    """The plan with as many replicas as there are devices for; None where that breaks a rule."""
-    kept = {name: value for name, value in known.as_dict().items() if name != "dp"}
+    """The plan with as many replicas as there are devices for, and its knobs as far as they are active there; None
+    where that breaks a rule."""
+    kept = {name: value for name, value in known.axes_as_dict().items() if name != "dp"}
     if space.context.global_batch_size is not None:
         del kept["grad_accum_steps"]
-    plan = space.complete(**kept)
+    plan = space.adopted(replace(space.complete(**kept), knobs=known.knobs))
     return None if space.explain(plan, ignore_bounds=True) else plan

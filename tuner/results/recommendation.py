@@ -75,7 +75,8 @@ def _choose(
     if spec.baseline is None:
         why = "the spec names no baseline to compare with"
     elif baseline is None:
-        why = "the baseline itself has no measurement"
+        elsewhere = candidates[0].gain is not None
+        why = "the baseline is of another size" if elsewhere else "the baseline itself has no measurement"
     else:
         why = f"the baseline itself {_failure(baseline)}"
     return candidates[0], False, f"the fastest setting measured; {why}"

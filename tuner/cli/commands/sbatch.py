@@ -1,7 +1,8 @@
 """The command `sbatch`: submits a batch script with the best known plan for it, or, when there is none, as it is.
 
 The script's `#MESHTUNE` lines say what it trains; `@MESHTUNE_NAME:-default@` in it is filled in. The plan is asked of a
-running service, within a deadline, and nothing that the service says is trusted unchecked. No proxies and no redirects:
+running service, within a deadline, and nothing that the service says is trusted unchecked: variables that
+knobs set are those that a catalog has. No proxies and no redirects:
 a token goes to the service that was named, and nowhere else.
 """
 
@@ -27,16 +28,16 @@ from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_VARIABLES
 from meshtune.tuner.cli.common import Refused, errors
-from meshtune.tuner.results.environment import ENVIRONMENT_NAMES
+from meshtune.tuner.results.environment import ENVIRONMENT_NAMES, KNOB_VARIABLE, SAFE_VALUE, catalog_variables
 
 # A launch does not wait longer for advice.
 LIMIT_S = 2.0
 # What a script may say of itself; the route takes the same names.
 KEYS = ("model", "cluster", "global_batch_size", "workload", "software")
-PLACEHOLDER = re.compile(r"@(MESHTUNE_[A-Z_]+)(?::-([^@\n]*))?@")
+PLACEHOLDER = re.compile(r"@(MESHTUNE_[A-Z0-9_]+)(?::-([^@\n]*))?@")
 MAX_BYTES = 2**16
 # What may reach a command line or a script.
-_LINE = re.compile(r"(MESHTUNE_[A-Z_]+)=([A-Za-z0-9_.:/-]+)")
+_LINE = re.compile(rf"([A-Za-z_][A-Za-z0-9_]*)=({SAFE_VALUE.pattern})")
 
 
 def sbatch(words: Sequence[str], own: Sequence[str], *, model: str, cluster: str, url: str, dry_run: bool) -> None:
@@ -134,7 +135,7 @@ def fill(script: str, values: Mapping[str, str]) -> str:
 
     def replaced(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
-        if name not in ENVIRONMENT_NAMES:
+        if name not in ENVIRONMENT_NAMES and not KNOB_VARIABLE.fullmatch(name):
             raise Refused(f"{found[0]}: there is no {name}; {did_you_mean(name, ENVIRONMENT_NAMES)}")
         if name not in values and default is None:
             missing.append(name)
@@ -200,7 +201,11 @@ def _fetch(url: str, question: Mapping[str, str], token: str, limit_s: float) ->
     found = [_LINE.fullmatch(line) for line in text.splitlines()]
     if not whole or not found or None in found or not text.endswith("\n"):
         raise NoAnswer(f"{url}: the answer is not lines of MESHTUNE_NAME=value")
-    return {match[1]: match[2] for match in found if match}
+    values = {match[1]: match[2] for match in found if match}
+    others = [name for name in values if not name.startswith("MESHTUNE_")]
+    if others and (strange := [name for name in others if name not in catalog_variables()]):
+        raise NoAnswer(f"{url}: the answer sets {', '.join(strange)}, which no catalog of knobs has")
+    return values
 
 
 def _detail(text: str) -> str:
