@@ -92,7 +92,7 @@ def parse_json(content: bytes) -> object:
 def parse_yaml_body(content: bytes) -> object:
     """The value of a YAML text. Raises Malformed, with the place."""
     try:
-        return read_yaml(content)
+        return read_yaml(content, off_is_word=True)
     except UnreadableText as error:
         raise Malformed(str(error)) from None
 

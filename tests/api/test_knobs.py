@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.trial import Choice, Origin
 
 KNOBS = {
-    "threads": {"values": [1, 2, "auto"], "env": "OMP_NUM_THREADS", "meaning": "Threads of <a> rank."},
+    "threads": {"values": [1, 2, "auto"], "env": "MY_THREADS", "meaning": "Threads of <a> rank."},
     "share": {"values": [0.5, 1.0], "env": "SHARE", "when": "threads != auto", "numerics": "changes"},
     "quick": {"values": [False, True], "env": "QUICK", "when": "pp > 1"},
 }
@@ -103,7 +104,7 @@ def test_a_space_tells_its_knobs_its_layouts_and_its_plans(client, knobs, spec):
     assert (space["legal"], space["plans"]) == (4, 2 * 5 + 2 * 10)
     threads, share, quick = space["knobs"]
     assert (threads["name"], threads["values"], threads["kind"]) == ("threads", [1, 2, "auto"], "categorical")
-    assert (threads["way"], threads["told"], threads["meaning"]) == ("env", "OMP_NUM_THREADS", "Threads of <a> rank.")
+    assert (threads["way"], threads["told"], threads["meaning"]) == ("env", "MY_THREADS", "Threads of <a> rank.")
     assert (share["default"], share["when"], share["numerics"]) == (0.5, "threads != auto", "changes")
     assert quick["values"] == [False, True]
     plain = client.post("/v1/spaces", json=spec).json()
@@ -116,6 +117,19 @@ def test_the_spec_of_a_campaign_with_knobs_can_be_posted_again(client, knobs):
     assert again.status_code == 201, again.text
     assert again.json()["spec"] == shown
     assert [knob["name"] for knob in shown["knobs"]] == list(KNOBS)
+
+
+@pytest.mark.parametrize("kind", ["application/yaml", "application/json"])
+def test_off_is_a_word_in_yaml_and_false_a_truth_value(client, spec, kind):
+    asked = {
+        "fp8": {"values": ["off", "on", False], "env": "FP8"},
+        "size": {"values": [1], "env": "S", "when": "fp8 != off"},
+    }
+    body = json.dumps(spec | {"knobs": asked})
+    if kind == "application/yaml":
+        body = body.replace('"off"', "off").replace('"on"', "on")
+    space = client.post("/v1/spaces", content=body, headers={"content-type": kind}).json()
+    assert space["knobs"][0]["values"] == ["off", "on", False]
 
 
 def why(client, id: str, *knobs: str, **fields: int) -> dict:

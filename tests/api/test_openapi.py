@@ -146,7 +146,7 @@ GOOD = [
     {"objective": "step_time"},
     {"budget": {"trials": 1}, "stop": {"tolerance": 0, "chance": 0.99}, "trial": {"attempts": 1}},
     {"name": " a ", "confirm": 0, "parallel": 10**6},
-    {"knobs": {"threads": {"values": [1, 2.5, "auto"], "env": "OMP_NUM_THREADS", "when": "tp == 1"}}},
+    {"knobs": {"threads": {"values": [1, 2.5, "auto"], "env": "MY_THREADS", "when": "tp == 1"}}},
     {"knobs": [{"name": "devices", "values": [2, 4]}], "accept": ["numerics"]},
     {"catalogs": ["cpu.omp_places"], "knobs": {"cpu_omp_places": {"risk": "none"}}},
 ]
