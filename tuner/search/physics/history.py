@@ -64,8 +64,8 @@ class Trials:
         """With the fastest and the latest measurements alone, `count` at the most, and with no doubt about the physics'
         constants: for a first look at many plans."""
         kept = _telling(self.log_times, count)
-        tried, last = self.tried, slice(max(0, len(self.tried.rows) - count), None)
-        fewer = Tried(flat(tried.rows.take(last)), tried.log_peak[last], tried.verdicts[last], tried.weights[last])
+        latest = self.tried.latest(count)
+        fewer = replace(latest, rows=flat(latest.rows))
         return replace(
             self,
             measured=flat(self.measured.take(kept)),

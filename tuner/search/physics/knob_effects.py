@@ -28,14 +28,14 @@ from meshtune.tuner.search.physics.prior import Matrix, Rows
 # peak. The first number where nothing is declared, the second where an effect on that is.
 EVERYWHERE, EVERYWHERE_DECLARED = 0.06, 0.03
 BY_SHARE, BY_SHARE_DECLARED = 0.1, 0.25
-PEAK, PEAK_DECLARED = 0.04, 0.12
+PEAK, PEAK_DECLARED = 0.015, 0.1
 # Expected of a declared effect: of the time per unit of the part's share, and of the peak.
 SHIFT_BY_SHARE, PEAK_SHIFT = 0.1, 0.08
 # Over which share of the values' span a numeric or ordered knob forgets.
 LENGTH = 0.4
 # Relevances, each with its probability before any trial: for the time, and for the peak, which few knobs change much.
 RELEVANCES = ((0.2, 0.5), (1.0, 0.35), (3.0, 0.15))
-PEAK_RELEVANCES = ((1.0, 0.9), (4.0, 0.08), (12.0, 0.02))
+PEAK_RELEVANCES = ((1.0, 0.7), (4.0, 0.2), (15.0, 0.07), (60.0, 0.03))
 _COMMUNICATION = (TimePart.TP, TimePart.CP, TimePart.EP, TimePart.SEND_RECEIVE, TimePart.DP)
 _COMPUTE = (TimePart.COMPUTE, TimePart.RECOMPUTE, TimePart.OPTIMIZER)
 

@@ -48,6 +48,8 @@ STAGE_OVER = 0.3
 FIRST_TOLERANCE, FIRST_OVER = 0.05, 0.5
 # The noise of single runs, as shares of the usual one: knobs tell most where runs scatter little.
 NOISE_SHARES = (1.0, 0.6, 0.35)
+# The latest trials that relevances and noise are fitted to.
+MAX_FITTED = 100
 # The best measured plans whose knobs are taken over to other layouts.
 ASSIGNMENTS = 3
 # The layouts of the second stage: those of the best measured plans.
@@ -64,13 +66,15 @@ def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[
 
 def _of_speeds(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[speed.Hypothesis]) -> tuple[FloatColumn, float]:
     """Relevances for the time by knob, and the noise as a share of the usual one."""
-    rows, noise, usual = trials.measured, NOISE**2 / trials.weights, np.ones(len(knobs.effects))
+    last = slice(max(0, len(trials.measured) - MAX_FITTED), None)
+    rows, log_times, noise = trials.measured.take(last), trials.log_times[last], NOISE**2 / trials.weights[last]
+    usual = np.ones(len(knobs.effects))
     if not np.any(rows.changed):
         return usual, 1.0
 
     def evidence(relevances: FloatColumn, one: speed.Hypothesis, share: float) -> float:
         points = points_of(knobs.scales(relevances, usual).of(rows))
-        residuals = trials.log_times - expected(one, rows)
+        residuals = log_times - expected(one, rows)
         return condition(one.field, points, residuals, noise * share**2).log_evidence
 
     best = max(hypotheses, key=lambda one: log(one.weight) + evidence(usual, one, 1.0))
@@ -80,17 +84,16 @@ def _of_speeds(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[speed.Hy
 
 
 def _of_memory(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[feasibility.Hypothesis]) -> FloatColumn:
-    """Relevances for the peak by knob; 1 while no plan with a changed knob has failed."""
-    tried, usual = trials.tried, np.ones(len(knobs.effects))
-    failed = np.array([verdict in feasibility.OTHER_CAUSE for verdict in tried.verdicts], dtype=np.bool_)
-    if not np.any(tried.rows.changed[failed]):
+    """Relevances for the peak by knob."""
+    tried, usual = trials.tried.latest(MAX_FITTED), np.ones(len(knobs.effects))
+    if not np.any(tried.rows.changed):
         return usual
 
     def evidence(relevances: FloatColumn) -> float:
         rows = knobs.scales(usual, relevances).of(tried.rows)
         return feasibility.log_evidence(hypotheses[0], replace(tried, rows=rows))
 
-    return relevances_of(knobs, evidence, tried.rows.changed[failed], PEAK_RELEVANCES)
+    return relevances_of(knobs, evidence, tried.rows.changed, PEAK_RELEVANCES)
 
 
 @dataclass(slots=True, eq=False)
