@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.units import number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE
 from meshtune.tuner.cli.render.predictions import interval_s
@@ -19,6 +20,7 @@ from meshtune.tuner.results.analysis.why_faster import Winner
 from meshtune.tuner.results.handover import HandoverCheck, origin_verb
 from meshtune.tuner.results.known_best import BestKnown, Provenance
 from meshtune.tuner.results.revalidation import Revalidation
+from meshtune.tuner.results.sizes import SizePoint
 
 # `--json` has all of them.
 MAX_EFFECTS = 20
@@ -42,6 +44,7 @@ def analysis_parts(found: Analysis) -> list[Table | Text]:
         *_winners(found.winners),
         *_sensitivity(found.sensitivity),
         *_effects(found),
+        *([] if not found.scaling else [scaling_table(found.scaling)]),
         *_failures(found.failures),
         *_hindsight(found.hindsight),
         Text(basis),
@@ -79,6 +82,40 @@ def _effects(found: Analysis) -> list[Table | Text]:
     return [*map(Text, lines)]
 
 
+def scaling_table(points: Sequence[SizePoint]) -> Table:
+    """The best of each size, against the smallest one."""
+    numbers = ("nodes", "devices", "tokens/s", "per device", "speed-up", "efficiency", f"{points[0].cost_unit}")
+    table = new_table("Best of each size", *numbers, "trial", "setting", right=numbers)
+    for one in points:
+        table.add_row(
+            str(one.nodes),
+            str(one.devices),
+            number(one.tokens_per_s.value),
+            number(one.tokens_per_s_per_device.value),
+            f"{one.speedup.value:.2f}",
+            percent(one.efficiency.value),
+            number(one.cost),
+            str(one.trial),
+            one.plan_key,
+        )
+    return table
+
+
+def _failures_by_value(found: Failures) -> list[Table | Text]:
+    """Of the knobs under which some trial failed."""
+    failing = {one.knob for one in found.by_value if one.failed}
+    if not failing:
+        return []
+    table = new_table(
+        "Failures by value of a knob", "knob", "value", "trials", "failed", "why", right=["trials", "failed"]
+    )
+    for one in found.by_value:
+        if one.knob in failing and one.trials:
+            causes = ", ".join(f"{count} {cause}" for cause, count in one.causes.items())
+            table.add_row(one.knob, word(one.value), str(one.trials), str(one.failed), causes)
+    return [table]
+
+
 def _failures(found: Failures) -> list[Table | Text]:
     whole = found.all
     if whole is None:
@@ -89,7 +126,7 @@ def _failures(found: Failures) -> list[Table | Text]:
     for window in found.windows:
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in window.verdicts.items())
         table.add_row(f"{window.first} - {window.last}", percent(window.rate), percent(so_far[window.last]), verdicts)
-    return [table]
+    return [table, *_failures_by_value(found)]
 
 
 def _hindsight(found: ForecastCheck) -> list[Table | Text]:

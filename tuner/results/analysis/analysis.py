@@ -2,7 +2,8 @@
 best plans win.
 
 Pure: a campaign, its space and its trials in, a value out. Measured and predicted numbers are kept apart, and each says
-which it is. Plans that do not train as the baseline does are left out: their speed is of another computation.
+which it is. Plans that do not train as the baseline does are left out: their speed is of another computation. Those
+that change the numerics by a knob that says so stay, and their effects are marked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.search_spaces.knob_values import KnobValue
+from meshtune.search_spaces.knobs import Knob
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
@@ -22,6 +26,7 @@ from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measur
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity, sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner, explain_winners
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.sizes import SizePoint, scaling_curve
 
 # Trials of one window: a rate in steps of 10 %.
 WINDOW = 10
@@ -49,19 +54,32 @@ class RateSoFar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValueFailures:
+    """The ended trials of plans with one value of a knob. causes: of those that failed, with how many each."""
+
+    knob: str
+    value: KnobValue
+    trials: int
+    failed: int
+    causes: Mapping[Cause, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Failed trials: of all (null before any trial has ended), after each trial, and in windows of 10."""
+    """Failed trials: of all (null before any trial has ended), after each trial, in windows of 10, and by the values of
+    the knobs that are active in them."""
 
     all: Window | None
     so_far: tuple[RateSoFar, ...]
     windows: tuple[Window, ...]
+    by_value: tuple[ValueFailures, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """What the trials of a campaign teach. simulated: nothing of it was measured on any device. trials: that have
-    ended. effects: the largest first. basis: of the predictions; null, for the reason in `unpredicted`, where there are
-    none."""
+    ended. effects: the largest first. scaling: the best of each size, where a knob sizes the jobs. basis: of the
+    predictions; null, for the reason in `unpredicted`, where there are none."""
 
     campaign: str
     simulated: bool
@@ -71,6 +89,7 @@ class Analysis:
     failures: Failures
     hindsight: ForecastCheck
     winners: tuple[Winner, ...]
+    scaling: tuple[SizePoint, ...]
     basis: Basis | None
     unpredicted: str
 
@@ -79,7 +98,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     """The analysis of a campaign over its space, at any time of its life."""
     ranking = [entry for entry in rank(campaign, trials) if not entry.trains_otherwise]
     usable = [entry for entry in ranking if entry.usable]
-    measured = {entry.trial.plan: entry.tokens_per_s.value for entry in ranking}
+    measured = {entry.trial.plan: entry.speed.value for entry in ranking}
     training = training_of(campaign.spec)
     unknown = ", ".join(problem.path for problem in missing(training))
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)
@@ -97,22 +116,21 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         trials=sum(trial.state.final for trial in trials),
         sensitivity=sensitivity(space, measured),
         effects=tuple(by_size(effects)),
-        failures=count_failures(trials),
+        failures=count_failures(trials, space.knobs),
         hindsight=check_forecasts(trials),
         winners=explain_winners(training, usable, basis),
+        scaling=scaling_curve(campaign, ranking),
         basis=basis,
         unpredicted=f"no times can be predicted: {unknown} is not known of the cluster" if unknown else "",
     )
 
 
-def count_failures(trials: Sequence[Trial]) -> Failures:
+def count_failures(trials: Sequence[Trial], knobs: Sequence[Knob] = ()) -> Failures:
     """The failures among the trials that have ended: those without a speed, and not by intent. A pruned trial ran and
     was slower; a cancelled one is left out."""
-    ended = [
-        (trial.number, trial.verdict)
-        for trial in sorted(trials, key=lambda trial: trial.number)
-        if trial.verdict is not None and trial.verdict is not Verdict.CANCELLED
-    ]
+    over = [trial for trial in trials if trial.verdict not in (None, Verdict.CANCELLED)]
+    over.sort(key=lambda trial: trial.number)
+    ended = [(trial.number, trial.verdict) for trial in over if trial.verdict is not None]
     so_far, failed = [], 0
     for count, (number, verdict) in enumerate(ended, start=1):
         failed += verdict in FAILED
@@ -121,6 +139,22 @@ def count_failures(trials: Sequence[Trial]) -> Failures:
         all=_window(ended) if ended else None,
         so_far=tuple(so_far),
         windows=tuple(_window(ended[start : start + WINDOW]) for start in range(0, len(ended), WINDOW)),
+        by_value=tuple(
+            _of_value(knob, value, [trial for trial in over if knob.position(trial.plan.knobs.get(knob.name)) == place])
+            for knob in knobs
+            for place, value in enumerate(knob.values)
+        ),
+    )
+
+
+def _of_value(knob: Knob, value: KnobValue, trials: Sequence[Trial]) -> ValueFailures:
+    causes = Counter(trial.outcome.failure for trial in trials if trial.outcome is not None and trial.verdict in FAILED)
+    return ValueFailures(
+        knob=knob.name,
+        value=value,
+        trials=len(trials),
+        failed=sum(causes.values()),
+        causes={cause: count for cause, count in causes.most_common() if cause is not None},
     )
 
 

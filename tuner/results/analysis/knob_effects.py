@@ -1,13 +1,14 @@
 """The effect of one knob, all else equal: "tp 8 -> 4: +11 %", from pairs of measured plans, or else predicted.
 
 A pair differs in one knob alone, and in what follows from it. Where no pair was measured, the calibrated physics
-predicts the effect of a change at the best measured plan. The two are never mixed: every effect says which one it is.
+predicts the effect of a change of the layout at the best measured plan; of the other knobs it knows nothing. The two
+are never mixed: every effect says which one it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations, product
 from math import expm1, log
@@ -18,15 +19,17 @@ import numpy as np
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import code, columns_of
+from meshtune.search_spaces.knob_values import same_value, word
+from meshtune.search_spaces.knobs import SIZES, Numerics
 from meshtune.search_spaces.physics.constants import TIME_CONSTANTS, Calibration
 from meshtune.search_spaces.physics.estimate import log_step, slopes
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.prediction.predict import WIDTH, foresee
 
-# Knobs that may have to change with another: an interleaving schedule needs several chunks, and the others take one; a
+# Axes that may have to change with another: an interleaving schedule needs several chunks, and the others take one; a
 # split of layers over chunks follows from their number, and both ends of it go together.
 _ENDS = ("first_stage_less_layers", "last_stage_less_layers")
 FOLLOWERS: Mapping[str, tuple[str, ...]] = {
@@ -35,8 +38,8 @@ FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "schedule": ("vpp", *_ENDS),
     _ENDS[1]: _ENDS[:1],
 }
-# A value of a dimension of the space.
-Value = bool | int | str
+# A value of an axis or a knob; None: of a knob that is inactive.
+Value = bool | int | float | str | None
 
 
 class Evidence(StrEnum):
@@ -54,8 +57,12 @@ class Change:
     before: Value
     after: Value
 
+    @property
+    def differs(self) -> bool:
+        return not same_value(self.before, self.after)
+
     def __str__(self) -> str:
-        return f"{self.knob} {self.before} -> {self.after}"
+        return f"{self.knob} {_word(self.before)} -> {_word(self.after)}"
 
 
 # A change of a knob, and after it those of its followers.
@@ -71,7 +78,7 @@ class Effect:
     """A change for the better, all else equal. followers: the knobs that have to change with it. gain: a ratio of
     speeds minus 1 (0.11: 11 % faster); measured: the median of the pairs, from the smallest to the largest; predicted:
     at the best measured plan, with its 95 % interval. Of a predicted faster plan, p_fits is the probability that it
-    fits, and `ended` its verdict where it was tried and failed."""
+    fits, and `ended` its verdict where it was tried and failed. numerics: the change is one of what is computed."""
 
     knob: str
     before: Value
@@ -82,6 +89,7 @@ class Effect:
     pairs: int
     p_fits: float | None
     ended: Verdict | None
+    numerics: bool
     words: str
 
     @property
@@ -95,22 +103,23 @@ def signed(share: float) -> str:
 
 
 def measured_effects(space: Space, measured: Mapping[Plan, float]) -> list[Effect]:
-    """The effects in pairs of measured plans, the largest first. measured: tokens per second by plan."""
+    """The effects in pairs of measured plans, the largest first. measured: the speed by plan."""
     found: dict[Moves, list[float]] = {}
-    for knob in _searched(space):
+    for knob in searched(space):
         for alike in _alike(space, measured, knob):
-            for first, second in combinations(sorted(alike, key=lambda plan: code(knob, getattr(plan, knob))), 2):
+            for first, second in combinations(sorted(alike, key=lambda plan: _place(space, knob, plan)), 2):
                 if moves := _moves(knob, first, second):
                     found.setdefault(moves, []).append(log(measured[second] / measured[first]))
-    return by_size([_measured_effect(moves, ratios) for moves, ratios in found.items()])
+    return by_size([_measured_effect(space, moves, ratios) for moves, ratios in found.items()])
 
 
 def predicted_effects(
     space: Space, training: Training, calibration: Calibration, best: Plan, ended: Mapping[Plan, Verdict]
 ) -> list[Effect]:
-    """The predicted effect of every change of one knob at the plan `best`, the largest first. Times must be predictable
+    """The predicted effect of every change of one axis at the plan `best`, the largest first. Times must be predictable
     for the cluster. ended: the verdicts of the plans that failed."""
-    changes = [one for knob in _searched(space) for one in _changes_at(space, best, knob)]
+    axes = [name for name in searched(space) if name in PLAN_FIELDS]
+    changes = [one for axis in axes for one in _changes_at(space, best, axis)]
     if not changes:
         return []
     plans = [best, *(plan for _, plan in changes)]
@@ -138,55 +147,101 @@ def by_size(effects: Sequence[Effect]) -> list[Effect]:
     return sorted(effects, key=lambda effect: -effect.gain.value)
 
 
-def _searched(space: Space) -> list[str]:
-    return [name for name, values in space.dimensions.items() if len(values) > 1]
+def searched(space: Space) -> list[str]:
+    """The axes and knobs of several values, the size of the job included."""
+    axes = [name for name, values in space.dimensions.items() if len(values) > 1]
+    return [*axes, *(knob.name for knob in space.knobs.searched if len(knob.values) > 1)]
+
+
+def value_in(plan: Plan, name: str) -> Value:
+    """Of an axis or a knob; None of a knob that is inactive in the plan."""
+    if name not in PLAN_FIELDS:
+        return plan.knobs.get(name)
+    value: Value = getattr(plan, name)
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+def knob_changes(first: Plan, second: Plan) -> Moves:
+    """The knobs beyond the layout that differ, from one plan to another."""
+    names = sorted(first.knobs.keys() | second.knobs.keys())
+    pairs = [Change(name, value_in(first, name), value_in(second, name)) for name in names]
+    return tuple(one for one in pairs if one.differs)
+
+
+def _place(space: Space, knob: str, plan: Plan) -> int:
+    """The place of a plan's value among the knob's, below all others where it is inactive."""
+    if knob in PLAN_FIELDS:
+        return code(knob, getattr(plan, knob))
+    known = space.knobs.named(knob)
+    place = None if known is None else known.position(plan.knobs.get(knob))
+    return -1 if place is None else place
 
 
 def _alike(space: Space, plans: Mapping[Plan, float], knob: str) -> list[list[Plan]]:
-    """Plans that differ from each other at most in the knob, its followers, and what is no dimension of the space."""
-    kept = [name for name in space.dimensions if name not in (knob, *FOLLOWERS.get(knob, ()))]
+    """Plans that differ from each other at most in the knob, its followers, knobs with a condition, and what is no
+    dimension of the space."""
+    conditional = [one.name for one in space.knobs.searched if one.when]
+    names = [*space.dimensions, *(one.name for one in space.knobs.searched)]
+    kept = [name for name in names if name not in (knob, *FOLLOWERS.get(knob, ()), *conditional)]
     groups: dict[tuple[Any, ...], list[Plan]] = {}
     for plan in plans:
-        groups.setdefault(tuple(getattr(plan, name) for name in kept), []).append(plan)
+        groups.setdefault(tuple(word(value_in(plan, name)) for name in kept), []).append(plan)
     return list(groups.values())
 
 
 def _moves(knob: str, first: Plan, second: Plan) -> Moves:
-    """From one plan to another; empty where they have one value, or a follower changes that need not."""
+    """From one plan to another; empty where they have one value, or a follower changes that need not. A knob that one
+    of the plans has active and the other has not follows from the change, at whatever value."""
     names = (knob, *FOLLOWERS.get(knob, ()))
-    moves = [Change(name, _plain(getattr(first, name)), _plain(getattr(second, name))) for name in names]
-    if moves[0].before == moves[0].after:
+    moves = [Change(name, value_in(first, name), value_in(second, name)) for name in names]
+    if not moves[0].differs or None in (moves[0].before, moves[0].after):
         return ()
-    followers = [one for one in moves[1:] if one.before != one.after]
+    followers = [one for one in moves[1:] if one.differs]
+    others = [one for one in knob_changes(first, second) if one.knob not in (knob, *SIZES)]
+    if any(None not in (one.before, one.after) for one in others):
+        return ()
     # Chunks must change only between one and several, and how layers are split over them only with their number.
     several = min(first.vpp, second.vpp) > 1
     as_many = first.pp * first.vpp == second.pp * second.vpp and knob not in _ENDS
     needless = any(as_many if one.knob in _ENDS else several for one in followers)
-    return () if needless else (moves[0], *followers)
+    return () if needless else (moves[0], *followers, *others)
 
 
 def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Moves, Plan]]:
     """Every legal plan beside `best` with another value of the knob; followers change only where they must."""
-    own = {name: getattr(best, name) for name in space.dimensions}
+    own = {name: getattr(best, name) for name in space.dimensions if name in PLAN_FIELDS}
+    # The layouts of one size are looked at.
+    size = {name: best.knobs[name] for name in SIZES if name in best.knobs}
     for value in space.dimensions[knob]:
         if value == own[knob]:
             continue
         followers = FOLLOWERS.get(knob, ())
         others = product(*(space.dimensions[name] for name in followers))
         variants = [{}, *(dict(zip(followers, values, strict=True)) for values in others)]
-        plans = (space.complete(**{**own, knob: value, **variant}) for variant in variants)
+        plans = (
+            _with_knobs(space, best, space.complete(**own | {knob: value, "knobs": size, **variant}))
+            for variant in variants
+        )
         plan = next((plan for plan in plans if not space.explain(plan, ignore_bounds=True)), None)
         if plan is not None and (moves := _moves(knob, best, plan)):
             yield moves, plan
 
 
-def _measured_effect(moves: Moves, ratios: Sequence[float]) -> Effect:
+def _with_knobs(space: Space, best: Plan, layout: Plan) -> Plan:
+    """The layout with the knobs of `best`, as far as it has them."""
+    return space.adopted(replace(layout, knobs=best.knobs)) if space.knobs else layout
+
+
+def _measured_effect(space: Space, moves: Moves, ratios: Sequence[float]) -> Effect:
     middle = median(ratios)
     if middle < 0:
         moves, middle, ratios = reverse(moves), -middle, [-ratio for ratio in ratios]
     gain = Estimate(*(expm1(ratio) for ratio in (middle, min(ratios), max(ratios))))
     grounds = [f"{len(ratios)} pair{'' if len(ratios) == 1 else 's'}", *([] if len(ratios) == 1 else [_range(gain)])]
-    return _effect(moves, gain, Evidence.MEASURED, grounds, pairs=len(ratios))
+    changed = [space.knobs.named(one.knob) for one in moves]
+    numerics = any(knob is not None and knob.numerics is Numerics.CHANGES for knob in changed)
+    grounds += ["changes the numerics"] if numerics else []
+    return _effect(moves, gain, Evidence.MEASURED, grounds, pairs=len(ratios), numerics=numerics)
 
 
 def _predicted_effect(moves: Moves, ratio: float, width: float, p_fits: float, ended: Verdict | None) -> Effect:
@@ -206,6 +261,7 @@ def _effect(
     pairs: int = 0,
     p_fits: float | None = None,
     ended: Verdict | None = None,
+    numerics: bool = False,
 ) -> Effect:
     change, *followers = moves
     return Effect(
@@ -218,6 +274,7 @@ def _effect(
         pairs=pairs,
         p_fits=p_fits,
         ended=ended,
+        numerics=numerics,
         words=f"{' with '.join(map(str, moves))}: {signed(gain.value)} ({', '.join([evidence, *grounds])})",
     )
 
@@ -226,5 +283,5 @@ def _range(gain: Estimate) -> str:
     return f"{signed(gain.low).removesuffix(' %')} to {signed(gain.high)}"
 
 
-def _plain(value: Value) -> Value:
-    return str(value) if isinstance(value, StrEnum) else value
+def _word(value: Value) -> str:
+    return "inactive" if value is None else word(value)

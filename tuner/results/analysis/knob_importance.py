@@ -14,8 +14,10 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.search_spaces.knobs import KnobKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
+from meshtune.tuner.results.analysis.knob_effects import searched
 from meshtune.tuner.search.library.encoding import CATEGORIES
 from meshtune.tuner.search.library.optuna import quiet_optuna
 
@@ -50,21 +52,32 @@ class Sensitivity:
 
 
 def sensitivity(space: Space, measured: Mapping[Plan, float]) -> Sensitivity:
-    """The importance of each searched dimension. measured: tokens per second by plan."""
+    """The importance of each searched axis and knob. measured: the speed by plan. A knob that is inactive in a plan
+    counts as its default there."""
     plans = len(measured)
     if plans < MIN_PLANS:
         return Sensitivity(plans=plans, nothing=f"{plans} measured plans are fewer than {MIN_PLANS}: only noise")
-    knobs = [name for name in space.dimensions if len({getattr(plan, name) for plan in measured}) > 1]
+    features = {name: [_feature(space, plan, name) for plan in measured] for name in searched(space)}
+    knobs = [name for name, values in features.items() if len(set(values)) > 1]
     if not knobs:
         return Sensitivity(plans=plans, nothing="the measured plans differ in no dimension of the space")
     if len(set(measured.values())) == 1:
         return Sensitivity(plans=plans, nothing="all measured plans are equally fast")
-    points = [{name: getattr(plan, name) for name in knobs} for plan in measured]
+    points = [dict(zip(knobs, values, strict=True)) for values in zip(*(features[name] for name in knobs), strict=True)]
     try:
         shares = importances(points, [log(speed) for speed in measured.values()])
     except MissingExtra as missing:
         return Sensitivity(plans=plans, nothing=str(missing))
     return Sensitivity(plans=plans, importances=tuple(Importance(name, share) for name, share in shares.items()))
+
+
+def _feature(space: Space, plan: Plan, name: str) -> Any:
+    """What the forest is told: an axis' value; of a knob a word where its values are not alike, else its place."""
+    knob = space.knobs.named(name)
+    if knob is None:
+        return getattr(plan, name)
+    place = knob.position(plan.knobs.get(name, knob.default)) or 0
+    return str(place) if knob.kind is KnobKind.CATEGORICAL else place
 
 
 def importances(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> dict[str, float]:
@@ -92,7 +105,7 @@ def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> op
     choices = {name: sorted({point[name] for point in points}) for name in points[0]}
     distributions: dict[str, BaseDistribution] = {
         name: CategoricalDistribution(list(map(str, known)))
-        if name in CATEGORIES
+        if _is_category(name, known)
         else IntDistribution(0, len(known) - 1)
         for name, known in choices.items()
     }
@@ -100,8 +113,13 @@ def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> op
         study = optuna.create_study(direction="maximize")
     for point, value in zip(points, values, strict=True):
         params = {
-            name: str(point[name]) if name in CATEGORIES else known.index(point[name])
+            name: str(point[name]) if _is_category(name, known) else known.index(point[name])
             for name, known in choices.items()
         }
         study.add_trial(create_trial(params=params, distributions=distributions, value=value))
     return study
+
+
+def _is_category(name: str, known: Sequence[Any]) -> bool:
+    """known: its values. Of an axis by its name; of a knob by the words that stand for its places."""
+    return name in CATEGORIES or type(known[0]) is str

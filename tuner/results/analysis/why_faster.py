@@ -1,6 +1,7 @@
 """Why the best plans win: the parts of the step that shrank against the baseline, and by how much.
 
-By the measured profiles where both plans have one; else by the calibrated physics' parts, and marked as predicted.
+By the measured profiles where both plans have one; else by the calibrated physics' parts, and marked as predicted. The
+knobs that differ are named: the physics knows nothing of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from meshtune.tuner.campaign.trial import Origin, PartTime, time_by_part
 from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.prediction.predict import Basis, foresee
 from meshtune.tuner.prediction.quote import MIN_SHARE, PART_WORDS
-from meshtune.tuner.results.analysis.knob_effects import Evidence, signed
+from meshtune.tuner.results.analysis.knob_effects import Evidence, Moves, knob_changes, signed
 from meshtune.tuner.results.ranking import Ranked
 
 TOP = 3
@@ -28,7 +29,8 @@ class Winner:
     """One of the best plans. step_s: seconds per step as measured. parts: of the step; savings_s: seconds per step that
     each part takes less than with the rival, the largest first. Both rest on `evidence`, and are empty without it.
     rival: "the baseline", or for the baseline itself, and without one, "the next best"; null where nothing slower was
-    measured. gain: over the rival, a ratio of speeds minus 1."""
+    measured. gain: over the rival, a ratio of speeds minus 1. knobs: those beyond the layout that differ from the
+    rival's."""
 
     rank: int
     trial: int
@@ -39,6 +41,7 @@ class Winner:
     rival: str | None
     rival_trial: int | None
     gain: float | None
+    knobs: Moves
     savings_s: Mapping[str, float]
     evidence: Evidence | None
     words: str
@@ -52,13 +55,16 @@ def explain_winners(training: Training, ranking: Sequence[Ranked], basis: Basis 
         slower = ranking[place] if place < len(ranking) else None
         rival = slower if baseline is None or own is baseline else baseline
         parts, rival_parts, evidence = _parts(training, own, rival, basis)
-        name, gain, savings_s = None, None, dict[str, float]()
+        name, gain, savings_s, knobs = None, None, dict[str, float](), ()
         words = "nothing slower was measured to compare it with"
         if rival is not None:
             name = "the baseline" if rival is baseline else "the next best"
-            gain = own.tokens_per_s.value / rival.tokens_per_s.value - 1
+            gain = own.speed.value / rival.speed.value - 1
+            knobs = knob_changes(rival.trial.plan, own.trial.plan)
             savings_s = _savings_s(own.trial.plan, parts, rival.trial.plan, rival_parts)
-            words = f"{signed(gain)} against {name} (trial {rival.trial.number})" + _reason(savings_s, evidence)
+            changed = f" with {', '.join(map(str, knobs))}" if knobs else ""
+            words = f"{signed(gain)} against {name} (trial {rival.trial.number}){changed}"
+            words += _reason(savings_s, evidence, knobs)
         winners.append(
             Winner(
                 rank=place,
@@ -70,6 +76,7 @@ def explain_winners(training: Training, ranking: Sequence[Ranked], basis: Basis 
                 rival=name,
                 rival_trial=None if rival is None else rival.trial.number,
                 gain=gain,
+                knobs=knobs,
                 savings_s=savings_s,
                 evidence=evidence,
                 words=words,
@@ -78,14 +85,15 @@ def explain_winners(training: Training, ranking: Sequence[Ranked], basis: Basis 
     return tuple(winners)
 
 
-def _reason(savings_s: Mapping[str, float], evidence: Evidence | None) -> str:
+def _reason(savings_s: Mapping[str, float], evidence: Evidence | None, knobs: Moves) -> str:
     if evidence is None:
         return "; where the time goes is not known"
     savings = [
         f"{seconds(abs(less_s))} {'less' if less_s > 0 else 'more'} {_WORDS.get(part, part)}"
         for part, less_s in savings_s.items()
     ]
-    return f": {', '.join(savings) or 'no part differs'} ({evidence})"
+    unknown = ", the knobs apart" if knobs and evidence is Evidence.PREDICTED else ""
+    return f": {', '.join(savings) or 'no part differs'} ({evidence}{unknown})"
 
 
 def _parts(
