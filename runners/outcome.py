@@ -319,5 +319,7 @@ def _some(values: Sequence[object]) -> str:
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+        # That a job saw nothing of a knob is said by a null.
+        kept = {key: inner for key, inner in value.items() if inner is not None}
+        return {key: inner if key == "knobs" else _without_none(inner) for key, inner in kept.items()}
     return value

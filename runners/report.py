@@ -14,18 +14,22 @@ Where the service gave its address, the result is sent there too: then no shared
 
 Hugging Face's Trainer takes `trainer.add_callback(TrainerReport())`. A script of it that stays as it is runs as
 `python -m meshtune.runners.report train.py ARGUMENTS`, or that after torchrun's, deepspeed's or accelerate's words.
+
+Of the spec's knobs the result says by itself what this process sees: variables, and the arguments of its command line.
+What the script really runs with it knows best: `reporter.done(knobs={"fp8": recipe})`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import runpy
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -43,6 +47,10 @@ _ANSWER_S = 5.0
 # No proxies, and a PUT follows no redirect: the token goes to the service that was named, and nowhere else.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 MAX_LOSSES = 4
+# The command line as it was, whatever a script made of sys.argv.
+_ORIGINAL: Sequence[str] = getattr(sys, "orig_argv", sys.argv)
+# A job finds 1 in them unless somebody sets them.
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # What each cause of a failure is called in the result file.
 VERDICTS = {
     "oom": "oom",
@@ -129,7 +137,8 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
     """Write the result file: the seconds of every optimizer step in order, warm-up included, which is cut off here.
 
     more: first_losses, peak_memory_bytes and peak_held_bytes (a list of a number per rank), software (versions by
-    name). Raises ValueError where no step is left after the warm-up. Does nothing but in rank 0 of a meshtune job."""
+    name), knobs (the values that the script runs with, by the knob's name). Raises ValueError where no step is left
+    after the warm-up. Does nothing but in rank 0 of a meshtune job."""
     context = _context()
     if context is None or _rank() != 0:
         return
@@ -143,6 +152,9 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
         "warmup_times_s": list(step_times_s[:warmup]),
         **more,
     }
+    told = {name: _plain(value) for name, value in dict(more.get("knobs") or {}).items()}
+    if seen := {**seen_knobs(context), **told}:
+        measurement["knobs"] = seen
     _write({"verdict": "ok", "measurement": measurement}, os.replace)
 
 
@@ -156,6 +168,85 @@ def report_failure(cause: str, reason: str, phase: str | None = None) -> None:
     document = {"verdict": VERDICTS[cause], "cause": cause, "reason": reason, "failed_rank": _rank(), **place}
     with suppress(FileExistsError):
         _write(document, os.link)
+
+
+def seen_knobs(context: Any) -> dict[str, Any]:
+    """What this process sees of the knobs that its job was told, by name; None for one that did not arrive. Left out
+    are those that it cannot look at. context: of the job, as in its folder."""
+    return {name: value for name, knob in context.get("knobs", {}).items() for value in _seen(knob, context)}
+
+
+def seen_variable(knob: Any, environment: Mapping[str, str]) -> Any:
+    """What the environment has for a knob that is told by a variable; None where it did not arrive."""
+    text = environment.get(knob["place"])
+    if knob["text"] is None and knob["place"] in _THREADS and text == "1":
+        return knob["value"]
+    return _value(knob, text)
+
+
+def _seen(knob: Any, context: Any) -> list[Any]:
+    """What is seen of one knob: one value, or none."""
+    if knob["way"] == "env":
+        return [seen_variable(knob, os.environ)]
+    if knob["way"] == "argument":
+        lines = (sys.argv, _ORIGINAL)
+        text = next((found for line in lines if (found := _argument(knob["place"], line)) is not None), None)
+        if text is not None or _is_of(context.get("command", ())):
+            return [_value(knob, text)]
+    return [knob["value"]] if knob["text"] is None else []
+
+
+def _value(knob: Any, text: str | None) -> Any:
+    """The knob's value that is told so. Without a text it is the one of which nothing is told, if that was asked."""
+    if text is None:
+        return knob["value"] if knob["text"] is None else None
+    return knob["texts"].get(text, text)
+
+
+def _argument(argument: str, line: Sequence[str]) -> str | None:
+    """What stands in a command line for {value} in an argument, of the last one; empty for one without it. None: it
+    does not stand there."""
+    words = argument.split()
+    forms = [words]
+    if len(words) == 2 and words[1] == "{value}":
+        forms.append([f"{words[0]}={{value}}"])
+    elif len(words) == 1 and words[0].endswith("={value}"):
+        forms.append([words[0][: -len("={value}")], "{value}"])
+    for start in reversed(range(len(line))):
+        for form in forms:
+            if (text := _match(form, line[start : start + len(form)])) is not None:
+                return text
+    return None
+
+
+def _match(form: Sequence[str], words: Sequence[str]) -> str | None:
+    text = ""
+    if len(form) != len(words):
+        return None
+    for wanted, word in zip(form, words):  # noqa: B905  # of one length
+        before, has_value, after = wanted.partition("{value}")
+        if not has_value and word != wanted:
+            return None
+        if has_value:
+            if not (word.startswith(before) and word.endswith(after) and len(word) >= len(before) + len(after)):
+                return None
+            text = word[len(before) : len(word) - len(after)]
+    return text
+
+
+def _is_of(command: Sequence[str]) -> bool:
+    """Whether this process is the program of the job's command, and none that the program started: by its name or an
+    option. Else it says nothing that an argument is not here."""
+    options = [word.partition("=")[0] for word in (*sys.argv[1:], *_ORIGINAL[1:]) if word.startswith("--")]
+    names = {Path(word).name for word in command} | {word.partition("=")[0] for word in command}
+    return Path(sys.argv[0]).name in names or any(option in names for option in options)
+
+
+def _plain(value: Any) -> Any:
+    """A value that a result file can hold: what is none of a knob is told by its word."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _context() -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import re2
 
 from meshtune.search_spaces.checks import Checks, did_you_mean
+from meshtune.search_spaces.knob_values import KNOB_NAME
 
 # How long a step took: name -> units per second.
 STEP_TIMES: Mapping[str, float] = {"step_time_s": 1, "step_time_ms": 1e3, "step_time_us": 1e6}
@@ -28,8 +29,12 @@ MEMORY: Mapping[str, float] = {
 # What else: the step's number, its loss, and the program's words for a setting that it refuses.
 STEP, LOSS, ILLEGAL = "step", "loss", "illegal"
 NAMES = (*STEP_TIMES, *RATES, *MEMORY, STEP, LOSS, ILLEGAL)
+# Before the name of a knob: the value that the program says it runs with.
+KNOB = "knob_"
 # Of a compiled pattern, in RE2's instructions: the most time per character of a line.
 MAX_PROGRAM = 2000
+# Characters of a knob's value that are kept.
+MAX_KNOB = 200
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False  # what is wrong with a pattern is told to whoever sent it
 
@@ -53,7 +58,8 @@ class Patterns:
         checks = Checks()
         compiled: dict[str, Any] = {}
         for name, pattern in patterns.items():
-            if not checks.require(name in NAMES, name, f"is no name of a pattern; {did_you_mean(name, NAMES)}"):
+            known = name in NAMES or (name.startswith(KNOB) and KNOB_NAME.fullmatch(name[len(KNOB) :]) is not None)
+            if not checks.require(known, name, f"is no name of a pattern; {did_you_mean(name, NAMES)}"):
                 continue
             try:
                 compiled[name] = re2.compile(pattern, _OPTIONS)
@@ -63,7 +69,8 @@ class Patterns:
             size = compiled[name].programsize
             checks.require(size <= MAX_PROGRAM, name, f"is too large: {size} instructions of at most {MAX_PROGRAM}")
             numbers = compiled[name].groups - ("rank" in compiled[name].groupindex)
-            checks.require(numbers > 0 or name == ILLEGAL, name, f"has no group around the number: {pattern!r}")
+            told = "value" if name.startswith(KNOB) else "number"
+            checks.require(numbers > 0 or name == ILLEGAL, name, f"has no group around the {told}: {pattern!r}")
         timing = [name for name in compiled if name in STEP_TIMES or name in RATES]
         told = f"takes exactly one of {', '.join((*STEP_TIMES, *RATES))}, not {', '.join(timing) or 'none'}"
         checks.require(len(timing) == 1 or len(compiled) < len(patterns), "", told)
@@ -72,6 +79,8 @@ class Patterns:
         checks.done()
         self.timing = timing[0]
         self.memory = memory[0] if memory else None
+        # The names of the knobs whose values it reads.
+        self.knobs = tuple(name.removeprefix(KNOB) for name in compiled if name.startswith(KNOB))
         self._compiled = compiled
         # By name: the group of the rank, 0 for none, and the groups that may be the number.
         self._groups: dict[str, tuple[int, list[int]]] = {}
@@ -97,6 +106,13 @@ class Patterns:
             return Found(float(next(texts).replace(b",", b"").strip()), None if rank is None else int(rank))
         except (StopIteration, ValueError):
             return None
+
+    def knob(self, name: str, line: str) -> str | None:
+        """The text that the pattern of this knob finds in a line; None where it finds none."""
+        match = self._compiled[f"{KNOB}{name}"].search(line.encode("utf-8", errors="replace"))
+        texts = [] if match is None else [match[group] for group in self._groups[f"{KNOB}{name}"][1]]
+        found = next((text for text in texts if text is not None), None)
+        return None if found is None else str(found.decode("utf-8", errors="replace")).strip()[:MAX_KNOB]
 
     def refuses(self, line: str) -> bool:
         """True where the program says that it does not run such a setting."""

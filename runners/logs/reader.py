@@ -27,6 +27,7 @@ from meshtune.runners.workloads.base import (
     outcome_without_result,
     read_context,
 )
+from meshtune.search_spaces.knob_values import KnobValue
 
 MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
@@ -40,20 +41,25 @@ _RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 class LogReading:
     """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
     memory_bytes: the most that was told, by rank; None: no line says whose. last_step: the highest number of a timed
-    step, their number where they have none."""
+    step, their number where they have none. knobs: what was told last of those that have a pattern."""
 
     timings: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
     memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
     last_step: int = 0
+    knobs: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
     """What the lines hold. Where several ranks write into one log, the steps are those of the one that tells most."""
     streams: dict[int | None, _Stream] = {}
     memory: dict[int | None, int] = {}
+    knobs: dict[str, str] = {}
     for line in lines:
         rank, words = untagged(line)
+        for name in patterns.knobs:
+            if (text := patterns.knob(name, words)) is not None:
+                knobs[name] = text
         if patterns.memory is not None and (found := patterns.find(patterns.memory, words)) is not None:
             owner = rank if found.rank is None else found.rank
             size = positive(found)
@@ -71,6 +77,7 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
         losses=_in_order(best.losses),
         memory_bytes=memory,
         last_step=max(best.timings, default=0),
+        knobs=knobs,
     )
 
 
@@ -123,6 +130,7 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
             times,
             first_losses=tuple(takewhile(isfinite, readings[told_by].losses[:MAX_LOSSES])),
             peak_memory_bytes=_memory(readings),
+            knobs=_knobs(readings, told_by, patterns, context),
         )
         short = "" if len(times) >= steps else f"the log tells {len(times)} of {steps} steps"
         return Outcome(verdict=Verdict.OK, measurement=measurement, reason=short)
@@ -132,6 +140,19 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
             told = f"no line of its logs matches {patterns.timing}: {patterns.source}"
         return failed(Cause.USER_BUG, f"the job ended without an error, but {told}", log_tail=tail)
     return outcome_of_failure(status, logs, patterns, tail)
+
+
+def _knobs(
+    readings: Mapping[int, LogReading], told_by: int, patterns: Patterns, context: LogContext
+) -> dict[str, KnobValue | None]:
+    """What the logs say of the knobs that have a pattern; None where they say nothing of one that was told."""
+    texts = {name: text for reading in (*readings.values(), readings[told_by]) for name, text in reading.knobs.items()}
+    found: dict[str, KnobValue | None] = {}
+    for name in patterns.knobs:
+        if (told := context.knobs.get(name)) is not None:
+            missing = told.value if told.text is None else None
+            found[name] = told.texts.get(texts[name], texts[name]) if name in texts else missing
+    return found
 
 
 def _told(reading: LogReading) -> tuple[int, int]:

@@ -64,6 +64,13 @@ class Truth:
     def peak_bytes(self) -> float:
         return sum(self.memory.values())
 
+    def times(self, time: float, memory: float) -> Truth:
+        """The same, so many times as much of each."""
+        return Truth(
+            {part: value * time for part, value in self.time.items()},
+            {part: value * memory for part, value in self.memory.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -103,7 +110,7 @@ def run(job: SimulatedJob, name: str, time_limit_s: float, conditions: Condition
     if rng.random() < conditions.fault_rate:
         node = f"{job.cluster.name}-{rng.integers(job.cluster.nodes):05d}"
         return Ending(state=JobState.LOST, reason=f"simulated: node {node} failed", share=float(rng.random()))
-    true = truth(job.training, job.plan, conditions.seed)
+    true = truth(job.training, job.plan, conditions.seed).times(job.time_factor, job.memory_factor)
     if true.peak_bytes > job.cluster.device.memory_bytes:
         return _out_of_memory(job, true)
     return _measured(job, true, time_limit_s, conditions, rng)
@@ -145,6 +152,7 @@ def _measured(
         profile=None if pruned else _profile(true, run_s),
         # Another seed is another cluster, which measurements must tell apart as they do real software.
         software={"hidden cluster": str(conditions.seed)},
+        knobs=job.plan.knobs,
         hardware=(HardwareKind(device=device.name[:MAX_TEXT], memory_bytes=device.memory_bytes, driver="simulated"),),
     )
     if pruned:

@@ -13,32 +13,21 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._inductor import config as inductor
 
-from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.job import Job, compile_obstacle
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.plan import ContextParallel
-
-
-def obstacle(job: Job) -> str:
-    """Why no layer of the job can be compiled; empty where they can."""
-    plan = job.plan
-    if plan.pp > 1 and plan.schedule.splits_backward:
-        return f"{plan.schedule} splits backward passes, and a compiled one cannot be split"
-    if plan.cp > 1 and plan.context is not ContextParallel.ULYSSES:
-        return f"the compiler cannot follow {plan.context}, which calls attention's kernels and collectives itself"
-    return ""
 
 
 def compiles(job: Job) -> bool:
-    return job.compile and not obstacle(job)
+    return job.compile and not compile_obstacle(job)
 
 
 def note(job: Job) -> str:
     """What the reader of a result should know: what was not compiled though it was asked for; empty for nothing."""
     if not job.compile:
         return ""
-    if why := obstacle(job):
+    if why := compile_obstacle(job):
         return f"not compiled: {why}"
     return "compiled but for the experts, whose numbers of tokens are data" if job.model.experts else ""
 

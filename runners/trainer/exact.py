@@ -98,7 +98,7 @@ def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
     plan = replace(job.plan, grad_accum_steps=micro_batches)
     ends = plan.first_stage_less_layers + plan.last_stage_less_layers
     model = job.model if layers is None else replace(job.model, layers=layers * plan.pp * plan.vpp - ends)
-    return replace(job, plan=plan, model=model, compile=False, async_tp=False)
+    return replace(job, plan=plan, model=model, compile=False, async_tp=False, knobs={})
 
 
 def _line(one: Sample, other: Sample, way: float) -> Sample:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
+from meshtune.runners.told_knobs import ToldKnob
 from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
@@ -38,6 +39,41 @@ class Router(StrEnum):
     LEARNED = "learned"
     BALANCED = "balanced"
     SKEWED = "skewed"
+
+
+class AttentionKernel(StrEnum):
+    """Which kernels torch's attention may run; auto: it chooses."""
+
+    AUTO = "auto"
+    FLASH = "flash"
+    EFFICIENT = "efficient"
+    MATH = "math"
+
+
+# What a knob may set by `option`: by the name of the job's field, its type; of a number, the least one.
+OPTIONS: Mapping[str, type] = {
+    "compile": bool,
+    "async_tp": bool,
+    "dtype": Dtype,
+    "attention": AttentionKernel,
+    "threads": int,
+    "prefetch": int,
+    "gather_ahead": bool,
+}
+_LEAST: Mapping[str, int] = {"threads": 1, "prefetch": 0}
+_MOST = 1024
+
+
+def unfit_option(name: str, value: object) -> str:
+    """Why a value is none of an option; empty where it is."""
+    kind = OPTIONS[name]
+    if kind is bool:
+        return "" if isinstance(value, bool) else "must be true or false"
+    if kind is int:
+        fits = isinstance(value, int) and not isinstance(value, bool) and _LEAST[name] <= value <= _MOST
+        return "" if fits else f"must be a whole number from {_LEAST[name]} to {_MOST}"
+    known = [str(member) for member in kind]  # type: ignore[attr-defined]  # an enumeration
+    return "" if value in known else f"must be one of {', '.join(known)}"
 
 
 def check_imbalance(checks: Checks, router: Router, imbalance: float | None) -> None:
@@ -108,7 +144,9 @@ class Job:
     each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where known, for MFU. incumbent_step_time_s:
     the run stops as PRUNED once it is surely slower than this; best the upper end of the incumbent's interval, scaled
     to this plan's tokens per step. compile: layers by torch.compile. async_tp: tensor parallelism's communication
-    overlaps with products."""
+    overlaps with products. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next forward
+    pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes; 0: as
+    torch does. knobs: which of all this the plan's knobs told, and what else."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -123,6 +161,11 @@ class Job:
     imbalance: float | None = None
     compile: bool = False
     async_tp: bool = False
+    attention: AttentionKernel = AttentionKernel.AUTO
+    threads: int = 1
+    prefetch: int = 0
+    gather_ahead: bool = True
+    knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
     memory_limit_bytes: int | None = None
     peak_flops: float | None = None
     incumbent_step_time_s: float | None = None
@@ -134,9 +177,13 @@ class Job:
             value = getattr(self, name)
             checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
         check_imbalance(checks, Router(self.router), self.imbalance)
+        for name in _LEAST:
+            told = unfit_option(name, getattr(self, name))
+            checks.require(not told, name, f"{told}, not {getattr(self, name)}")
         checks.done()
         object.__setattr__(self, "device", DeviceKind(self.device))
         object.__setattr__(self, "dtype", Dtype(self.dtype))
+        object.__setattr__(self, "attention", AttentionKernel(self.attention))
         object.__setattr__(self, "router", Router(self.router))
 
 
@@ -156,10 +203,21 @@ def parse_job(text: str) -> Job:
 SHAPES = frozenset({Shape.HEAD_DIM})
 
 
+def compile_obstacle(job: Job) -> str:
+    """Why no layer of the job can be compiled; empty where they can."""
+    plan = job.plan
+    if plan.pp > 1 and plan.schedule.splits_backward:
+        return f"{plan.schedule} splits backward passes, and a compiled one cannot be split"
+    if plan.cp > 1 and plan.context is not ContextParallel.ULYSSES:
+        return f"the compiler cannot follow {plan.context}, which calls attention's kernels and collectives itself"
+    return ""
+
+
 def require_supported(job: Job) -> None:
     """Raise InvalidValue naming everything that the trainer cannot run as asked; memory is not judged."""
     checks = Checks()
     _check_features(job, checks)
+    _check_settings(job, checks)
     _check_shapes(job, checks)
     _check_pipeline(job, checks)
     _check_experts(job, checks)
@@ -189,6 +247,28 @@ def _check_features(job: Job, checks: Checks) -> None:
     fits = schedule.interleaves == (plan.vpp > 1) and (plan.pp > 1 or plan.vpp == 1)
     checks.require(fits, "plan.vpp", told)
     checks.require(schedule is not Schedule.ZBV or plan.vpp == 2, "plan.vpp", f"zbv needs vpp(2), not vpp({plan.vpp})")
+
+
+def _check_settings(job: Job, checks: Checks) -> None:
+    """What means nothing here is refused where a knob asks for it: it would be measured as if it did."""
+    plan, kernel = job.plan, job.attention
+    knobs = {knob.place for knob in job.knobs.values() if knob.way == "option"}
+    blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
+    told = f"{kernel} with cp({plan.cp}) and {plan.context}, which calls its kernels itself; give auto"
+    checks.require(kernel is AttentionKernel.AUTO or not blocks, "attention", told)
+    told = "efficient is a kernel of cuda alone"
+    checks.require(kernel is not AttentionKernel.EFFICIENT or job.device is DeviceKind.CUDA, "attention", told)
+    told = f"flash on cuda takes 16 bits, not {job.dtype}"
+    half = job.dtype is not Dtype.FLOAT32 or job.device is not DeviceKind.CUDA
+    checks.require(kernel is not AttentionKernel.FLASH or half, "attention", told)
+    sharded = plan.dp * plan.cp > 1
+    told = f"prefetch({job.prefetch}) needs weights that are gathered layer by layer: ZeRO 2 or 3 over 2 ranks"
+    gathers = plan.zero_stage >= 2 and sharded
+    checks.require(job.prefetch == 0 or gathers, "prefetch", told)
+    told = "gather_ahead: false needs the gathering of ZeRO 1 over 2 ranks"
+    checks.require(job.gather_ahead or (plan.zero_stage == 1 and sharded), "gather_ahead", told)
+    why = compile_obstacle(job) if job.compile and "compile" in knobs else ""
+    checks.require(not why, "compile", why)
 
 
 def _check_shapes(job: Job, checks: Checks) -> None:

@@ -36,6 +36,7 @@ from meshtune.runners.trainer.failure import (
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import build_mesh, choose_device, gather, meet, slowest
 from meshtune.runners.trainer.report import report
+from meshtune.runners.trainer.settings import choose_attention, seen_settings
 from meshtune.runners.trainer.timing.measure import PeakMemory, capped, measure
 from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import InvalidValue
@@ -155,7 +156,9 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
     start_watchdog(progress, start_limit_s, stall_s, rank, directory)
     try:
         start = time.perf_counter()
-        device = choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0")))
+        environment = dict(os.environ)  # before what is set here
+        device = choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0")), job.threads)
+        choose_attention(job.attention)
         peak = PeakMemory(device)
         progress.phase = Phase.RENDEZVOUS
         timeout = timedelta(seconds=max(start_limit_s, stall_s) + PEER_MARGIN_S)
@@ -170,7 +173,8 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
             timings = measure(job, trainer, mesh, device, peak.live, progress)
         peaks = gather((peak.tensor_bytes(), peak.held_bytes()))
         if rank == 0:
-            report(job, timings, peaks, build_s, device, directory)
+            knobs = seen_settings(job, trainer, timings.attention_kernels, environment)
+            report(job, timings, peaks, build_s, device, directory, knobs)
         dist.barrier()
     except BaseException as error:  # whatever it is, the peers and the user must hear of it
         fail(error, rank, progress, directory)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from meshtune.runners.trainer.compiling import note
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.timing.attention import MATH
 from meshtune.runners.trainer.timing.measure import Timings
+from meshtune.search_spaces.knob_values import KnobValue
 
 # Where the kernel modules of NVIDIA and AMD say which driver they are; reading them starts no process.
 DRIVER_FILES = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
@@ -56,8 +58,9 @@ def report(
     build_s: float,
     device: torch.device,
     directory: Path,
+    knobs: Mapping[str, KnobValue | None] = MappingProxyType({}),
 ) -> None:
-    """Write the result file. peaks: per rank, bytes of tensors and bytes held."""
+    """Write the result file. peaks: per rank, bytes of tensors and bytes held. knobs: as the process has them."""
     measurement = Measurement(
         step_times_s=tuple(timings.step_times_s),
         tokens_per_step=job.plan.global_batch_size * job.model.seq_len,
@@ -71,6 +74,7 @@ def report(
         profile=timings.profile,
         software=software(device),
         attention_kernels=timings.attention_kernels,
+        knobs=dict(knobs),
     )
     on_cpu = device.type == "cpu"
     cpu_name = platform.processor() or platform.machine()

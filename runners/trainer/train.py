@@ -159,6 +159,7 @@ def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], shardin
         shard=job.plan.zero_stage >= 1,
         backward_passes=job.plan.grad_accum_steps,
         late=frozenset(weight for model in models if (weight := model.shared_with_another_stage()) is not None),
+        gather_ahead=job.gather_ahead,
     )
     dense_flat = partial(flat, partial_gradients=partly, peers=mesh.tp.get_group(), replicas=mesh.replicas.get_group())
     if job.plan.ep == 1:
@@ -200,6 +201,10 @@ class Trainer:
 
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for model in self._models for parameter in model.parameters()]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self._optimizer
 
     @property
     def first_chunk(self) -> Transformer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.told_knobs import ToldKnob, told_knobs
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
@@ -105,6 +106,10 @@ class Workload(ABC):
         """Why its jobs cannot be told of some of the knobs, by the knob's name."""
         return []
 
+    def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
+        """The names in its options that are those of knobs alone, and of none of these, by option."""
+        return []
+
     @property
     def dtype(self) -> str:
         """The number format it computes in, by which a device's peak FLOP/s is looked up."""
@@ -161,7 +166,9 @@ class Workload(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContext:
-    """tokens_per_step: over all replicas. warmup_steps: the first steps, which are not timed. Others as Measurement."""
+    """tokens_per_step: over all replicas. warmup_steps: the first steps, which are not timed. knobs: what the job is
+    told of them; command: where arguments tell one, the words of its command line but for these. Others as
+    Measurement."""
 
     plan: Plan
     tokens_per_step: int
@@ -170,6 +177,8 @@ class LogContext:
     peak_flops_per_device: float | None = None
     warmup_steps: int = 0
     device: DeviceKind = DeviceKind.CUDA
+    knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
 
     def measurement(self, step_times_s: Sequence[float], **rest: Any) -> Measurement:
         """What the program measured, warm-up steps first. Raises InvalidValue where no step is left to time."""
@@ -184,8 +193,10 @@ class LogContext:
         )
 
 
-def context_file(request: JobRequest, *, dtype: str, warmup_steps: int) -> dict[str, str]:
-    """The file of one trial's context, by its name. dtype: what the program computes in, for the device's peak."""
+def context_file(request: JobRequest, *, dtype: str, warmup_steps: int, command: Sequence[str] = ()) -> dict[str, str]:
+    """The file of one trial's context, by its name. dtype: what the program computes in, for the device's peak.
+    command: see LogContext."""
+    told = told_knobs(request.knobs, request.plan)
     context = LogContext(
         plan=request.plan,
         tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
@@ -194,6 +205,8 @@ def context_file(request: JobRequest, *, dtype: str, warmup_steps: int) -> dict[
         peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
         warmup_steps=warmup_steps,
         device=request.cluster.device.kind,
+        knobs=told,
+        command=tuple(command) if any(knob.way == "argument" for knob in told.values()) else (),
     )
     return {CONTEXT_FILE: render_context(context)}
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
@@ -33,14 +31,25 @@ from meshtune.runners.workloads.base import (
     in_directory,
     outcome_without_result,
 )
-from meshtune.runners.workloads.config_file import Choice, ConfigFile, Template, code_of, parse_template, word
-from meshtune.runners.workloads.program import program_of
+from meshtune.runners.workloads.command_plans import capabilities_of, fixed_plan, worded_rules
+from meshtune.runners.workloads.config_file import (
+    Choice,
+    ConfigFile,
+    Format,
+    Template,
+    parse_template,
+    unknown_placeholder,
+    word,
+)
+from meshtune.runners.workloads.knobs import Telling, arguments, find_file, keys, placeholders, problems, variables
+from meshtune.runners.workloads.program import program_of, words_of
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.columns import EVEN_ALONE, BoolColumn, Capabilities, Columns, Constraint, code
-from meshtune.search_spaces.layer_shapes import Shape
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knob_values import KNOB_NAME
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics import framework_profiles
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
-from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import PLAN_FIELDS
 
 # By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp", "megatron-core-bfloat16" ...
 FRAMEWORKS: Mapping[str, FrameworkProfile] = {
@@ -48,106 +57,15 @@ FRAMEWORKS: Mapping[str, FrameworkProfile] = {
     for name, value in vars(framework_profiles).items()
     if isinstance(value, FrameworkProfile) and not name.startswith("_")
 } | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}
-# dp follows from the devices and the other degrees, which a script learns from its world size.
-_FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")
-# Of these a script needs two to know the third.
-_BATCH = ("micro_batch_size", "grad_accum_steps", "global_batch_size")
-
-
-def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, Any]:
-    """The fields of the plan that the script is not told, with the values that it has built in, by default Plan's.
-    told: its placeholders. Raises InvalidValue."""
-    problems = []
-    for name in fixed:
-        if name not in _FIXABLE:
-            problems.append(Problem(f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"))
-        elif name in told:
-            problems.append(Problem(f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}"))
-    if problems:
-        raise InvalidValue(problems)
-    try:
-        plan = Plan(**fixed)
-    except InvalidValue as error:
-        raise InvalidValue([problem.under("fixed") for problem in error.problems]) from None
-    known = set(told)
-    if len(known.intersection(_BATCH)) >= 2:
-        known.update(_BATCH)
-    return {name: getattr(plan, name) for name in _FIXABLE if name not in known or name in fixed}
-
-
-def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabilities:
-    """What the script can run: everything in the dimensions that it is told, one value in the others. Which values of
-    those it takes is for the spec's `space` to say."""
-    # Stage 0 is what every stage is where there is nothing to shard over.
-    stages = {0, 1, 2, 3} if "zero_stage" not in fixed else {0, fixed["zero_stage"]}
-    ends = fixed.get("first_stage_less_layers"), fixed.get("last_stage_less_layers")
-    return Capabilities(
-        schedules=frozenset({fixed["schedule"]} if "schedule" in fixed else Schedule),
-        recompute=frozenset({fixed["recompute"]} if "recompute" in fixed else Recompute),
-        zero_stages=frozenset(stages),
-        zero_stages_with_pp=frozenset(stages if "zero_stage" in fixed else {0, 1}),
-        contexts=frozenset({fixed["context"]} if "context" in fixed else ContextParallel)
-        if "cp" in told
-        else frozenset(),
-        recompute_intervals="recompute_interval" in told,
-        choice_of_sequence_parallel="sequence_parallel" not in fixed or not fixed["sequence_parallel"],
-        expert_parallel="ep" in told,
-        experts=True,
-        stage_splits=None if ends[0] is None or ends[1] is None else EVEN_ALONE | {(ends[0], ends[1])},
-        shapes=frozenset(Shape),
-        rules=tuple(_rule(name, value) for name, value in fixed.items()),
-    )
-
-
-# Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has.
-_IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
-    "zero_stage": lambda c: c["dp"] * c["cp"] == 1,
-    "sequence_parallel": lambda c: c["tp"] == 1,
-    "schedule": lambda c: c["pp"] == 1,
-    "vpp": lambda c: c["pp"] == 1,
-    "first_stage_less_layers": lambda c: c["pp"] == 1,
-    "last_stage_less_layers": lambda c: c["pp"] == 1,
-    "context": lambda c: c["cp"] == 1,
-    "recompute_interval": lambda c: c["recompute"] == code("recompute", Recompute.NONE),
-}
-
-
-def _rule(name: str, value: Any) -> Constraint:
-    """The rule that a dimension keeps the one value that the script has for it, wherever it means anything."""
-    needed, idle = code(name, value), _IDLE.get(name)
-    return Constraint(
-        f"command-lacks-{name}",
-        f"the command has no {{{name}}}, so the script cannot be told another value than {value}",
-        lambda c, s: (c[name] == needed) | (c["tp"] < 0 if idle is None else idle(c)),
-        lambda p, s: f"{name}({getattr(p, name)}), but the command has no {{{name}}} and so always runs {value}",
-    )
-
-
-def _worded_rules(choices: Collection[Choice]) -> tuple[Constraint, ...]:
-    """The rules that a plan has values that the configuration files have words for, one of each axis."""
-    return tuple(
-        _worded_rule(axis, [choice.words.keys() for choice in choices if choice.axis == axis])
-        for axis in sorted({choice.axis for choice in choices})
-    )
-
-
-def _worded_rule(axis: str, worded: Sequence[Collection[str]]) -> Constraint:
-    values = [value for value in worded[0] if all(value in others for others in worded)]
-    codes = [code_of(axis, value) for value in values]
-    return Constraint(
-        f"command-words-{axis}",
-        f"the configuration has words for {axis} {', '.join(values)} alone",
-        lambda c, s: np.isin(c[axis], codes),
-        lambda p, s: f"{axis}({getattr(p, axis)})",
-    )
-
-
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
 _PLACES = ("name", "directory", "python")
 # A letter or digit first: names with a dot before them, and those of logs and notes of ranks, are meshtune's.
 _FILE_NAME = re.compile(r"(?!rank-)[A-Za-z0-9][A-Za-z0-9._-]*")
 PLACEHOLDERS = (*PLAN_FIELDS, *_MODEL, *_TRIAL, *_PLACES)
+# A shell's text whose last word is one of these, or ends in a sign, ends with no program's arguments.
+_CLOSING = ("}", "fi", "done", "esac")
+_SIGNS = (";", "&", "|")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,12 +124,14 @@ class CommandWorkload(Workload):
         )
         self._fixed = fixed_plan(self._options.fixed, self._told)
         self._patterns = _patterns(self._options.log)
+        # Of knobs: which ones there are is not known here.
+        self._named = {name: path for path, each in self._templates.items() for name in each.names - {*PLACEHOLDERS}}
 
     @property
     def capabilities(self) -> Capabilities:
         able = capabilities_of(self._fixed, self._told)
         pads = self.framework.vocab_multiple > 1
-        return replace(able, uneven_vocab=pads, rules=(*able.rules, *_worded_rules(self._choices)))
+        return replace(able, uneven_vocab=pads, rules=(*able.rules, *worded_rules(self._choices)))
 
     @property
     def framework(self) -> FrameworkProfile:
@@ -222,12 +142,52 @@ class CommandWorkload(Workload):
     def program(self) -> str:
         return program_of(self._options.command)
 
+    def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
+        known, read = {*PLACEHOLDERS, *knobs.names}, self._patterns.knobs if self._patterns else ()
+        unknown = [Problem(f"log.knob_{name}", "is of no knob of the spec") for name in read if name not in knobs.names]
+        named = self._named.items()
+        return unknown + [unknown_placeholder(name, known, path) for name, path in named if name not in knobs.names]
+
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        options, where = self._options, "workload.command"
+        standing = {part.partition("=")[0]: where for part in words_of(options.command)}
+        files = {
+            name: {key: f"workload.configs.{name}.set" for key in config.set}
+            for name, config in options.configs.items()
+        }
+        telling = Telling(
+            workload="command",
+            variables={name: "workload.env" for name in options.env},
+            arguments=standing,
+            files=files,
+            placeholders={*self._named, *PLACEHOLDERS},
+        )
+        return [*problems(knobs, telling), *self._more_problems(knobs)]
+
+    def _more_problems(self, knobs: KnobSet) -> Iterator[Problem]:
+        """What is wrong with knobs for a reason of this workload's own."""
+        text = self._options.command
+        last = text.split()[-1] if isinstance(text, str) and text.split() else ""
+        for knob in knobs:
+            if knob.way == "placeholder" and knob.name in PLACEHOLDERS:
+                yield Problem(knob.name, f"{{{knob.name}}} stands for something else: choose another name")
+            closed = last in _CLOSING or last.endswith(_SIGNS) or last.count(")") > last.count("(")
+            if knob.way == "argument" and closed:
+                told = f"cannot be appended to a command that ends in {last!r}: write {{{knob.name}}} where it belongs"
+                yield Problem(f"{knob.name}.argument", told)
+            if knob.way == "config" and (found := find_file(str(knob.config), self._options.configs)) is not None:
+                flat = self._options.configs[found[0]].format is not Format.ARGS or "." not in found[1]
+                told = f"{found[0]} has arguments, and no keys below others as {found[1]}"
+                if not flat:
+                    yield Problem(f"{knob.name}.config", told)
+
     def job(self, request: JobRequest) -> JobSpec:
         """The job that runs the script. incumbent_step_time_s changes nothing: a script decides nothing by itself.
         Raises InvalidValue where the base of a configuration file cannot be read."""
         options = self._options
         values: dict[str, Any] = {
-            **request.plan.as_dict(),
+            **placeholders(request),
+            **request.plan.axes_as_dict(),
             **{field: getattr(request.model, field) for field in _MODEL},
             **{field: getattr(request.plan, field) for field in ("world_size", "global_batch_size")},
             **{field: getattr(request.cluster, field) for field in ("nodes", "devices_per_node")},
@@ -238,12 +198,14 @@ class CommandWorkload(Workload):
             "dtype": self.dtype,
             "python": sys.executable,
         }
-        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        command, added = self._command(values), arguments(request)
+        own = command if not isinstance(options.command, str) else words_of(command[-1])
+        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps, command=own)
         env = {key: self._templates[f"env.{key}"].fill(values) for key in options.env}
         return request.job(
-            self._command(values),
-            {**context, **self._files(values)},
-            {**env, DIRECTORY: str(request.directory), STEPS: str(options.steps)},
+            self._started(command, added),
+            {**context, **self._files(values, keys(request))},
+            {**env, **variables(request), DIRECTORY: str(request.directory), STEPS: str(options.steps)},
             start=options.start,
         )
 
@@ -264,18 +226,27 @@ class CommandWorkload(Workload):
     def _command(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         options = self._options
         if isinstance(options.command, str):
-            command: tuple[str, ...] = ("sh", "-c", self._templates["command"].fill(values, shlex.quote))
-        else:
-            words = range(len(options.command))
-            command = tuple(self._templates[f"command.{index}"].fill(values) for index in words)
-        if options.working_directory is None:
-            return command
-        return in_directory(Path(options.working_directory).resolve(), command)
+            return ("sh", "-c", self._templates["command"].fill(values, shlex.quote))
+        return tuple(self._templates[f"command.{index}"].fill(values) for index in range(len(options.command)))
 
-    def _files(self, values: Mapping[str, Any]) -> dict[str, str]:
+    def _started(self, command: tuple[str, ...], added: Sequence[str]) -> tuple[str, ...]:
+        """The command with the arguments that knobs add, started where it is to start."""
+        if added and isinstance(self._options.command, str):
+            command = (*command[:-1], f"{command[-1].rstrip()} {shlex.join(added)}")
+        elif added:
+            command = (*command, *added)
+        if self._options.working_directory is None:
+            return command
+        return in_directory(Path(self._options.working_directory).resolve(), command)
+
+    def _files(self, values: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
+        configs = self._options.configs
+        found = [(*place, value) for key, value in told.items() if (place := find_file(key, configs)) is not None]
         return {name: self._templates[f"files.{name}"].fill(values) for name in self._options.files} | {
-            name: config.render(self._templates, values, f"configs.{name}")
-            for name, config in self._options.configs.items()
+            name: config.render(
+                self._templates, values, f"configs.{name}", {key: value for file, key, value in found if file == name}
+            )
+            for name, config in configs.items()
         }
 
 
@@ -315,7 +286,7 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     problems: list[Problem] = []
     for path, text in texts.items():
         try:
-            templates[path] = parse_template(text, PLACEHOLDERS, path)
+            templates[path] = parse_template(text, PLACEHOLDERS, path, others=KNOB_NAME)
         except InvalidValue as error:
             problems += error.problems
     if problems:

@@ -7,11 +7,13 @@ has its own words for an axis is told them by a choice: `{"{recompute}": {none: 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from string import Formatter
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import yaml
@@ -34,13 +36,21 @@ class Template:
     names: frozenset[str]
 
     def fill(self, values: Mapping[str, Any], quote: Callable[[str], str] = str) -> str:
-        """The text with the values in it, each passed through `quote`."""
-        return self.text.format_map({name: quote(word(values[name])) for name in self.names})
+        """The text with the values in it, each passed through `quote`; empty for a name without one."""
+        return self.text.format_map({name: quote(word(values.get(name, ""))) for name in self.names})
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """The value itself where the text is one placeholder; else the text filled in."""
-        alone = [name for name in self.names if self.text == f"{{{name}}}"]
-        return values[alone[0]] if alone else self.fill(values)
+        return self.fill(values) if self._alone is None else values[self._alone]
+
+    def has_value(self, values: Mapping[str, Any]) -> bool:
+        """False for one placeholder of a name that has no value here."""
+        return self._alone is None or self._alone in values
+
+    @property
+    def _alone(self) -> str | None:
+        """The one placeholder that the text is; None for other texts."""
+        return next((name for name in self.names if self.text == f"{{{name}}}"), None)
 
 
 def word(value: Any) -> str:
@@ -48,8 +58,14 @@ def word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse_template(text: str, known: Collection[str], path: str) -> Template:
-    """The template that a text is. Raises InvalidValue, under `path`, for what is no placeholder."""
+def unknown_placeholder(name: str, known: Collection[str], path: str) -> Problem:
+    told = f"{{{name}}} is no placeholder; {did_you_mean(name, known)}; a brace of its own is written twice"
+    return Problem(path, told)
+
+
+def parse_template(text: str, known: Collection[str], path: str, others: re.Pattern[str] | None = None) -> Template:
+    """The template that a text is. others: names that may be known later. Raises InvalidValue, under `path`, for what
+    is no placeholder."""
     problems: list[Problem] = []
     try:
         parsed = list(Formatter().parse(text))
@@ -58,9 +74,8 @@ def parse_template(text: str, known: Collection[str], path: str) -> Template:
     for _, name, form, conversion in parsed:
         if len(problems) >= _MAX_PROBLEMS:
             break
-        if name is not None and name not in known:
-            told = f"{{{name}}} is no placeholder; {did_you_mean(name, known)}; a brace of its own is written twice"
-            problems.append(Problem(path, told))
+        if name is not None and name not in known and not (others and others.fullmatch(name)):
+            problems.append(unknown_placeholder(name, known, path))
         if form or conversion:
             problems.append(Problem(path, f"{{{name}}} takes no format, and has {form or conversion!r}"))
     if problems:
@@ -142,9 +157,17 @@ class ConfigFile:
                 found[key] = choice
         return found
 
-    def render(self, templates: Mapping[str, Template], values: Mapping[str, Any], path: str) -> str:
-        """The file's text for one trial. path: the file's, which begins the paths of its templates. Raises InvalidValue
-        for a base that cannot be read, and for values that the format or a choice has no word for."""
+    def render(
+        self,
+        templates: Mapping[str, Template],
+        values: Mapping[str, Any],
+        path: str,
+        knobs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The file's text for one trial. path: the file's, which begins the paths of its templates. knobs: values by
+        dotted key. A key whose text is one placeholder without a value (a knob that is told nothing) stays as it is.
+        Raises InvalidValue for a base that cannot be read, and for values that the format or a choice has no word
+        for."""
         try:
             document: dict[str, Any] = dict(read_base(self.base, self._parse))
         except InvalidValue as error:
@@ -153,12 +176,16 @@ class ConfigFile:
         for key, value in self.set.items():
             template = templates.get(f"{path}.set.{key}")
             if choice := choices.get(key):
-                document = _placed(document, key.split("."), _chosen(choice, values, f"{path}.set.{key}"))
+                document = placed(document, key.split("."), _chosen(choice, values, f"{path}.set.{key}"))
+                continue
+            if template is not None and not template.has_value(values):
                 continue
             filled = value if template is None else template.value(values)
             for part in reversed(key.split(".")):
                 filled = {part: filled}
             document = overlaid(document, filled)
+        for key, value in knobs.items():
+            document = placed(document, key.split("."), value)
         try:
             return self._write(document)
         except TypeError as error:
@@ -200,10 +227,10 @@ def _chosen(choice: Choice, values: Mapping[str, Any], path: str) -> Any:
     return choice.words[text]
 
 
-def _placed(document: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+def placed(document: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
     """The document with the value at that place, None being a value like others there."""
     below = document.get(keys[0])
-    inner = _placed(below if isinstance(below, Mapping) else {}, keys[1:], value) if keys[1:] else value
+    inner = placed(below if isinstance(below, Mapping) else {}, keys[1:], value) if keys[1:] else value
     return {**document, keys[0]: inner}
 
 

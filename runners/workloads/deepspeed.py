@@ -23,6 +23,7 @@ from meshtune.runners.dialects.deepspeed import (
     config_of,
     offloads_optimizer,
 )
+from meshtune.runners.dialects.deepspeed import words as words_of_plan
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.lines import lines_of
@@ -30,6 +31,7 @@ from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.untrusted_text import read_words
 from meshtune.runners.workloads.base import (
     JobRequest,
     LogContext,
@@ -39,10 +41,14 @@ from meshtune.runners.workloads.base import (
     in_directory,
     read_context,
 )
+from meshtune.runners.workloads.config_file import placed
+from meshtune.runners.workloads.knobs import Telling, arguments, dotted, keys, problems, variables
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED, FrameworkProfile
+from meshtune.search_spaces.plan import Plan
 
 # What DeepSpeed's own checks say (runtime/config.py, runtime/engine.py, runtime/pipe/engine.py).
 _ILLEGAL = (
@@ -108,21 +114,38 @@ class DeepSpeedWorkload(Workload):
     def program(self) -> str:
         return self._options.module or PurePath(self._options.script).name
 
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        options = self._options
+        given = (word.partition("=")[0] for text in options.arguments for word in read_words(text))
+        # In one of them the plan sets whatever it sets in any.
+        words = [words_of_plan(Plan(tp=tp, cp=cp), options) for tp, cp in ((1, 1), (2, 1), (1, 2))]
+        by_plan = {key: "the plan" for each in words for key in dotted(each)}
+        telling = Telling(
+            workload="deepspeed",
+            variables={**dict.fromkeys(options.env, "workload.env"), "DS_ACCELERATOR": "meshtune"},
+            arguments=dict.fromkeys(given, "workload.arguments"),
+            files={CONFIG_FILE: {**dict.fromkeys(dotted(_measured({})), "every trial"), **by_plan}},
+        )
+        return problems(knobs, telling)
+
     def job(self, request: JobRequest) -> JobSpec:
         """A script decides nothing by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress, and
         InvalidValue where the user's ds_config cannot be read."""
         options = self._options
         program = ["-m", options.module] if options.module else [options.script]
         words = options.words(request.model, request.plan, request.seed, request.directory / CONFIG_FILE)
-        command: tuple[str, ...] = (options.python, *program, *words)
+        command: tuple[str, ...] = (options.python, *program, *words, *arguments(request))
         if options.directory:
             # Where the tuner runs is what a relative directory of the spec counts from.
             command = in_directory(Path(options.directory).absolute(), command)
         config = config_of(request.model, request.plan, request.cluster, options)
-        measured = json.dumps(overlaid(config, _measured(config)), indent=2) + "\n"
+        measured = overlaid(config, _measured(config))
+        for key, value in keys(request).items():
+            measured = placed(measured, key.removeprefix(f"{CONFIG_FILE}:").split("."), value)
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
         on_cpu = {"DS_ACCELERATOR": "cpu"} if request.cluster.device.kind is DeviceKind.CPU else {}
-        return request.job(command, {CONFIG_FILE: measured, **context}, {**on_cpu, **options.env})
+        files = {CONFIG_FILE: json.dumps(measured, indent=2) + "\n", **context}
+        return request.job(command, files, {**on_cpu, **options.env, **variables(request)})
 
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS

@@ -10,12 +10,17 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
-from meshtune.runners.dialects.base import Arguments, without
+from meshtune.runners.dialects.base import Arguments, read_arguments, render_lines, without
 from meshtune.runners.dialects.megatron.arguments import (
+    DS_CONFIG_FILE,
+    FROM_MODEL,
+    FROM_PLAN,
+    FROM_SHAPES,
     LEARNING_RATE,
     Dtype,
     MegatronOptions,
     arguments_of,
+    ds_config_of,
     left_out_of_trials,
     vocab_multiple,
 )
@@ -24,9 +29,16 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Outcome
+from meshtune.runners.untrusted_text import read_words
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file
+from meshtune.runners.workloads.config_file import placed
+from meshtune.runners.workloads.knobs import Telling, dotted, keys, problems, variables
+from meshtune.runners.workloads.knobs import arguments as knob_arguments
+from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED, FrameworkProfile
+from meshtune.search_spaces.plan import Plan
 
 # The lines of training_log, in megatron/training/training.py (Megatron-DeepSpeed: megatron/training.py),
 # and of report_memory in their utils, whose MB are 2^20 bytes; the refusals are those of their validate_args.
@@ -85,13 +97,41 @@ class MegatronWorkload(Workload):
     def program(self) -> str:
         return PurePath(self._options.script).name
 
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        options = self._options
+        shown = _short({}, options, 0).keys() - {"--lr", "--initial-loss-scale"}
+        standing = {
+            **dict.fromkeys(options.given, "workload.arguments"),
+            **dict.fromkeys(FROM_MODEL | FROM_SHAPES, "what follows from the model"),
+            **dict.fromkeys(FROM_PLAN, "what follows from the plan"),
+            **dict.fromkeys(shown, "every trial"),
+        }
+        plan = Plan()
+        by_plan = dict.fromkeys(dotted(ds_config_of(plan, replace(options, ds_config={}))), "the plan")
+        telling = Telling(
+            workload="megatron",
+            variables=dict.fromkeys(options.env, "workload.env"),
+            arguments=standing,
+            files={DS_CONFIG_FILE: by_plan} if options.through_deepspeed else {},
+        )
+        named = [knob for knob in knobs if knob.argument is not None and not knob.argument.startswith("--")]
+        told = "must begin with the name of an argument, such as --recompute-num-layers"
+        return [*problems(knobs, telling), *(Problem(f"{knob.name}.argument", told) for knob in named)]
+
     def job(self, request: JobRequest) -> JobSpec:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""
-        options = self._options
+        told, config = variables(request), self._options.ds_config
+        for key, value in keys(request).items():
+            config = placed(config, key.removeprefix(f"{DS_CONFIG_FILE}:").split("."), value)
+        # launch.sh exports them, which counts more than what its job finds.
+        options = replace(self._options, env={**self._options.env, **told}, ds_config=config)
         arguments = _short(arguments_of(request.model, request.plan, options), options, request.seed)
+        arguments = {**arguments, **read_arguments(knob_arguments(request))[0]}
         files = render_files(request.model, request.plan, request.cluster, options, arguments)
-        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
-        return request.job(("bash", LAUNCH_FILE), {**files, **context})
+        words = [word for line in render_lines(arguments) for word in read_words(line)]
+        command = (PurePath(options.script).name, *words)
+        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps, command=command)
+        return request.job(("bash", LAUNCH_FILE), {**files, **context}, told)
 
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         return outcome_from_log(directory, status, PATTERNS, steps=self._options.steps)

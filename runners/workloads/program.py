@@ -21,7 +21,7 @@ _STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env
 def program_of(command: Sequence[str] | str) -> str:
     """The program of a command, or of a text for a shell: the first script, else the module after the first `-m`, else
     the first word that is neither an option, a setting of a variable nor a program that starts others."""
-    words = _words(command) if isinstance(command, str) else command
+    words = words_of(command)
     for index, word in enumerate(words):
         name = PurePath(word).name
         if word in ("-m", "--module") and words[index + 1 : index + 2] and words[index + 1] not in _WRAPPERS:
@@ -32,8 +32,11 @@ def program_of(command: Sequence[str] | str) -> str:
     return next((name for name in names if name not in _STARTERS), "")
 
 
-def _words(text: str) -> list[str]:
+def words_of(command: Sequence[str] | str) -> Sequence[str]:
+    """The words of a command, or of a text for a shell, as far as they can be told apart."""
+    if not isinstance(command, str):
+        return command
     try:
-        return read_words(text, comments=True)
+        return read_words(command, comments=True)
     except UnreadableText:  # an open quote is the shell's to refuse
-        return text.split()
+        return command.split()

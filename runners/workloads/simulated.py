@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,9 +18,11 @@ from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
 from meshtune.runners.workloads.base import JobRequest, Workload, outcome_without_result
 from meshtune.runners.workloads.torch import TorchWorkload
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import CLOSED, Checks, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
@@ -102,7 +104,8 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
 class SimulatedJob:
     """One run of `model` under `plan` on `cluster`, by this training code.
 
-    incumbent_step_time_s: the run ends as PRUNED once it is surely slower than this."""
+    incumbent_step_time_s: the run ends as PRUNED once it is surely slower than this. time_factor, memory_factor: what
+    its knobs make of both."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -112,9 +115,12 @@ class SimulatedJob:
     code: Code = Code.MEGATRON_DEEPSPEED
     incumbent_step_time_s: float | None = None
     measuring: Measuring = field(default_factory=Measuring)
+    time_factor: float = 1.0
+    memory_factor: float = 1.0
 
     def __post_init__(self) -> None:
         checks = Checks()
+        checks.positive(time_factor=self.time_factor, memory_factor=self.memory_factor)
         limit = self.incumbent_step_time_s
         checks.require(limit is None or 0 < limit < inf, "incumbent_step_time_s", f"must be positive, not {limit}")
         checks.done()
@@ -135,20 +141,37 @@ def parse_job(text: str) -> SimulatedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """How many times as long a step takes with a value of a knob, and as much memory it needs."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    time: float = 1.0
+    memory: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.positive(time=self.time, memory=self.memory)
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedOptions:
-    """framework: the training code that is played. measuring: how the built-in trainer would measure it."""
+    """framework: the training code that is played. measuring: how the built-in trainer would measure it. effects: of
+    knobs' values, by the knob's name and the value's word; other values change nothing."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     framework: Code = Code.MEGATRON_DEEPSPEED
     measuring: Measuring = field(default_factory=Measuring)
+    effects: dict[str, dict[str, Effect]] = field(default_factory=dict)
 
 
 class SimulatedWorkload(Workload):
     """Describes jobs for the simulated runner. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = read_value(SimulatedOptions, dict(options))
+        self._options = read_value(SimulatedOptions, {**options, **_worded(options)})
 
     @property
     def capabilities(self) -> Capabilities:
@@ -158,8 +181,25 @@ class SimulatedWorkload(Workload):
     def framework(self) -> FrameworkProfile:
         return self._options.framework.framework
 
+    def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
+        """Knobs of any kind may be told, since nobody is there to hear; `effects` may name no others."""
+        found = []
+        for name, values in self._options.effects.items():
+            if (knob := knobs.named(name)) is None:
+                found.append(Problem(f"effects.{name}", f"is no knob of the spec; {did_you_mean(name, knobs.names)}"))
+                continue
+            known = [word(value) for value in knob.values]
+            unknown = [value for value in values if value not in known]
+            found += [
+                Problem(f"effects.{name}.{value}", f"is no value of the knob; {did_you_mean(value, known)}")
+                for value in unknown
+            ]
+        return found
+
     def job(self, request: JobRequest) -> JobSpec:
         """The job's file. `seed`, of weights and data, changes nothing about it; the runner has a seed of its own."""
+        pairs = ((self._options.effects.get(name, {}), word(value)) for name, value in request.plan.knobs.items())
+        effects = [known[value] for known, value in pairs if value in known]
         job = SimulatedJob(
             model=request.model,
             plan=request.plan,
@@ -167,8 +207,23 @@ class SimulatedWorkload(Workload):
             code=self._options.framework,
             incumbent_step_time_s=request.incumbent_step_time_s,
             measuring=self._options.measuring,
+            time_factor=prod(effect.time for effect in effects),
+            memory_factor=prod(effect.memory for effect in effects),
         )
         return request.job(COMMAND, {JOB_FILE: render_job(job)})
 
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         return outcome_without_result(status, "")
+
+
+def _worded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The effects with values as words: a document may have true, false and numbers there."""
+    effects = options.get("effects")
+    if not isinstance(effects, Mapping):
+        return {}
+    return {
+        "effects": {
+            name: {word(value): effect for value, effect in values.items()} if isinstance(values, Mapping) else values
+            for name, values in effects.items()
+        }
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,10 +17,13 @@ from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.logs.reader import died_silently, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import FAILED, Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.told_knobs import told_knobs
 from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, first_cause, read_failures, silent_ranks
 from meshtune.runners.trainer.job import (
     JOB_FILE,
+    OPTIONS,
     SHAPES,
+    AttentionKernel,
     Dtype,
     Job,
     JobMalformed,
@@ -29,11 +33,14 @@ from meshtune.runners.trainer.job import (
     parse_job,
     render_job,
     too_uneven,
+    unfit_option,
 )
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
+from meshtune.runners.workloads.knobs import Telling, options, problems, variables
 from meshtune.search_spaces.checks import CLOSED, Checks, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
@@ -68,8 +75,8 @@ _KERNELS = Constraint(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
     """What a spec may set: the number format and whether layers are compiled (their defaults are the device's:
-    `TorchWorkload.completed`), async_tp (see Job), the learning rate (of the few steps), who routes tokens to experts
-    (see Router), with which imbalance, and how to measure."""
+    `TorchWorkload.completed`), async_tp, attention, threads, prefetch and gather_ahead (see Job), the learning rate (of
+    the few steps), who routes tokens to experts (see Router), with which imbalance, and how to measure."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -79,6 +86,10 @@ class TorchOptions:
     imbalance: float | None = None
     compile: bool = False
     async_tp: bool = False
+    attention: AttentionKernel = AttentionKernel.AUTO
+    threads: int = 1
+    prefetch: int = 0
+    gather_ahead: bool = True
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
@@ -87,6 +98,9 @@ class TorchOptions:
         checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
         check_imbalance(checks, self.router, self.imbalance)
         checks.require(self.compile or not self.async_tp, "async_tp", "needs compile: true")
+        for name in ("threads", "prefetch"):
+            told = unfit_option(name, getattr(self, name))
+            checks.require(not told, name, f"{told}, not {getattr(self, name)}")
         checks.done()
 
 
@@ -142,27 +156,41 @@ class TorchWorkload(Workload):
         told = too_uneven(model, self._options.imbalance)
         return [Problem("imbalance", told)] if told else []
 
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        own = "the trainer itself, with `option: threads`"
+        telling = Telling(
+            workload="torch",
+            variables={"OMP_NUM_THREADS": own, "MKL_NUM_THREADS": own},
+            options={name: partial(unfit_option, name) for name in OPTIONS},
+        )
+        return problems(knobs, telling)
+
     def job(self, request: JobRequest) -> JobSpec:
+        """The job, whose knobs take the place of the spec's options."""
         device = request.cluster.device
+        told = {name: getattr(self._options, name) for name in OPTIONS} | options(request)
         job = Job(
             name=request.name,
             model=request.model,
             plan=request.plan,
             device=device.kind,
-            dtype=self._options.dtype,
             learning_rate=self._options.learning_rate,
             seed=request.seed,
             router=self._options.router,
             imbalance=self._options.imbalance,
-            compile=self._options.compile,
-            async_tp=self._options.async_tp,
+            knobs=told_knobs(request.knobs, request.plan),
             memory_limit_bytes=device.memory_bytes if device.kind is DeviceKind.CPU else None,
-            peak_flops=device.peak_flops.get(self.dtype),
+            peak_flops=device.peak_flops.get(str(told["dtype"])),
             incumbent_step_time_s=request.incumbent_step_time_s,
             measuring=self._options.measuring,
+            **told,
         )
-        command = (sys.executable, "-m", "meshtune.runners.trainer", JOB_FILE)
-        return request.job(command, {JOB_FILE: render_job(job)})
+        own = variables(request)
+        # Libraries read variables when a process begins: with some of its own it is no fork of one that runs
+        # (`runners.processes.gang.warm_entry` knows the shorter form).
+        cold = ("-u",) if own else ()
+        command = (sys.executable, *cold, "-m", "meshtune.runners.trainer", JOB_FILE)
+        return request.job(command, {JOB_FILE: render_job(job)}, own)
 
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         failures = read_failures(directory)

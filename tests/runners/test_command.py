@@ -20,6 +20,7 @@ from meshtune.runners.workloads.command import FRAMEWORKS, PLACEHOLDERS, Command
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
@@ -28,6 +29,7 @@ from meshtune.search_spaces.space import Bounds, Space
 MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30, peak_flops={"bfloat16": 1e12, "float32": 5e11})
 CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=2, device=DEVICE)
+TWICE = "a brace of its own is written twice"
 PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=4, zero_stage=1)
 
 
@@ -93,16 +95,16 @@ def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
         ({"command": ["train"], "env": ["A"]}, {"env: must be a mapping of keys, not ['A']"}),
         (
             {
-                "command": ["train", "{tpp}"],
-                "env": {"A": "{dpp}"},
+                "command": ["train", "{TPP}"],
+                "env": {"A": "{dp.p}"},
                 "files": {"a": "{x"},
-                "configs": {"c": {"format": "json", "set": {"k.l": "{ppp}"}}},
+                "configs": {"c": {"format": "json", "set": {"k.l": "{_pp}"}}},
             },
             {
-                "command.1: {tpp} is no placeholder; did you mean 'tp'?; a brace of its own is written twice",
-                "env.A: {dpp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice",
+                f"command.1: {{TPP}} is no placeholder; known: {', '.join(sorted(PLACEHOLDERS))}; {TWICE}",
+                f"env.A: {{dp.p}} is no placeholder; did you mean 'pp'?; {TWICE}",
                 "files.a: expected '}' before end of string; a brace that stands for itself is written twice",
-                "configs.c.set.k.l: {ppp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice",
+                f"configs.c.set.k.l: {{_pp}} is no placeholder; did you mean 'pp'?; {TWICE}",
             },
         ),
         ({"command": ["t"], "comand": 1}, {"comand: is not a known key; did you mean 'command'?"}),
@@ -141,6 +143,16 @@ def test_every_wrong_option_is_told_at_once(options, problems):
     with pytest.raises(InvalidValue) as caught:
         CommandWorkload(options)
     assert {str(problem) for problem in caught.value.problems} == problems
+
+
+def test_every_name_that_may_be_a_knobs_and_is_none_is_told_at_once():
+    sets = {"k.l": "{ppp}"}
+    options = {"command": ["train", "{tpp}"], "env": {"A": "{dpp}"}, "configs": {"c": {"format": "json", "set": sets}}}
+    assert {str(problem) for problem in CommandWorkload(options).problems_with_names(KnobSet())} == {
+        f"command.1: {{tpp}} is no placeholder; did you mean 'tp'?; {TWICE}",
+        f"env.A: {{dpp}} is no placeholder; did you mean 'pp'?; {TWICE}",
+        f"configs.c.set.k.l: {{ppp}} is no placeholder; did you mean 'pp'?; {TWICE}",
+    }
 
 
 EVERYTHING = Bounds(

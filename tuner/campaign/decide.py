@@ -26,6 +26,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.knob_check import checked
 from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.numerics import may_be_recommended
 from meshtune.tuner.campaign.second_runs import next_turn
@@ -253,7 +254,7 @@ def _news(
         if seen.outcome is not None:
             status = seen.status
             ended = now if status.finished_at is None else status.finished_at
-            outcome, failed_nodes = seen.outcome, status.failed_nodes
+            outcome, failed_nodes = checked(campaign.spec.knobs, trial.plan, seen.outcome), status.failed_nodes
             if outcome.verdict is Verdict.CANCELLED and (late := overdue_reason(campaign, trial, now)):
                 outcome = replace(outcome, reason=late, cause=Cause.QUEUE_LIMIT)
             attempts = 0 if campaign.state is CampaignState.CANCELLING else campaign.spec.trial.attempts

@@ -307,6 +307,9 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
             require_library(runner.kind, chosen.kind)
     if workload is not None and "model" in values:
         reading.problems += [problem.under("workload") for problem in workload.problems_with(values["model"])]
+    if workload is not None and "knobs" in values:
+        unknown = workload.problems_with_names(KnobSet(values["knobs"]))
+        reading.problems += [problem.under("workload") for problem in unknown]
     if chosen is not None and runner is not None:
         reading.problems += check_pair(runner.kind, chosen.kind)
     with reading.noting("runner"):

@@ -146,6 +146,14 @@ def render_flags(sections: Mapping[str, Mapping[str, Any]], options: TorchtitanO
     return [*lines, f"activation-checkpoint:{sections[_RECOMPUTE]['mode']}"]
 
 
+def keys_of_plans(options: TorchtitanOptions) -> set[str]:
+    """The dotted keys that plans set, each by some plan. Without CUDA graphs' switch, which a plan sets where none
+    go with it."""
+    model = ModelSpec(name="any", layers=8, hidden=8, heads=1, kv_heads=1, ffn=8, vocab=8, seq_len=8)
+    every = _words(model, Plan(pp=2, cp=2, dp=2, ep=2, vpp=3, recompute=Recompute.SELECTIVE), options)
+    return {".".join(key) for key in flat(every)} - {"training.disable_cuda_graphs"}
+
+
 def own_flags(sections: Mapping[str, Mapping[str, Any]], options: TorchtitanOptions) -> Arguments:
     """The user's flags but for those that these sections set, whichever way they are written: flags count more than a
     file."""

@@ -91,11 +91,11 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
     return own
 
 
-def choose_device(kind: DeviceKind, local_rank: int) -> torch.device:
-    """This rank's device, made the current one, and this thread bound to the CPUs beside it. Raises RuntimeError where
-    there is no device for the rank."""
+def choose_device(kind: DeviceKind, local_rank: int, threads: int = 1) -> torch.device:
+    """This rank's device, made the current one, and this thread bound to the CPUs beside it. threads: of operations on
+    the CPU. Raises RuntimeError where there is no device for the rank."""
+    torch.set_num_threads(threads)
     if kind is DeviceKind.CPU:
-        torch.set_num_threads(1)
         return torch.device("cpu")
     grow_segments()
     built_for = torch.accelerator.current_accelerator()

@@ -3,10 +3,11 @@ device, tensor parallelism, replicas, storage, numbers; so no rank ever holds mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import lcm
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -58,6 +59,12 @@ def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding)
     for layer in model.layer_list():
         wrap(layer, mesh=mesh.replicas)
     wrap(model, mesh=mesh.replicas)
+    if job.prefetch and isinstance(model, FSDPModule):
+        layers: list[Any] = list(model.layer_list())
+        for index, layer in enumerate(layers):
+            layer.set_modules_to_forward_prefetch(layers[index + 1 : index + 1 + job.prefetch])
+        # Without streams only a call that returns at once lets gathering go on beside the layer that computes.
+        model._set_unshard_async_op(job.device is DeviceKind.CPU)  # type: ignore[no-untyped-call,unused-ignore]
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # gloo has no PREMUL_SUM, which a divide factor alone would ask for.
@@ -153,6 +160,10 @@ class Both:
     def __init__(self, dense: FlatAdamW, experts: FlatAdamW) -> None:
         self._dense, self._experts = dense, experts
 
+    @property
+    def gathers_ahead(self) -> bool:
+        return self._dense.gathers_ahead and self._experts.gathers_ahead
+
     def begin_step(self) -> None:
         self._dense.begin_step()
         self._experts.begin_step()
@@ -202,7 +213,8 @@ class FlatAdamW:
     gathered while the next step's forward pass goes on (Megatron's --overlap-param-gather): `await_weights`, which each
     chunk of the model calls before it computes with a part of itself, waits for those of that part.
 
-    backward_passes: of a step. late: parameters whose gradients are changed after the backward pass.
+    backward_passes: of a step. gather_ahead: else all weights are gathered before the forward pass. late: parameters
+    whose gradients are changed after the backward pass.
     partial_gradients: those of whose gradient each rank of `peers` has a part, summed once a step; none of them is
     late."""
 
@@ -217,7 +229,9 @@ class FlatAdamW:
         late: frozenset[nn.Parameter] = frozenset(),
         partial_gradients: Sequence[nn.Parameter] = (),
         peers: dist.ProcessGroup | None = None,
+        gather_ahead: bool = True,
     ) -> None:
+        self.gathers_ahead = gather_ahead
         count = replicas.size()
         self._peers = peers
         self._replicas = replicas if count > 1 else None
@@ -325,6 +339,8 @@ class FlatAdamW:
             # In place: NCCL knows this form, and gloo gathers into a buffer of its own.
             whole, own = self._weights[bucket.span], self._weights[bucket.own]
             bucket.gathering = all_gather_single(whole, own, group=self._replicas, async_op=True)
+        if not self.gathers_ahead:
+            self._await(self._buckets)
         self._stale = False
 
     def await_weights(self, part: nn.Module) -> None:
@@ -332,7 +348,10 @@ class FlatAdamW:
         if part not in self._buckets_of:
             buckets = (self._bucket_of.get(parameter) for parameter in part.parameters())
             self._buckets_of[part] = tuple(dict.fromkeys(bucket for bucket in buckets if bucket is not None))
-        for bucket in self._buckets_of[part]:
+        self._await(self._buckets_of[part])
+
+    def _await(self, buckets: Iterable[_Bucket]) -> None:
+        for bucket in buckets:
             if bucket.gathering is not None:
                 bucket.gathering.wait()
                 bucket.gathering = None
