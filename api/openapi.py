@@ -166,7 +166,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "workload": _backend(sorted(WORKLOADS)),
         "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
         "space": _space(),
-        "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z0-9]+(\.[a-z0-9_]+)?$"}},
+        "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)?$"}},
         "knobs": _knobs(),
         "accept": {"type": "array", "items": _inline(Acceptance)},
         "baseline": _inline(Plan),

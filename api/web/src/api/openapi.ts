@@ -15,6 +15,7 @@ export interface components {
             effects: components["schemas"]["Effect"][];
             failures: components["schemas"]["Failures"];
             hindsight: components["schemas"]["ForecastCheck"];
+            scaling: components["schemas"]["SizePoint"][];
             sensitivity: components["schemas"]["Sensitivity"];
             simulated: boolean;
             trials: number;
@@ -80,6 +81,7 @@ export interface components {
             readonly words: string;
         };
         Best: {
+            nodes: number;
             plan_key: string;
             tokens_per_s: components["schemas"]["Estimate"];
             tokens_per_s_per_device: components["schemas"]["Estimate"];
@@ -685,8 +687,8 @@ export interface components {
         /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "other_hardware" | "time_limit" | "queue_limit" | "user_bug" | "crash";
         Change: {
-            after: boolean | number | string;
-            before: boolean | number | string;
+            after: boolean | number | string | null;
+            before: boolean | number | string | null;
             knob: string;
         };
         ClusterEntry: {
@@ -773,13 +775,14 @@ export interface components {
         /** @enum {string} */
         Direction: "less" | "more";
         Effect: {
-            after: boolean | number | string;
-            before: boolean | number | string;
+            after: boolean | number | string | null;
+            before: boolean | number | string | null;
             ended: components["schemas"]["Verdict"] | null;
             evidence: components["schemas"]["Evidence"];
             followers: components["schemas"]["Change"][];
             gain: components["schemas"]["Estimate"];
             knob: string;
+            numerics: boolean;
             p_fits: number | null;
             pairs: number;
             words: string;
@@ -846,6 +849,7 @@ export interface components {
         };
         Failures: {
             all: components["schemas"]["Window"] | null;
+            by_value: components["schemas"]["ValueFailures"][];
             so_far: components["schemas"]["RateSoFar"][];
             windows: components["schemas"]["Window"][];
         };
@@ -1235,6 +1239,7 @@ export interface components {
             missing: components["schemas"]["MissingFact"][];
             model: string;
             name: string;
+            plans: number;
             space: components["schemas"]["Counts"];
         };
         Range: {
@@ -1326,6 +1331,20 @@ export interface components {
             /** @default  */
             nothing: string;
             plans: number;
+        };
+        SizePoint: {
+            cost: number;
+            cost_unit: string;
+            devices: number;
+            efficiency: components["schemas"]["Estimate"];
+            nodes: number;
+            plan: components["schemas"]["Plan"];
+            plan_key: string;
+            plans: number;
+            speedup: components["schemas"]["Estimate"];
+            tokens_per_s: components["schemas"]["Estimate"];
+            tokens_per_s_per_device: components["schemas"]["Estimate"];
+            trial: number;
         };
         Source: {
             campaign: string;
@@ -1458,6 +1477,15 @@ export interface components {
             device_hours: number;
             trials: number;
         };
+        ValueFailures: {
+            causes: {
+                [key: string]: number;
+            };
+            failed: number;
+            knob: string;
+            trials: number;
+            value: boolean | number | string;
+        };
         /** @enum {string} */
         Verdict: "ok" | "oom" | "crashed" | "timed_out" | "pruned" | "cancelled" | "lost" | "illegal";
         Violation: {
@@ -1491,6 +1519,7 @@ export interface components {
         Winner: {
             evidence: components["schemas"]["Evidence"] | null;
             gain: number | null;
+            knobs: components["schemas"]["Change"][];
             parts: components["schemas"]["PartTime"][];
             plan: components["schemas"]["Plan"];
             plan_key: string;
@@ -1616,6 +1645,7 @@ export type Scaling = components['schemas']['Scaling'];
 export type Schedule = components['schemas']['Schedule'];
 export type Scope = components['schemas']['Scope'];
 export type Sensitivity = components['schemas']['Sensitivity'];
+export type SizePoint = components['schemas']['SizePoint'];
 export type Source = components['schemas']['Source'];
 export type SpaceView = components['schemas']['SpaceView'];
 export type Speed = components['schemas']['Speed'];
@@ -1633,6 +1663,7 @@ export type TrialState = components['schemas']['TrialState'];
 export type TrialView = components['schemas']['TrialView'];
 export type TrialsAnswer = components['schemas']['TrialsAnswer'];
 export type Used = components['schemas']['Used'];
+export type ValueFailures = components['schemas']['ValueFailures'];
 export type Verdict = components['schemas']['Verdict'];
 export type Violation = components['schemas']['Violation'];
 export type Wall = components['schemas']['Wall'];

@@ -18,7 +18,7 @@ export function Quote({ quote }: { quote: Quote }) {
   );
 }
 
-function Legal({ quote: { space } }: { quote: Quote }) {
+function Legal({ quote: { space, plans } }: { quote: Quote }) {
   const rejected = Object.entries(space.rejected)
     .filter(([, rejects]) => rejects > 0)
     .sort(([, a], [, b]) => b - a);
@@ -26,7 +26,13 @@ function Legal({ quote: { space } }: { quote: Quote }) {
     <section>
       <h3>Settings</h3>
       <p>
-        <strong data-testid="legal">{count(space.legal)}</strong> of {count(space.combinations)} combinations are legal.
+        <strong data-testid="legal">{count(space.legal)}</strong> of {count(space.combinations)} {plans > space.legal ? "layouts" : "combinations"} are legal.
+        {plans > space.legal && (
+          <>
+            {" "}
+            With what their knobs can be, they make <strong data-testid="plans">{count(plans)}</strong> plans.
+          </>
+        )}
       </p>
       {rejected.length > 0 && (
         <details class="small">

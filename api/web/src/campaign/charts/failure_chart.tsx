@@ -5,6 +5,7 @@ import type { Analysis } from "../../api/types";
 import { count, share } from "../../format";
 import { Card } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
+import { failureWords } from "../../words";
 import { setConditions, wordOf } from "../data/conditions";
 import type { Palette } from "./palette";
 import { axisOf, Plot, type PlotOptions, wholeAxis } from "./plot";
@@ -54,7 +55,24 @@ function Rates({ failures }: { failures: Analysis["failures"] }) {
         <li><span class="mark-key window" /> windows of {windows[0]?.trials ?? 10} trials</li>
         <li><span class="mark-key dark" /> all so far</li>
       </ul>
+      <ByValue values={failures.by_value} />
     </>
+  );
+}
+
+/** Of the knobs under which some trial failed. */
+function ByValue({ values }: { values: Analysis["failures"]["by_value"] }) {
+  const failing = new Set(values.filter(({ failed }) => failed > 0).map(({ knob }) => knob));
+  const shown = values.filter(({ knob, trials }) => failing.has(knob) && trials > 0);
+  if (shown.length === 0) return null;
+  return (
+    <ul class="effects small" data-testid="failures-by-value">
+      {shown.map(({ knob, value, trials, failed, causes }) => (
+        <li key={`${knob}=${value}`}>
+          {knob} {String(value)}: {count(failed)} of {count(trials)} failed{failed > 0 && ` (${failureWords(causes)})`}
+        </li>
+      ))}
+    </ul>
   );
 }
 

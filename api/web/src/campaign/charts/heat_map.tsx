@@ -36,10 +36,10 @@ export function HeatMap({ goal, dimensions, varied, trials, shown, filters }: He
       title={<>Best by {x.label} × {y.label} <span class="muted">{goal.label}</span></>}
       testid="heat-map"
       aside={
-        <>
+        <div class="heat-choice">
           <Choice label="Across" value={x} first={TP} varied={varied} onChoose={setAcross} />
           <Choice label="Up" value={y} first={PP} varied={varied} onChoose={setUp} />
-        </>
+        </div>
       }
     >
       <div class="heat" role="group" aria-label={`Best ${goal.label} by ${x.label} and ${y.label}`} style={{ grid: `repeat(${ys.length}, minmax(46px, 1fr)) auto / max-content repeat(${xs.length}, minmax(0, 1fr))` }}>

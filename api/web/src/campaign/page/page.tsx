@@ -21,6 +21,7 @@ import { ParallelCard } from "../charts/parallel_card";
 import { Running } from "./running";
 import { Scatter } from "../charts/scatter";
 import { SensitivityCard } from "../charts/sensitivity";
+import { SizesCard } from "../charts/sizes";
 import { SideBySide } from "../charts/side_by_side";
 import { Tiles } from "./tiles";
 import { TrialsTable } from "./trials_table";
@@ -113,6 +114,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
                   <Running campaign={campaign} trials={trials} />
                   <FailureChart analysis={analysis} />
                 </div>
+                <SizesCard campaign={campaign.id} analysis={analysis} />
                 <SideBySide campaign={campaign} />
               </>
             )}
