@@ -139,18 +139,19 @@ def _space() -> dict[str, Any]:
     return {**schema, "properties": {name: listed(value) for name, value in schema["properties"].items()}}
 
 
+# Of a knob.
+_NAME = {"type": "string", "pattern": f"^{KNOB_NAME.pattern}$"}
+_VALUE = {"anyOf": [{"type": "boolean"}, {"type": "number"}, {"type": "string", "pattern": f"^{KNOB_WORD.pattern}$"}]}
+
+
 def _knobs() -> dict[str, Any]:
     """Knobs by name, where keys of a catalog's may be left out, or a list of whole ones, as a campaign has them."""
     whole = _inline(Knob)
-    name = {"type": "string", "pattern": f"^{KNOB_NAME.pattern}$"}
-    value = {
-        "anyOf": [{"type": "boolean"}, {"type": "number"}, {"type": "string", "pattern": f"^{KNOB_WORD.pattern}$"}]
-    }
-    values = {"type": "array", "items": value, "minItems": 1, "maxItems": MAX_VALUES, "uniqueItems": True}
-    whole["properties"] |= {"name": name, "values": values}
+    values = {"type": "array", "items": _VALUE, "minItems": 1, "maxItems": MAX_VALUES, "uniqueItems": True}
+    whole["properties"] |= {"name": _NAME, "values": values}
     own = {key: schema for key, schema in whole["properties"].items() if key != "name"}
     some = {**_optional(whole), "properties": own}
-    named = {"type": "object", "propertyNames": name, "additionalProperties": some, "maxProperties": MAX_KNOBS}
+    named = {"type": "object", "propertyNames": _NAME, "additionalProperties": some, "maxProperties": MAX_KNOBS}
     return {"anyOf": [named, {"type": "array", "items": whole, "maxItems": MAX_KNOBS}]}
 
 
@@ -169,7 +170,8 @@ SPEC_SCHEMA: dict[str, Any] = {
         "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)?$"}},
         "knobs": _knobs(),
         "accept": {"type": "array", "items": _inline(Acceptance)},
-        "baseline": _inline(Plan),
+        # Knobs may stand beside the fields.
+        "baseline": _inline(Plan, propertyNames=_NAME, additionalProperties=_VALUE),
         "objective": _inline(Objective),
         "search": _backend(sorted(SEARCHES)),
         "runner": _backend(sorted(runners())),

@@ -148,6 +148,7 @@ GOOD = [
     {"name": " a ", "confirm": 0, "parallel": 10**6},
     {"knobs": {"threads": {"values": [1, 2.5, "auto"], "env": "MY_THREADS", "when": "tp == 1"}}},
     {"knobs": [{"name": "devices", "values": [2, 4]}], "accept": ["numerics"]},
+    {"knobs": {"fast": {"values": [0, 1], "env": "FAST"}}, "baseline": {"fast": 1, "knobs": {}}},
     {"catalogs": ["cpu.omp_places"], "knobs": {"cpu_omp_places": {"risk": "none"}}},
 ]
 BAD = [
@@ -159,7 +160,7 @@ BAD = [
     {"seed": -1},
     {"parallel": 0},
     {"space": {"tp": 1}},
-    {"baseline": {"ddp": 2}},
+    {"baseline": {"ddp": [2]}},
     {"objective": "price"},
     {"budget": {"dollars": 5}},
     {"name": " "},

@@ -112,6 +112,7 @@ export interface components {
             campaign: string;
             front: components["schemas"]["RankedView"][];
             recommendation: components["schemas"]["RecommendationView"];
+            scaling: components["schemas"]["SizePoint"][];
         };
         Budget: {
             device_hours?: number | null;
@@ -198,6 +199,8 @@ export interface components {
                 vpp: number;
                 /** @default 0 */
                 zero_stage: number;
+            } & {
+                [key: string]: boolean | number | string;
             };
             budget?: {
                 /** @default null */
@@ -1247,6 +1250,7 @@ export interface components {
             low: number;
         };
         RankedView: {
+            changed_numerics: string[];
             first_losses: number[];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
             headroom_bytes: number | null;
