@@ -19,7 +19,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import BoolColumn, Columns, FloatColumn, IntColumn
 from meshtune.search_spaces.columns import rows as columns_at
 from meshtune.search_spaces.conditions import Condition, Domain, parse_condition
-from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, KnobValues, same_value, unfit_value, word
+from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, KnobValues, readings, same_value, unfit_value, word
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Plan
 
 # One row per plan, one column per knob: the position of its value from 1 on, 0 where it is inactive.
@@ -241,6 +241,21 @@ class KnobSet(Sequence[Knob]):
 
     def named(self, name: str) -> Knob | None:
         return self._knobs[self._at[name]] if name in self._at else None
+
+    def without(self, name: str) -> KnobSet:
+        """The knobs but for one, and for those whose conditions need it."""
+        gone = {name}
+        for at in self._order:
+            condition = self._conditions.get(at)
+            if condition is not None and gone & set(condition.names):
+                gone.add(self._knobs[at].name)
+        return KnobSet([knob for knob in self._knobs if knob.name not in gone])
+
+    def reading(self, name: str, text: str) -> KnobValue:
+        """The value of a knob that a text stands for; the text itself where it is none of them, or no knob's."""
+        knob = self.named(name)
+        places = [] if knob is None else [knob.position(value) for value in readings(text)]
+        return next((knob.values[place] for place in places if knob and place is not None), text)
 
     @property
     def size(self) -> Knob | None:

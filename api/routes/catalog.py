@@ -14,7 +14,6 @@ from fastapi import APIRouter, Path
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
-from meshtune.api.schemas.knobs import CatalogsView, CatalogView, knob_view
 from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
@@ -29,11 +28,12 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.export import FORMATS
+from meshtune.tuner.results.knob_views import CatalogsView, catalogs_view
 from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.driving.loop import RUNNER_TROUBLE
 from meshtune.tuner.service.telemetry import RunnerHealth
-from meshtune.tuner.specs.knobs import read_knob
+from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.store import NotFound
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])
@@ -219,12 +219,7 @@ def get_cluster_preset(name: PresetName) -> ClusterView:
 @router.get("/catalog/knobs")
 def list_knobs() -> CatalogsView:
     """The catalogs of knobs that a spec may name, each knob with its values, how it is told, and its source."""
-    return CatalogsView(
-        catalogs=[
-            CatalogView(name=name, knobs=[knob_view(read_knob(key, entry)) for key, entry in knobs.items()])
-            for name, knobs in knob_catalogs().items()
-        ]
-    )
+    return catalogs_view(read_catalogs())
 
 
 @router.get("/examples")

@@ -30,7 +30,7 @@ from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL,
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.knob_values import KnobValue, readings
+from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
@@ -164,13 +164,7 @@ async def project_campaign(
 
 def _knobs_of(space: Space, texts: Mapping[str, str]) -> dict[str, KnobValue]:
     """The values of the space's knobs that the texts stand for, else the text itself, which `explain` refuses."""
-
-    def value_of(name: str, text: str) -> KnobValue:
-        knob = space.knobs.named(name)
-        places = [] if knob is None else [knob.position(value) for value in readings(text)]
-        return next((knob.values[place] for place in places if knob and place is not None), text)
-
-    return {name: value_of(name, text) for name, text in texts.items()}
+    return {name: space.knobs.reading(name, text) for name, text in texts.items()}
 
 
 def space_view_of(spec: CampaignSpec) -> SpaceView:

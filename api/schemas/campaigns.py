@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from meshtune.api.schemas.knobs import KnobView, knob_view
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.documents import plain
 from meshtune.runners.failure_cause import Cause
@@ -22,6 +21,7 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.knob_views import KnobView, knob_view
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import choice_among_first, recommend_among
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of

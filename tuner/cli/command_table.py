@@ -31,6 +31,7 @@ PANELS: Mapping[str, Mapping[str, Entry]] = {
         "import": Entry("meshtune.tuner.cli.commands.spec", "Make a spec of a launch script or configuration."),
         "cluster": Entry(f"{USAGE}.machine", "Measure a machine as a spec's `cluster` section."),
         "spaces": Entry(f"{USAGE}.predictions", "Count the legal plans of a spec; say why one is not legal."),
+        "knobs": Entry(f"{USAGE}.knobs", "List the catalogs of knobs that a spec may name, or show one."),
         "calibrate": Entry(f"{USAGE}.calibrate", "Measure the physics' constants on one node, for all sizes."),
         "estimate": Entry(f"{USAGE}.predictions", "Predict what a campaign will find and cost; exact memory."),
         "project": Entry(f"{USAGE}.predictions", "Predict speed and efficiency at other node counts."),

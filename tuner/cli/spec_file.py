@@ -8,6 +8,7 @@ from typing import Any
 from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
@@ -105,11 +106,12 @@ def _cluster_in(file: Path) -> object:
     return document["cluster"]
 
 
-def plan_fields(option: str, text: str) -> dict[str, Any]:
-    """Plan fields from the `name=value,name=value` of an option. Raises Refused."""
+def plan_fields(option: str, text: str, knobs: KnobSet) -> dict[str, Any]:
+    """Plan fields from the `name=value,name=value` of an option, values of knobs among them. Raises Refused."""
     given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
+    values = {name: knobs.reading(name, given.pop(name)) for name in knobs.names if name in given}
     try:
-        plan = read_value(Plan, given)
+        plan = read_value(Plan, {**given, **({"knobs": values} if values else {})})
     except InvalidValue as error:
         raise Refused(f"{option}: {error}") from None
-    return {name: getattr(plan, name) for name in given}
+    return {name: getattr(plan, name) for name in (*given, *(["knobs"] if values else []))}

@@ -179,8 +179,8 @@ class Predictions:
     """The predictions for many plans, row by row.
 
     time: None where facts about the cluster are missing. fits: the probability that each plan fits. score: the number
-    that plans are ranked by: tokens per second times `fits`, which is the worth of a try; without times, one over the
-    memory.
+    that plans are ranked by: tokens per second, of the job or of one device, times `fits`, which is the worth of a try;
+    without times, one over the memory.
     """
 
     training: Training
@@ -222,15 +222,17 @@ def training_of(spec: CampaignSpec) -> Training:
     return Training(spec.model, spec.cluster, workload_of(spec).framework)
 
 
-def foresee(training: Training, columns: Columns, calibration: Calibration) -> Predictions:
-    """The predictions for the plans of some columns; times only where all that they need is known."""
+def foresee(training: Training, columns: Columns, calibration: Calibration, *, per_device: bool = False) -> Predictions:
+    """The predictions for the plans of some columns; times only where all that they need is known. per_device: plans of
+    different sizes are ranked by what one device does, not by the whole job."""
     memory = estimate_memory(training, columns, calibration)
     time = None if missing(training) else estimate_time(training, columns, calibration)
     fits = memory.fits(usable_bytes(training.cluster))
     if time is None:
         return Predictions(training, columns, memory, time, fits, 1.0 / memory.peak_bytes)
     tokens_per_s = Estimates(training, columns, memory, time).tokens_per_s
-    return Predictions(training, columns, memory, time, fits, tokens_per_s * fits)
+    devices = columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"] if per_device else 1
+    return Predictions(training, columns, memory, time, fits, tokens_per_s * fits / devices)
 
 
 def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis = Basis()) -> Basis:

@@ -14,13 +14,14 @@ import numpy as np
 
 from meshtune.runners.measuring import StepCounts, step_counts
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.columns import FloatColumn, Violation, columns_of
+from meshtune.search_spaces.columns import FloatColumn, IntColumn, Violation, columns_of
+from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Counts, Space
 from meshtune.tuner.campaign.second_runs import second_run_counts
-from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
 TOP = 10
@@ -98,9 +99,10 @@ class MissingFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """Predictions for a campaign before it runs. space: combinations spanned, legal plans, and how many combinations
-    each rule rejects (they overlap). best: the plans predicted best by tokens per second times the probability to fit.
-    missing: where not empty, no times can be predicted."""
+    """Predictions for a campaign before it runs. space: combinations of layouts spanned, legal layouts, and how many
+    combinations each rule rejects (they overlap). plans: legal layouts times what their knobs can be, of whose effects
+    nothing is predicted. best: the layouts predicted best by tokens per second times the probability to fit. missing:
+    where not empty, no times can be predicted."""
 
     name: str
     model: str
@@ -109,6 +111,7 @@ class Quote:
     device: str
     framework: str
     space: Counts
+    plans: int
     fit: FitCounts
     best: tuple[Prediction, ...]
     cost: CampaignCost
@@ -118,7 +121,7 @@ class Quote:
 
 def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
     training = training_of(spec)
-    outlook = foresee(training, space.columns, basis.calibration)
+    outlook = foresee(training, space.columns, basis.calibration, per_device=spec.objective.per_device)
     cluster = spec.cluster
     best = tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP))
     return Quote(
@@ -129,6 +132,7 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
         device=cluster.device.name,
         framework=training.framework.name,
         space=space.counts,
+        plans=space.plans,
         fit=count_fits(outlook.fits),
         best=best,
         cost=predict_cost(spec, space, outlook, basis),
@@ -149,23 +153,21 @@ def count_fits(fits: FloatColumn) -> FitCounts:
 
 def predict_cost(spec: CampaignSpec, space: Space, outlook: Predictions, basis: Basis) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
-    there = len(space) + (spec.baseline is not None and spec.baseline not in space)
+    there = space.plans + (spec.baseline is not None and spec.baseline not in space)
     chosen = min(spec.budget.trials or there, there)
     trials, most = (chosen + again for again in second_run_counts(spec, chosen))
     startup_s = STARTUP_S[spec.cluster.device.kind] if basis.startup_s is None else basis.startup_s
     # Nothing is written or run there: the text of the job says how long it measures.
-    job = workload_of(spec).materialize(
-        "quote", spec.model, space[0], spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.time_limit_s
-    )
-    counts = step_counts(job)
+    counts = step_counts(job_of(spec, space[0], "quote", Path()))
+    devices = np.prod([space.columns[name] for name in ("tp", "pp", "cp", "dp")], axis=0)
     if outlook.time is None or counts is None:
         steps, trial_s = None, Range(low=startup_s, high=max(startup_s, spec.trial.time_limit_s))
+        device_s = Range(low=trial_s.low * int(np.min(devices)), high=trial_s.high * int(np.max(devices)))
     else:
-        steps, trial_s = _with_steps(spec, outlook, outlook.time.step_s, counts, trials, startup_s)
+        steps, trial_s, device_s = _with_steps(spec, outlook, outlook.time.step_s, counts, trials, startup_s, devices)
     # The last trials do not fill `parallel` places.
     wall_s = Range(low=trial_s.low * -(-trials // spec.parallel), high=trial_s.high * -(-most // spec.parallel))
-    hours = spec.cluster.devices / 3600
-    device_hours = Range(low=trial_s.low * trials * hours, high=trial_s.high * most * hours)
+    device_hours = Range(low=device_s.low * trials / 3600, high=device_s.high * most / 3600)
     return CampaignCost(
         trials=trials,
         steps=steps,
@@ -178,18 +180,27 @@ def predict_cost(spec: CampaignSpec, space: Space, outlook: Predictions, basis: 
 
 
 def _with_steps(
-    spec: CampaignSpec, outlook: Predictions, step_s: FloatColumn, counts: StepCounts, trials: int, startup_s: float
-) -> tuple[tuple[int, int], Range]:
-    """The fewest and the most steps of a trial, and its mean seconds."""
+    spec: CampaignSpec,
+    outlook: Predictions,
+    step_s: FloatColumn,
+    counts: StepCounts,
+    trials: int,
+    startup_s: float,
+    devices: IntColumn,
+) -> tuple[tuple[int, int], Range, Range]:
+    """The fewest and the most steps of a trial, its mean seconds, and the seconds times its devices."""
     limit_s = spec.trial.time_limit_s
     most = np.array([counts.most(seconds) for seconds in step_s.tolist()])
     chosen = outlook.best(trials)
     ends: list[list[float]] = []
+    device_ends: list[list[float]] = []
     for steps in (np.full(len(most), counts.least), most):
         # A plan that does not fit fails in its first steps.
         seconds = np.minimum(limit_s, startup_s + outlook.fits * steps * step_s)
         ends.append([float(np.mean(seconds[chosen])), float(np.mean(seconds))])
-    return (counts.least, int(np.max(most))), Range(low=min(ends[0]), high=max(ends[1]))
+        device_ends.append([float(np.mean((seconds * devices)[chosen])), float(np.mean(seconds * devices))])
+    trial_s, device_s = (Range(low=min(each[0]), high=max(each[1])) for each in (ends, device_ends))
+    return (counts.least, int(np.max(most))), trial_s, device_s
 
 
 def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: Range) -> Sequence[str]:
@@ -231,7 +242,7 @@ class Explanation:
 
 def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: int | None = None) -> Explanation:
     """The explanation of `plan`, the best one included. trial: its number in the campaign."""
-    outlook = foresee(training_of(spec), space.columns, basis.calibration)
+    outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
     first = int(outlook.best(1)[0])
     best = outlook.of(first, space[first])
     own, unpredicted = _foresee_one(spec, plan, basis)
@@ -255,10 +266,11 @@ def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: i
 
 def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Predictions | None, str]:
     """The outlook of one plan; or None and the reason, where its shapes make no sense."""
-    if plan.world_size != spec.cluster.devices:
+    if plan.world_size != sized(spec.cluster, plan).devices:
         return None, f"it is for {plan.world_size} devices, and the cluster has {spec.cluster.devices}"
     with np.errstate(all="ignore"):
-        own = foresee(training_of(spec), columns_of([plan]), basis.calibration)
+        columns = columns_of([plan])
+        own = foresee(training_of(spec), columns, basis.calibration, per_device=spec.objective.per_device)
     numbers = [own.memory.peak_bytes, own.memory.log_sd, own.score]
     numbers += [] if own.time is None else [own.time.step_s, own.time.log_sd]
     if not all(np.isfinite(column[0]) for column in numbers):

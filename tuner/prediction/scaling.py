@@ -256,7 +256,9 @@ def count_nodes(count: int) -> str:
 
 
 def _measured_best(spec: CampaignSpec, basis: Basis, trials: Sequence[Trial]) -> MeasuredBest | None:
-    measured = [(trial.measurement.tokens_per_s, trial) for trial in trials if trial.measurement is not None]
+    devices = spec.cluster.devices
+    there = [trial for trial in trials if trial.plan.world_size == devices]
+    measured = [(trial.measurement.tokens_per_s, trial) for trial in there if trial.measurement is not None]
     if not measured:
         return None
     fastest, trial = max(measured, key=lambda pair: pair[0])

@@ -8,10 +8,11 @@ common errors cancel. Pure: campaigns and trials in, a value out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshtune.runners.hardware import kinds_text, same_hardware
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.knobs import KnobSet, sized
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.node_kinds import reference_of
@@ -21,15 +22,17 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import ONE, Estimate
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.sizes import on_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
     """The best trial of a campaign that was measured on its baseline's hardware, by the campaign's own objective.
-    tokens_per_s: of all its devices."""
+    tokens_per_s: of all its devices. nodes: of its job."""
 
     trial: int
     plan_key: str
+    nodes: int
     tokens_per_s: Estimate
     tokens_per_s_per_device: Estimate
 
@@ -45,8 +48,9 @@ class Projected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCampaign:
-    """One campaign. best: as measured; null where nothing was. efficiency: speed per device over that of the smallest
-    campaign that measured something. projected: null where nothing can be predicted, for a reason among the notes."""
+    """One campaign. nodes, devices: of the best plan's job, where a knob sizes the jobs. best: as measured; null where
+    nothing was. efficiency: speed per device over that of the smallest campaign that measured something. projected:
+    null where nothing can be predicted, for a reason among the notes."""
 
     id: str
     name: str
@@ -72,8 +76,9 @@ class Comparison:
 
 def compare(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
     """The comparison of at least one campaign with its trials."""
-    entries = sorted(entries, key=lambda entry: (entry[0].spec.cluster.devices, entry[0].created_at))
-    bests = [_best(campaign, trials) for campaign, trials in entries]
+    found = [(_of_size(campaign, best := _best(campaign, trials)), trials, best) for campaign, trials in entries]
+    found.sort(key=lambda one: (one[0].spec.cluster.devices, one[0].created_at))
+    entries, bests = [(campaign, trials) for campaign, trials, _ in found], [best for _, _, best in found]
     smallest = next((row for row, best in enumerate(bests) if best is not None), 0)
     base, base_trials = entries[smallest]
     start = bests[smallest]
@@ -107,15 +112,24 @@ def compare(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
 
 
 def _best(campaign: Campaign, trials: Sequence[Trial]) -> Best | None:
-    first = next((entry for entry in rank(campaign, trials) if not entry.other_hardware), None)
+    ranking = rank(campaign, trials)
+    first = next((one for one in ranking if not one.other_hardware and not one.unaccepted_numerics), None)
     if first is None:
         return None
     return Best(
         trial=first.trial.number,
         plan_key=first.trial.plan.key,
+        nodes=sized(campaign.spec.cluster, first.trial.plan).nodes,
         tokens_per_s=first.tokens_per_s,
         tokens_per_s_per_device=first.tokens_per_s.times(1 / first.measurement.devices),
     )
+
+
+def _of_size(campaign: Campaign, best: Best | None) -> Campaign:
+    """The campaign as one of jobs of its best plan's size, where a knob sizes them."""
+    if best is None or KnobSet(campaign.spec.knobs).size is None:
+        return campaign
+    return replace(campaign, spec=on_nodes(campaign.spec, best.nodes))
 
 
 def _projections(

@@ -1,12 +1,17 @@
 """The names by which a job script reads a plan, and the values that it may read there."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from meshtune.search_spaces.knob_values import word
-from meshtune.search_spaces.knobs import Knob
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import knob_catalogs
+
+if TYPE_CHECKING:
+    from meshtune.search_spaces.knobs import Knob
 
 # Of every answer, whatever the plan.
 ENVIRONMENT_NAMES = tuple(

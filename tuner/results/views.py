@@ -18,6 +18,7 @@ from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.handover import MeasuredWith, measured_with
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.recommendation import front_of, recommend_among
+from meshtune.tuner.results.sizes import SizePoint, scaling_curve
 
 View = TypeVar("View")
 
@@ -54,9 +55,11 @@ class RankedView:
     peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
     null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
     step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
-    differ from the baseline's; null where there is nothing to compare. other_hardware: how the hardware that it was
-    measured on differs from the baseline's; empty where it does not. measured_again: what all the numbers come from
-    where it measured something; null where nobody tried. measured_with: the program that the numbers are of.
+    differ from the baseline's; null where there is nothing to compare. changed_numerics: the knobs by which it
+    computes something else than the baseline; then it is recommended only where the spec accepts that. other_hardware:
+    how the hardware that it was measured on differs from the baseline's; empty where it does not. measured_again: what
+    all the numbers come from where it measured something; null where nobody tried. measured_with: the program that the
+    numbers are of.
     """
 
     rank: int
@@ -77,6 +80,7 @@ class RankedView:
     first_losses: tuple[float, ...]
     gain_over_baseline: Estimate | None
     trains_as_baseline: Literal[True] | str | None
+    changed_numerics: tuple[str, ...]
     other_hardware: str
     measured_again: MeasuredAgainView | None
     measured_with: MeasuredWith
@@ -94,12 +98,13 @@ class RecommendationView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestView:
     """The same as `meshtune best --json`. front: the settings of which none is both slower and fuller than another one,
-    the fastest first, as many as there are."""
+    the fastest first, as many as there are. scaling: the best of each size, where a knob sizes the jobs."""
 
     campaign: str
     recommendation: RecommendationView
     best: list[RankedView]
     front: list[RankedView]
+    scaling: tuple[SizePoint, ...]
 
 
 def view_of(kind: type[View], source: object, /, **others: Any) -> View:
@@ -136,6 +141,7 @@ def best_view(
         ),
         best=list(islice(views, len(best))),
         front=list(views),
+        scaling=scaling_curve(campaign, ranking),
     )
 
 

@@ -51,6 +51,13 @@ def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
 
 
+def read_catalogs() -> dict[str, list[Knob]]:
+    """The knobs of every catalog, by its name."""
+    return {
+        catalog: [read_knob(name, entry) for name, entry in knobs.items()] for catalog, knobs in knob_catalogs().items()
+    }
+
+
 def check_sizes(knobs: KnobSet, cluster: ClusterSpec) -> list[Problem]:
     """What is wrong with the sizes of jobs on this cluster."""
     try:

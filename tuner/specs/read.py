@@ -78,9 +78,13 @@ def legal_space(spec: CampaignSpec) -> Space:
 
 
 def require_legal(space: Space) -> None:
-    """Raises InvalidSpec where no plan is legal, with the rules that reject most."""
+    """Raises InvalidSpec where no plan is legal, with the rules that reject most, and where they cannot be counted."""
     if len(space) == 0:
         raise InvalidSpec([Problem("space", _why_empty(space))])
+    try:
+        space.totals  # noqa: B018
+    except SpaceTooLarge as error:
+        raise InvalidSpec([Problem("knobs", str(error))]) from None
 
 
 def parse_spec(

@@ -25,6 +25,7 @@ from meshtune.tuner.cli.common import Refused, console, errors, print_json, prin
 from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.analysis import forecast_sentence
+from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.live import LiveScreen
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
@@ -37,6 +38,7 @@ from meshtune.tuner.results.export import FORMATS, Export
 from meshtune.tuner.results.handover import measured_with, origin_verb
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.sizes import scaling_curve
 from meshtune.tuner.results.views import best_view
 from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.driving.loop import Driver, drive_one
@@ -116,7 +118,7 @@ def show(campaign: str, home: Path, db: str, *, trial: int | None) -> None:
         if trial is None:
             print_campaign(chosen, service)
         else:
-            print_page(trial_page(_trial(service, chosen, trial)).renderables)
+            print_page(trial_page(_trial(service, chosen, trial), chosen.spec.knobs).renderables)
 
 
 def _trial(service: Service, campaign: Campaign, number: int) -> Trial:
@@ -192,6 +194,8 @@ def print_best(campaign: Campaign, service: Service, top: int) -> bool:
         print_page([display.best_table(campaign, ranking, top), *display.best_notes(campaign, ranking, top)])
         if campaign.spec.pareto:
             console.print(display.front_table(campaign, ranking))
+        if points := scaling_curve(campaign, ranking):
+            console.print(scaling_table(points))
     if failures := display.failures_text(trials):
         console.print(failures)
     found = recommend(campaign, trials)

@@ -19,22 +19,26 @@ from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.common import Refused, console, errors, print_found
 from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.knobs import knobs_table
 from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
 from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+from meshtune.tuner.prediction.knob_counts import count_with_knobs
 from meshtune.tuner.prediction.predict import ExactMemory, check_same, estimate_exactly, learn
 from meshtune.tuner.prediction.quote import explain, make_quote
 from meshtune.tuner.prediction.scaling import make_projection, node_counts
 
 # What names a spec, where a campaign may stand as well.
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
+# Plans that are listed at the most: a second's work.
+MAX_LISTED = 100_000
 # In a log, on a pipe.
 TELL_EVERY_S = 10.0
 
 
-def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool) -> None:
+def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool, knobs: bool) -> None:
     _, _, space = read_spec_file(spec, None, cluster)
     if why:
-        plan = space.complete(**plan_fields("--why", why))
+        plan = space.complete(**plan_fields("--why", why, space.knobs))
         broken = space.explain(plan)
         console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
         for violation in broken:
@@ -42,9 +46,16 @@ def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool) -> None:
         return
     console.print(display.space_text(space), soft_wrap=True)
     console.print(display.space_table(space))
+    if knobs:
+        if not space.knobs:
+            raise Refused("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")
+        console.print(knobs_table(space, count_with_knobs(space)))
     if plans:
-        for plan in space:
-            console.print(plan.key, soft_wrap=True)
+        listed = space.listing(MAX_LISTED)
+        if listed is None:
+            raise Refused(f"--list: {space.plans} plans are more than {MAX_LISTED}")
+        for index, codes in zip(*listed, strict=True):
+            console.print(space.plan(int(index), codes.tolist()).key, soft_wrap=True)
 
 
 def estimate(
@@ -61,7 +72,7 @@ def estimate(
     as_json: bool,
 ) -> None:
     _, campaign_spec, space = read_spec_file(spec, None, cluster, model)
-    chosen = space.complete(**plan_fields("--plan", plan)) if plan else None
+    chosen = space.complete(**plan_fields("--plan", plan, space.knobs)) if plan else None
     if exact and calibrate:
         raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
     if ranks and not exact:

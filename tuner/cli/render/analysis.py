@@ -10,6 +10,7 @@ from rich.text import Text
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.units import number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE
+from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
@@ -20,7 +21,6 @@ from meshtune.tuner.results.analysis.why_faster import Winner
 from meshtune.tuner.results.handover import HandoverCheck, origin_verb
 from meshtune.tuner.results.known_best import BestKnown, Provenance
 from meshtune.tuner.results.revalidation import Revalidation
-from meshtune.tuner.results.sizes import SizePoint
 
 # `--json` has all of them.
 MAX_EFFECTS = 20
@@ -80,25 +80,6 @@ def _effects(found: Analysis) -> list[Table | Text]:
     if (left := len(found.effects) - MAX_EFFECTS) > 0:
         lines.append(f"  and {left} smaller ones (--json has them)")
     return [*map(Text, lines)]
-
-
-def scaling_table(points: Sequence[SizePoint]) -> Table:
-    """The best of each size, against the smallest one."""
-    numbers = ("nodes", "devices", "tokens/s", "per device", "speed-up", "efficiency", f"{points[0].cost_unit}")
-    table = new_table("Best of each size", *numbers, "trial", "setting", right=numbers)
-    for one in points:
-        table.add_row(
-            str(one.nodes),
-            str(one.devices),
-            number(one.tokens_per_s.value),
-            number(one.tokens_per_s_per_device.value),
-            f"{one.speedup.value:.2f}",
-            percent(one.efficiency.value),
-            number(one.cost),
-            str(one.trial),
-            one.plan_key,
-        )
-    return table
 
 
 def _failures_by_value(found: Failures) -> list[Table | Text]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
+from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
@@ -22,6 +23,7 @@ from meshtune.tuner.campaign.stopping import hopeless_reason
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
+from meshtune.tuner.cli.render.knobs import alike_note, settings
 from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
 from meshtune.tuner.results.recommendation import Recommendation, front_of
@@ -50,11 +52,12 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
     front = front_of(ranking) if spec.pareto else []
     numbers = (yardstick_of(spec).unit, "95 % interval", "step", "memory/rank", "gain over baseline")
     table = new_table(f"Best settings of {campaign.id}", "#", "trial", "setting", right=numbers)
-    for entry in ranking[:top]:
+    shown = ranking[:top]
+    for entry, setting in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
         table.add_row(
             str(entry.rank),
             f"{_trials(entry)}{'' if entry.usable else ' !'}{' *' if entry in front else ''}",
-            entry.trial.plan.key,
+            setting,
             number(entry.objective.value),
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             seconds(entry.step_time_s),
@@ -70,13 +73,13 @@ def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType
     numbers = (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device")
     table = new_table("Front of speed and memory left over", "trial", "setting", right=numbers)
     front = front_of(ranking)
-    for entry in front:
+    for entry, setting in zip(front, settings([entry.trial.plan for entry in front]), strict=True):
         headroom_bytes = entry.headroom_bytes or 0.0
         table.add_row(
             _trials(entry),
-            entry.trial.plan.key,
+            setting,
             number(entry.objective.value),
-            f"{100 * (1 - entry.tokens_per_s.value / front[0].tokens_per_s.value):.1f} %",
+            f"{100 * (1 - entry.speed.value / front[0].speed.value):.1f} %",
             gibibytes(round(headroom_bytes)),
             f"{headroom_bytes / campaign.spec.cluster.device.memory_bytes:.0%}",
         )
@@ -86,7 +89,7 @@ def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType
 def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[Text]:
     """Below the table: where the time of the best and of the baseline goes, who is slow, how well first runs were
     reproduced, what trains otherwise, and what was measured on other hardware."""
-    notes: list[Text] = []
+    notes = [Text(said)] if (said := alike_note([entry.trial.plan for entry in ranking[:top]])) else []
     for entry in ranking:
         baseline = entry.trial.origin is Origin.BASELINE
         if entry.rank > 1 and not baseline:
@@ -103,6 +106,10 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
         if entry.trains_otherwise:
             sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
             notes.append(Text(sentence, style="red"))
+        if entry.changed_numerics:
+            never = "; never recommended without `accept: numerics`" if entry.unaccepted_numerics else ""
+            sentence = f"trial {entry.trial.number} changes the numerics: {', '.join(entry.changed_numerics)}{never}"
+            notes.append(Text(f"! {sentence}" if never else sentence, style="red" if never else ""))
         if entry.other_hardware:
             notes.append(Text(f"! trial {entry.trial.number} {entry.other_hardware}; never recommended", style="red"))
     return notes
@@ -146,13 +153,15 @@ def recommendation_text(recommendation: Recommendation) -> Text:
 
 
 def trials_table(trials: Sequence[Trial]) -> Table:
-    """Every trial with how it ended."""
+    """Every trial with how it ended. Knobs that are alike in all of them stand below."""
+    plans = [trial.plan for trial in trials]
     table = new_table("Trials", "trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
-    for trial in trials:
+    table.caption, table.caption_justify = alike_note(plans) or None, "left"
+    for trial, setting in zip(trials, settings(plans), strict=True):
         measured = trial.measurement
         table.add_row(
             str(trial.number),
-            trial.plan.key,
+            setting,
             str(trial.origin),
             state_text(trial),
             "-" if measured is None else seconds(measured.step_time_s),
@@ -188,9 +197,19 @@ def space_table(space: Space) -> Table:
 
 
 def space_text(space: Space) -> str:
-    """How many combinations there are, how many are legal, and of what they are made."""
+    """How many combinations there are, how many are legal, and of what they are made; then the knobs, which multiply
+    with the layouts."""
     lines = [f"  {name}: {', '.join(map(str, values))}" for name, values in space.dimensions.items()]
-    return "\n".join([f"{space.counts.legal} legal plans of {space.counts.combinations} combinations of", *lines])
+    if not space.knobs.searched:
+        return "\n".join([f"{space.counts.legal} legal plans of {space.counts.combinations} combinations of", *lines])
+    knobs = [
+        f"  {knob.name}: {', '.join(map(word, knob.values))}{f' (when {knob.when})' if knob.when else ''}"
+        for knob in space.knobs.searched
+    ]
+    layouts = (
+        f"{space.plans} legal plans: {space.counts.legal} legal layouts of {space.counts.combinations} combinations"
+    )
+    return "\n".join([f"{layouts} of", *lines, "times the knobs, where they are active", *knobs])
 
 
 def header(campaign: Campaign) -> str:

@@ -25,11 +25,14 @@ TITLES = {
 def quote_parts(quote: Quote) -> list[Table | Text]:
     """Everything of a quote, from top to bottom."""
     space, fit, cost = quote.space, quote.fit, quote.cost
+    knobs = quote.plans != space.legal
+    kind = "layouts" if knobs else "plans"
     rejected = sorted(space.rejected.items(), key=lambda item: -item[1])
     lines = [
-        f"{space.combinations} combinations, {space.legal} legal plans; rules reject (they overlap): "
+        f"{space.combinations} combinations, {space.legal} legal {kind}; rules reject (they overlap): "
         f"{', '.join(f'{name} {count}' for name, count in rejected) or 'nothing'}",
-        f"expected to fit: {fit.expected:.1f} plans; P(fits) at least 90 %: {fit.sure}, 50 to 90 %: {fit.likely}, "
+        *([f"{quote.plans} legal plans with the knobs, of whose effects nothing is predicted"] if knobs else []),
+        f"expected to fit: {fit.expected:.1f} {kind}; P(fits) at least 90 %: {fit.sure}, 50 to 90 %: {fit.likely}, "
         f"10 to 50 %: {fit.unlikely}, below 10 %: {fit.hopeless}",
     ]
     steps = "steps until its time limit at most" if cost.steps is None else f"{cost.steps[0]} to {cost.steps[1]} steps"
@@ -55,7 +58,8 @@ def explanation_parts(found: Explanation) -> list[Table | Text]:
         lines.append(f"no prediction: {found.unpredicted}")
     else:
         place = "is" if found.legal else "would be"
-        rank = f"it {place} number {found.rank} of {found.of} legal plans; {ranked_by(known=own.speed is not None)}"
+        kind = "layouts; its knobs are not predicted" if found.plan.knobs else "plans"
+        rank = f"it {place} number {found.rank} of {found.of} legal {kind}; {ranked_by(known=own.speed is not None)}"
         peak = own.peak_bytes
         sizes = [f"{part} {gibibytes(int(size))}" for part, size in own.memory_parts_bytes.items() if size > 0]
         lines += [
@@ -74,7 +78,9 @@ def explanation_parts(found: Explanation) -> list[Table | Text]:
                 f"  {', '.join(times)}",
                 rank,
             ]
-            lines += ["nothing is predicted better"] if found.plan == best.plan else _against_best(found, own)
+            lines += (
+                ["nothing is predicted better"] if found.plan.layout == best.plan.layout else _against_best(found, own)
+            )
     title = Text(f"{found.plan_key}: {'legal' if found.legal else 'illegal'}", style="bold")
     return [title, *map(Text, lines), Text(f"basis: {found.basis.words}")]
 

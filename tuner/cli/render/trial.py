@@ -12,6 +12,9 @@ from rich.text import Text
 from meshtune.runners.hardware import HardwareKind, nodes_text
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
+from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knobs import Knob
+from meshtune.tuner.campaign.knob_check import unconfirmed_knobs
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
@@ -23,13 +26,14 @@ _AGAIN = " (a plan that was measured before, once more)"
 _FITS: Mapping[Verdict, str] = {Verdict.OK: "it fits", Verdict.PRUNED: "it fits", Verdict.OOM: "out of memory"}
 
 
-def trial_page(trial: Trial) -> Group:
-    """The plan, the attempts, what was expected and measured, each rank, and the end of the log."""
+def trial_page(trial: Trial, knobs: Sequence[Knob] = ()) -> Group:
+    """The plan, the attempts, what was expected and measured, each rank, and the end of the log. knobs: the spec's."""
     outcome = trial.outcome
     lines: list[RenderableType] = [
         Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),
         Text(f"chosen by: {trial.origin}{_AGAIN if trial.origin is Origin.CONFIRMATION else ''}"),
-        Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.as_dict().items())),
+        Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.axes_as_dict().items())),
+        *_knobs(trial, knobs),
         Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
         attempts_table(trial),
     ]
@@ -54,6 +58,16 @@ def trial_page(trial: Trial) -> Group:
     if outcome.log_tail.strip():
         lines += [Text("end of the log:", style="bold"), outcome.log_tail]
     return Group(*lines)
+
+
+def _knobs(trial: Trial, knobs: Sequence[Knob]) -> list[Text]:
+    """The knobs of the plan, and those of which the job did not say that they arrived."""
+    if not trial.plan.knobs:
+        return []
+    lines = [Text("knobs: " + ", ".join(f"{name} {word(value)}" for name, value in trial.plan.knobs.items()))]
+    if trial.measurement is not None and (silent := unconfirmed_knobs(knobs, trial.plan, trial.measurement)):
+        lines.append(Text(f"not confirmed by the job: {', '.join(silent)}", style="yellow"))
+    return lines
 
 
 def attempts_table(trial: Trial) -> Table:

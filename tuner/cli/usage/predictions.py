@@ -25,19 +25,20 @@ CalibrateOption = Annotated[
 @app.command()
 def spaces(
     spec: SpecFile,
-    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,pp=2,zero_stage=1.")] = "",
+    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,zero_stage=1,KNOB=value.")] = "",
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
+    knobs: Annotated[bool, typer.Option("--knobs", help="Say what each knob adds.")] = False,
     cluster: ClusterFileOption = None,
 ) -> None:
     """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
-    commands.predictions.spaces(spec, cluster=cluster, why=why, plans=plans)
+    commands.predictions.spaces(spec, cluster=cluster, why=why, plans=plans, knobs=knobs)
 
 
 @app.command()
 def estimate(
     spec: SpecFile,
     exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
-    plan: Annotated[str, typer.Option(help="Why not this plan, such as tp=8,pp=4,zero_stage=1.")] = "",
+    plan: Annotated[str, typer.Option(help="Why not this plan, such as tp=8,zero_stage=1,KNOB=value.")] = "",
     rank: Annotated[
         list[int] | None, typer.Option(min=0, help="With --exact: a rank; default: one per kind of stage.")
     ] = None,

@@ -55,7 +55,8 @@ def explain_winners(training: Training, ranking: Sequence[Ranked], basis: Basis 
         slower = ranking[place] if place < len(ranking) else None
         rival = slower if baseline is None or own is baseline else baseline
         parts, rival_parts, evidence = _parts(training, own, rival, basis)
-        name, gain, savings_s, knobs = None, None, dict[str, float](), ()
+        name, gain, savings_s = None, None, dict[str, float]()
+        knobs: Moves = ()
         words = "nothing slower was measured to compare it with"
         if rival is not None:
             name = "the baseline" if rival is baseline else "the next best"

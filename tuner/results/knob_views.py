@@ -1,7 +1,8 @@
-"""What the REST API shows of knobs: those of a space, and those of the catalogs."""
+"""What is shown of knobs, those of a space and those of the catalogs: by the REST API and by `meshtune knobs`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshtune.search_spaces.knob_values import KnobValue
@@ -45,6 +46,12 @@ class CatalogView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogsView:
     catalogs: list[CatalogView]
+
+
+def catalogs_view(catalogs: Mapping[str, Sequence[Knob]]) -> CatalogsView:
+    return CatalogsView(
+        catalogs=[CatalogView(name=name, knobs=list(map(knob_view, knobs))) for name, knobs in catalogs.items()]
+    )
 
 
 def knob_view(knob: Knob) -> KnobView:

@@ -1,0 +1,120 @@
+"""Knobs on a terminal: catalogs, what each adds to a space, the settings in which plans differ, and sizes of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knobs import Knob, Numerics
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.units import number, percent
+from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.prediction.knob_counts import KnobCount
+from meshtune.tuner.results.sizes import SizePoint
+
+_WAYS = {
+    "argument": "argument",
+    "env": "variable",
+    "config": "key of the configuration",
+    "option": "option of the built-in trainer",
+    "placeholder": "placeholder",
+    "size": "size of the job",
+}
+
+
+def settings(plans: Sequence[Plan]) -> list[str]:
+    """The plans' keys for one table: of the knobs those that are not alike in all of them."""
+    names = {name for plan in plans for name in plan.knobs}
+    first = plans[0].knobs if plans else {}
+    alike = {name for name in names if all(name in plan.knobs and plan.knobs[name] == first[name] for plan in plans)}
+    alike = set() if len(plans) < 2 else alike
+    return [_key(plan, alike) for plan in plans]
+
+
+def alike_note(plans: Sequence[Plan]) -> str:
+    """The knobs that `settings` leaves out, with their value; empty where there are none."""
+    if len(plans) < 2:
+        return ""
+    first, *others = (plan.knobs for plan in plans)
+    same = [name for name, value in first.items() if all(name in own and own[name] == value for own in others)]
+    return f"all with {', '.join(f'{name}={word(first[name])}' for name in same)}" if same else ""
+
+
+def _key(plan: Plan, without: set[str]) -> str:
+    kept = [f"{name}={word(value)}" for name, value in plan.knobs.items() if name not in without]
+    return " ".join([plan.layout.key, *kept])
+
+
+def catalogs_table(catalogs: Mapping[str, Sequence[Knob]]) -> Table:
+    """Every catalog in a line."""
+    table = new_table("", "catalog", "knobs", "their names", right=["knobs"])
+    for name, knobs in catalogs.items():
+        table.add_row(name, str(len(knobs)), ", ".join(knob.name.removeprefix(f"{name}_") for knob in knobs))
+    return table
+
+
+def catalog_lines(name: str, knobs: Sequence[Knob]) -> Iterator[Text]:
+    """Everything of a catalog, knob by knob."""
+    for knob in knobs:
+        yield Text(f"{name}.{knob.name.removeprefix(f'{name}_')}", style="bold")
+        yield from (Text(f"  {line}") for line in _lines(knob))
+
+
+def _lines(knob: Knob) -> Iterator[str]:
+    assert knob.default is not None  # every knob has one
+    yield f"values: {', '.join(map(word, knob.values))} ({knob.kind}; default {word(knob.default)})"
+    told = f"{_WAYS[knob.way]} {getattr(knob, knob.way, None) or knob.name}"
+    yield f"told by: {told}" + ("" if knob.omit is None else f"; nothing for {word(knob.omit)}")
+    if knob.words:
+        yield f"words: {', '.join(f'{value} as {text!r}' for value, text in knob.words.items())}"
+    if knob.when:
+        yield f"when: {knob.when}"
+    if knob.numerics is Numerics.CHANGES:
+        yield "numerics: changes what is computed"
+    effects = [f"{name} {way}" for name in ("memory", "compute", "communication") if (way := getattr(knob, name))]
+    if effects:
+        yield f"declared: {', '.join(effects)}"
+    for name in ("meaning", "source", "versions", "risk"):
+        if text := getattr(knob, name):
+            yield f"{name}: {text}"
+
+
+def knobs_table(space: Space, counts: Sequence[KnobCount]) -> Table:
+    """What each knob adds."""
+    title = f"What knobs add: {space.plans} plans of {len(space)} layouts"
+    columns = ("knob", "values", "when", "active in", "plans without it", "times")
+    table = new_table(title, *columns, right=["active in", "plans without it", "times"])
+    for one in counts:
+        gone = f" (nor {', '.join(one.gone)})" if one.gone else ""
+        table.add_row(
+            one.knob.name,
+            ", ".join(map(word, one.knob.values)),
+            one.knob.when or "always",
+            f"{one.layouts} of {len(space)}",
+            f"{one.without}{gone}",
+            f"{space.plans / one.without:.4g}",
+        )
+    return table
+
+
+def scaling_table(points: Sequence[SizePoint]) -> Table:
+    """The best of each size, against the smallest one."""
+    numbers = ("nodes", "devices", "tokens/s", "per device", "speed-up", "efficiency", f"{points[0].cost_unit}")
+    table = new_table("Best of each size", *numbers, "trial", "setting", right=numbers)
+    for one in points:
+        table.add_row(
+            str(one.nodes),
+            str(one.devices),
+            number(one.tokens_per_s.value),
+            number(one.tokens_per_s_per_device.value),
+            f"{one.speedup.value:.2f}",
+            percent(one.efficiency.value),
+            number(one.cost),
+            str(one.trial),
+            one.plan_key,
+        )
+    return table
