@@ -1,7 +1,7 @@
-"""The choice of plans in a space with knobs: candidates by stages, weighed like any others.
+"""The choice of plans in a space with knobs: candidates are gathered around the best, and weighed like any others.
 
-The stages: layouts, with the knobs as the best plan so far has them; then the knobs of the best layouts; then both
-together. A stage is over as long as it hardly holds a plan that is better, which each ask works out from the trials.
+Layouts and knobs are searched together from the first measurement on. Layouts first and their knobs then took no fewer
+trials (docs/decisions/0062-layouts-and-knobs-together.md).
 """
 
 from __future__ import annotations
@@ -42,17 +42,13 @@ from meshtune.tuner.search.physics.weighing import (
     weigh,
 )
 
-# A stage is over once a plan of it is better by more than the tolerance with at most this probability.
-STAGE_OVER = 0.3
-# The first one is over sooner, as its plans are only where the next one starts: by this share, and probability.
-FIRST_TOLERANCE, FIRST_OVER = 0.05, 0.5
 # The noise of single runs, as shares of the usual one: knobs tell most where runs scatter little.
 NOISE_SHARES = (1.0, 0.6, 0.35)
 # The latest trials that relevances and noise are fitted to.
 MAX_FITTED = 100
 # The best measured plans whose knobs are taken over to other layouts.
 ASSIGNMENTS = 3
-# The layouts of the second stage: those of the best measured plans.
+# The best measured plans whose layouts are among those on which knobs are searched.
 BEST_LAYOUTS = 2
 
 
@@ -108,7 +104,6 @@ class KnobSearch:
     seed: int
     scales: Scales
     _random: np.random.Generator = field(init=False)
-    _tops: IntColumn = field(init=False)
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
@@ -120,9 +115,9 @@ class KnobSearch:
         if not len(candidates):
             return Proposal(tuple(self._left_over(ground, n)), 0.0 if len(self.trials.best) else None)
         chance = weighing.chance_left(self.task.tolerance)
-        allowed = self._stage(candidates, self._assignments(seen)[0])
+        allowed = self._comparable(candidates)
         chosen = candidates.take(allowed)
-        batch = Batch.of(self._weigh(chosen))
+        batch = Batch.of(weighing if np.all(allowed) else self._weigh(chosen))
         choices = [Choice(self._plan(chosen, at), chosen_by.expectation(at)) for at, chosen_by in batch.choices(n)]
         if len(choices) < n:
             taken = {choice.plan for choice in choices}
@@ -160,13 +155,12 @@ class KnobSearch:
         self, ground: Ground, layouts: IntColumn, seen: Sequence[Observation]
     ) -> tuple[Weighing, Candidates]:
         if (listed := ground.listed()) is not None:
-            self._tops = self._best_layouts(listed, seen)
             return self._weigh(listed), listed
         assignments, known = self._assignments(seen), set[bytes]()
         most = max(1, MAX_FIRST // max(1, len(layouts)))
         first = ground.with_assignments(layouts, assignments[:most], known)
         parts = [first]
-        tops = self._tops = self._best_layouts(first, seen)
+        tops = self._best_layouts(first, seen)
         near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
         parts += [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]
         found = joined(parts)
@@ -195,26 +189,12 @@ class KnobSearch:
             ranked = first.layouts[np.argsort(time - np.log(np.maximum(weighing.memory.runs, 1e-9)))].tolist()
         return np.array(list(dict.fromkeys([*own, *ranked]))[:LAYOUTS], dtype=np.int64)
 
-    def _stage(self, candidates: Candidates, best: Codes) -> BoolColumn:
-        """The candidates of the stage that the campaign is in; all of them after the last one. best: the knobs of the
-        best measured plan."""
+    def _comparable(self, candidates: Candidates) -> BoolColumn:
+        """All of them once something was measured; before that those with every knob at its default, where there are
+        any: a failure would not tell whether a knob is to blame."""
         every = np.ones(len(candidates), dtype=np.bool_)
-        as_best = self.task.space.canonical(candidates.layouts, np.tile(best, (len(candidates), 1)))
-        layouts = np.all(candidates.codes == as_best, axis=1)
-        if not len(self.trials.best):
-            # Nothing was measured yet: a failure would not tell whether a knob is to blame.
-            return layouts if np.any(layouts) else every
-        if not self.options.stages:
-            return every
-        knobs = np.isin(candidates.layouts, self._tops[:BEST_LAYOUTS])
-        stages = ((layouts, FIRST_TOLERANCE, FIRST_OVER), (knobs, self.task.tolerance, STAGE_OVER))
-        for stage, tolerance, over in stages:
-            if np.any(stage) and self._chance(candidates.take(stage), tolerance) > over:
-                return stage
-        return every
-
-    def _chance(self, candidates: Candidates, tolerance: float) -> float:
-        return self._weigh(candidates).chance_left(tolerance) or 0.0
+        defaults = np.all(candidates.codes == self.task.space.default_codes[candidates.layouts], axis=1)
+        return defaults if not len(self.trials.best) and np.any(defaults) else every
 
     def _left_over(self, ground: Ground, n: int) -> list[Choice]:
         """Plans that surely run out of memory: when nothing else is left."""

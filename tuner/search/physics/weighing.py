@@ -42,15 +42,12 @@ LIKELY = 0.9
 class PhysicsOptions:
     """Parts of the belief; all of them, unless an experiment shows the contribution of each.
 
-    prior: the physics' times. fits: the probability that a plan runs. residual: what was measured. stages: layouts
-    first, with the knobs as the best plan has them, then the knobs of the best layouts, then both together; else both
-    together from the start.
+    prior: the physics' times. fits: the probability that a plan runs. residual: what was measured.
     """
 
     prior: bool = True
     fits: bool = True
     residual: bool = True
-    stages: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
