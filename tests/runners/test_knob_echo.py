@@ -89,8 +89,12 @@ def test_what_the_script_says_counts_more(tmp_path):
     spec = written(tmp_path, TOLD)
     more = ', knobs={"fp8": "off", "budget": 0.25, "odd": float("nan"), "none": None}'
     assert echoed(tmp_path, spec.command, spec.env, more=more) == {
-        "fp8": "off", "flag": True, "channels": 8, "budget": 0.25,
-        "odd": "nan", "none": None,
+        "fp8": "off",
+        "flag": True,
+        "channels": 8,
+        "budget": 0.25,
+        "odd": "nan",
+        "none": None,
     }
 
 
