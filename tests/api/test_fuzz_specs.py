@@ -30,12 +30,23 @@ SIMULATED = SMALL | {
     "budget": {"device_hours": 1.5},
     "stop": {"tolerance": 0.1, "chance": 0.2},
 }
+KNOBS = SIMULATED | {
+    "objective": "tokens_per_s_per_device",
+    "knobs": {
+        "fp8": {"values": ["off", "on", 1.5], "env": "FP8", "when": "pp == 1 and (tp > 1 or not sequence_parallel)"},
+        "channels": {"values": [4, 8], "argument": "--channels {value}", "when": "fp8 in [on, 1.5]", "memory": "more"},
+        "nodes": {"values": [1, 2]},
+    },
+    "catalogs": ["nccl.algo"],
+    "accept": ["numerics"],
+}
 SPECS: tuple[dict[str, Any], ...] = (
     *(
         yaml.safe_load((EXAMPLES / name).read_text())
         for name in ("demo.yaml", "bring-your-own/campaign.yaml", "megatron/campaign.yaml")
     ),
     SIMULATED,
+    KNOBS,
 )
 words = st.text(string.printable + "\0\u00e9\u2028\U0001f600", max_size=8)
 scalars = st.one_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ SPEC: dict[str, Any] = {
     "space": {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": [1], "zero_stage": [1], "recompute": ["none"]},
     "knobs": {
         "memory": {"values": ["plain", BOLD], "env": "MEMORY", "meaning": "Called as a <measure> is."},
-        "size": {"values": [4194304, 8388608], "env": "SIZE"},
+        "size": {"values": [4194304, 8388608], "env": "SIZE", "numerics": "changes"},
         "share": {"values": [0.5, 1.0], "env": "SHARE", "when": "pp > 1"},
     },
     "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
@@ -125,14 +126,16 @@ def test_knobs_are_columns_axes_filters_and_cells_of_a_campaign(open_page, servi
 def test_the_page_of_a_trial_says_what_its_job_was_told_and_saw(open_page, service, campaign, sign_in):
     page = open_page()
     sign_in(page, service)
-    number, knobs = next((number, one) for number, one in plans(service, campaign).items() if "share" not in one)
+    found = plans(service, campaign, "size:8388608", "share:")
+    number, knobs = next(iter(found.items()))
     seen = service.call("GET", f"/v1/campaigns/{campaign}/trials/{number}")["measurement"]["knobs"]
     page.goto(f"{service.url}/#/campaigns/{campaign}/trials/{number}")
     card = page.get_by_test_id("knobs")
     expect(card).to_be_visible()
     for name, variable in (("memory", "MEMORY"), ("size", "SIZE")):
         row = card.get_by_role("row").filter(has_text=variable)
-        told = [str(knobs[name]), str(seen[name]) if name in seen else DASH, variable]
+        changes = "changes the numerics" if knobs[name] == 8388608 else ""
+        told = [str(knobs[name]), str(seen[name]) if name in seen else DASH, changes, variable]
         assert row.get_by_role("cell").all_inner_texts() == told
     expect(card.get_by_role("row").filter(has_text="SHARE")).to_contain_text("inactive")
 
@@ -149,3 +152,28 @@ def test_mistakes_in_knobs_stand_at_their_lines(open_page, service, sign_in):
     expect(mistakes.filter(has_text="knobs.tp")).to_contain_text("line 7")
     editor.fill(WRONG.replace("fp9", "fp8").replace("tp:", "depth:"))
     expect(page.get_by_test_id("quote")).to_contain_text("can be launched")
+    legal, plans = (int(page.get_by_test_id(each).inner_text().replace("\u202f", "")) for each in ("legal", "plans"))
+    # Off, or on with 4 or 8 channels; twice, by the depth.
+    assert plans == 6 * legal
+
+
+def test_the_form_names_catalogs(open_page, service, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    page.goto(f"{service.url}/#/new")
+    page.get_by_label("trainer", exact=True).check()
+    expect(page.get_by_label("Campaign spec, YAML or JSON")).to_have_value(re.compile(r"^catalogs: \[trainer\]$", re.M))
+    expect(page.get_by_test_id("quote")).to_contain_text("can be launched")
+
+
+def test_sizes_are_a_column_and_a_table_of_their_best(open_page, service, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    knobs = {"devices": {"values": [4, 8]}}
+    id = service.call("POST", "/v1/campaigns", {**SPEC, "name": "sizes", "knobs": knobs, "budget": {"trials": 8}})["id"]
+    service.wait_state(id, "completed")
+    page.goto(f"{service.url}/#/campaigns/{id}")
+    expect(page.get_by_test_id("axis-knobs.devices")).to_be_visible()
+    sizes = page.get_by_test_id("sizes").get_by_role("row")
+    expect(sizes).to_have_count(3)
+    assert [row.get_by_role("cell").nth(1).inner_text() for row in sizes.all()[1:]] == ["4", "8"]
