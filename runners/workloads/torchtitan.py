@@ -123,7 +123,7 @@ class TorchtitanWorkload(Workload):
             ]
         else:
             *flags, recompute = render_flags(sections, options)
-            added += [_flag(key.removeprefix(f"{FLAGS_FILE}:"), value) for key, value in told.items()]
+            added += [key_flag(key.removeprefix(f"{FLAGS_FILE}:"), value) for key, value in told.items()]
             # What belongs to a subcommand stands after it.
             late = [line for line in added if line.replace("-", "_").startswith(_OF_SUBCOMMAND)]
             lines = [*flags, *(line for line in added if line not in late), recompute, *late]
@@ -150,7 +150,7 @@ def _key(flag: str) -> str:
     return ".".join(key_of(flag)[0]).lstrip(".")
 
 
-def _flag(key: str, value: KnobValue) -> str:
+def key_flag(key: str, value: KnobValue) -> str:
     """The flag that sets a dotted key, as a text for a shell."""
     if not isinstance(value, bool):
         return shlex.join([f"--{key}={value}"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -28,11 +28,14 @@ from meshtune.runners.registry import (
     schedulers,
 )
 from meshtune.search_spaces.checks import did_you_mean
-from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.results.exported_knobs import ToldKnobs, tell, told_to_programs, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, hand_over, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import recommend
@@ -83,6 +86,27 @@ class Export:
     setting: Mapping[str, Any] = field(default_factory=dict)
     measured_with: MeasuredWith | None = None
 
+    @property
+    def cluster(self) -> ClusterSpec:
+        """The part of the spec's cluster that the plan takes."""
+        return sized(self.spec.cluster, self.plan)
+
+    @property
+    def knobs(self) -> ToldKnobs:
+        """How the plan's knobs are told."""
+        return told_to_programs(self.spec.knobs, self.plan)
+
+    def told(self, name: str) -> ToldKnobs:
+        """Those that the program of this format is told: of another than the one that was measured, variables alone."""
+        return self.knobs if self.spec.workload.kind == name else replace(self.knobs, arguments=(), keys={})
+
+    def untold(self, name: str) -> tuple[str, ...]:
+        """The knobs that the program of this format is not told, with their values."""
+        if self.spec.workload.kind == name:
+            return ()
+        named = [knob for knob in self.spec.knobs if knob.way not in ("env", "size") and knob.name in self.plan.knobs]
+        return tuple(f"{knob.name} = {word(self.plan.knobs[knob.name])}" for knob in named)
+
     def workload_options(self, name: str) -> dict[str, Any]:
         """The options, on top of those of the spec's workload where that has the format's name, else of its number
         format."""
@@ -131,9 +155,9 @@ def _dialect(
     program: by default that of the workload of this name."""
 
     def render(export: Export) -> Files:
-        spec, options = export.spec, export.workload_options(name)
-        files: Files = load(renderer)(spec.model, export.plan, spec.cluster, options)
-        return files
+        options = tell(name, export.workload_options(name), export.told(name))
+        files: Files = load(renderer)(export.spec.model, export.plan, export.cluster, options)
+        return with_keys(name, files, export.told(name))
 
     return Format(name=name, words=words, render=render, command=command, program=program or PROGRAMS[name])
 
@@ -169,25 +193,34 @@ def _deepspeed_line(export: Export, files: Files) -> str:
     words = "--deepspeed_config ds_config.json"
     if spec.workload.kind == "deepspeed":
         words = load("meshtune.runners.dialects.deepspeed:script_words")(spec.model, export.plan, spec.seed, own)
-    size = f"--num_nodes {spec.cluster.nodes} --num_gpus {spec.cluster.devices_per_node}"
+    size = f"--num_nodes {export.cluster.nodes} --num_gpus {export.cluster.devices_per_node}"
+    told = export.told("deepspeed")
+    words = " ".join(filter(None, [words, shlex.join(told.arguments)]))
     program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
-    on_cpu = "env DS_ACCELERATOR=cpu " if spec.cluster.device.kind is DeviceKind.CPU else ""
+    on_cpu = {"DS_ACCELERATOR": "cpu"} if spec.cluster.device.kind is DeviceKind.CPU else {}
     # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
-    return f"{on_cpu}deepspeed {size} --no_local_rank {program} {words}"
+    return f"{_environment({**on_cpu, **told.variables})}deepspeed {size} --no_local_rank {program} {words}"
 
 
 def _torchtitan_line(export: Export, files: Files) -> str:
-    cluster = export.spec.cluster
+    cluster = export.cluster
     flags = "--job.config_file torchtitan.toml" if "torchtitan.toml" in files else files["torchtitan.args"]
-    return f"{_torchrun(cluster.nodes, cluster.devices_per_node)} -m torchtitan.train {' '.join(flags.split())}"
+    start = f"{_torchrun(cluster.nodes, cluster.devices_per_node)} -m torchtitan.train {' '.join(flags.split())}"
+    return _environment(export.told("torchtitan").variables) + start
 
 
 def _accelerate_line(export: Export, files: Files) -> str:
     peers = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port 29500 "
-    several = peers if export.spec.cluster.nodes > 1 else ""
+    several = peers if export.cluster.nodes > 1 else ""
     # accelerate/state.py: `use_cpu` of the file does not reach processes that torch's launcher starts.
-    on_cpu = "env ACCELERATE_USE_CPU=true " if export.spec.cluster.device.kind is DeviceKind.CPU else ""
-    return f"{on_cpu}accelerate launch --config_file accelerate.yaml {several}{export.program('accelerate')}"
+    on_cpu = {"ACCELERATE_USE_CPU": "true"} if export.spec.cluster.device.kind is DeviceKind.CPU else {}
+    environment = _environment({**on_cpu, **export.told("accelerate").variables})
+    return f"{environment}accelerate launch --config_file accelerate.yaml {several}{export.program('accelerate')}"
+
+
+def _environment(variables: Mapping[str, str]) -> str:
+    """What stands before a command that gets these variables."""
+    return f"{shlex.join(['env', *(f'{name}={value}' for name, value in variables.items())])} " if variables else ""
 
 
 def _torchrun(nodes: int, processes_per_node: int) -> str:
@@ -258,7 +291,8 @@ def handover_of(export: Export, name: str) -> Handover | None:
     dtype = str(export.workload_options(name).get("dtype") or WRITTEN_DTYPE)
     source = (str(export.setting["campaign"]), int(export.setting["trial"]))
     workload = name if name in WORKLOADS else "command"
-    return hand_over(export.spec, export.measured_with, format.program, workload, dtype, *source)
+    untold = export.untold(name)
+    return hand_over(export.spec, export.measured_with, format.program, workload, dtype, *source, untold=untold)
 
 
 def export_files(export: Export, name: str = "") -> Files:

@@ -91,12 +91,22 @@ def origin_verb(measured: MeasuredWith) -> str:
 
 
 def hand_over(
-    spec: CampaignSpec, measured: MeasuredWith, program: str, workload: str, dtype: str, campaign: str, trial: int
+    spec: CampaignSpec,
+    measured: MeasuredWith,
+    program: str,
+    workload: str,
+    dtype: str,
+    campaign: str,
+    trial: int,
+    *,
+    untold: Sequence[str] = (),
 ) -> Handover:
     """program, workload, dtype: what the setting goes to, by which workload meshtune can run it, and the number format
-    that it is told there. campaign, trial: where the setting was measured."""
+    that it is told there. campaign, trial: where the setting was measured. untold: the knobs that only the first
+    program has words for, with their values."""
     own = workload_of(spec).dtype
     differs = (f"number format {own} there, {dtype} here",) if own != dtype else ()
+    differs += (f"knobs there, not told here: {', '.join(untold)}",) if untold else ()
     known = f" Known to differ: {'; '.join(differs)}." if differs else ""
     return Handover(
         program=program,
@@ -127,7 +137,9 @@ def check_handover(
     ratio = speed_of(campaign.spec.objective, one).over(speed_of(campaign.spec.objective, other))
     before = over_runs(ratio, run_variance_of(rank(campaign, trials)), runs=2)
     program = program_of(there.spec.workload.kind)
-    entry = next((entry for entry in rank(there, runs) if entry.trial.plan == winner.trial.plan), None)
+    # What another program is told of is the layout.
+    layout = winner.trial.plan.layout
+    entry = next((entry for entry in rank(there, runs) if entry.trial.plan.layout == layout), None)
     gain = None if entry is None else entry.gain
     after = None if gain is None else Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
     confirmed = entry is not None and entry.usable and after is not None and after.low > 1
@@ -166,7 +178,7 @@ def _times(ratio: Estimate) -> str:
 
 def _end(there: Campaign, runs: Sequence[Trial], entry: Ranked) -> str:
     """Why a plan has no measurement."""
-    run = next((run for run in runs if run.plan == entry.trial.plan), None)
+    run = next((run for run in runs if run.plan.layout == entry.trial.plan.layout), None)
     if run is None or run.outcome is None:
         return there.reason.partition("\n")[0] or str(there.state)
     return f"{run.outcome.verdict}: {run.outcome.reason}".strip(": ")

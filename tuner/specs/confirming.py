@@ -12,6 +12,7 @@ from typing import Any
 
 from meshtune.runners.documents import plain
 from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import Backend, CampaignSpec
@@ -23,15 +24,21 @@ def confirming_document(
     document: object, source: CampaignSpec, winner: Plan, rival: Plan, home: Home
 ) -> dict[str, Any]:
     """The spec's document: the rival is the baseline, the winner the only other plan, and each is measured once.
-    source: of the campaign that measured both. Raises InvalidSpec, also where the program cannot run one of them."""
+    source: of the campaign that measured both. Of the plans the layouts are measured: knobs are the first program's.
+    Raises InvalidSpec, also where the program cannot run one of them."""
     if not isinstance(document, Mapping) or document.get("workload") is None:
         raise InvalidSpec([Problem("workload", "is missing: say how the other program is started")])
+    cluster, own = sized(source.cluster, winner), sized(source.cluster, rival)
+    if cluster != own or winner.layout == rival.layout:
+        differ = "the sizes of their jobs" if cluster != own else "knobs alone, which are the first program's"
+        raise InvalidSpec([Problem("space", f"the setting and the one that it is compared with differ in {differ}")])
+    winner, rival = winner.layout, rival.layout
     batch = winner.global_batch_size if winner.global_batch_size == rival.global_batch_size else FREE
     derived = () if batch == FREE else ("grad_accum_steps",)
     asked = {
         "name": f"confirm {source.name}"[:100],
         "model": plain(source.model),
-        "cluster": plain(source.cluster),
+        "cluster": plain(cluster),
         "global_batch_size": batch,
         "runner": _backend(source.runner),
         "trial": plain(source.trial),
@@ -56,7 +63,7 @@ def confirming_document(
     }
     # Without the baseline first: under another question that would be the mistake that is told.
     spec, space = parse_spec({**asked, "baseline": None}, home)
-    if problems := _other_question(spec, source):
+    if problems := _other_question(spec, replace(source, cluster=cluster)):
         raise InvalidSpec(problems)
     parse_spec(asked, home)
     problems = [

@@ -1,0 +1,78 @@
+"""Knobs of an exported setting, as a program is told them that people start themselves: by variables, arguments and
+keys of its configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshtune.runners.dialects.base import Files
+from meshtune.runners.registry import load
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
+from meshtune.search_spaces.knob_values import KnobValue, word
+from meshtune.search_spaces.knobs import Knob
+from meshtune.search_spaces.plan import Plan
+
+# The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.
+_FILES = {"deepspeed": "ds_config.json", "megatron": "ds_config.json"}
+_FLAG = "meshtune.runners.workloads.torchtitan:key_flag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldKnobs:
+    """variables by name, words of a command line, and values by the key of a configuration, as the knobs name it."""
+
+    variables: Mapping[str, str]
+    arguments: tuple[str, ...]
+    keys: Mapping[str, KnobValue]
+
+
+def told_to_programs(knobs: Iterable[Knob], plan: Plan) -> ToldKnobs:
+    """What a program is told of the plan's knobs; nothing of those at the value that is omitted."""
+    told = [
+        (knob, plan.knobs[knob.name], text)
+        for knob in knobs
+        if knob.name in plan.knobs and (text := knob.told(plan.knobs[knob.name])) is not None
+    ]
+    return ToldKnobs(
+        variables={knob.env: word(text) for knob, _, text in told if knob.env is not None},
+        arguments=tuple(part for knob, value, _ in told for part in knob.arguments(value)),
+        keys={knob.config: text for knob, _, text in told if knob.config is not None},
+    )
+
+
+def tell(format: str, options: Mapping[str, Any], told: ToldKnobs) -> dict[str, Any]:
+    """The options of a program, with what knobs add to them."""
+    added: dict[str, Any] = {}
+    if told.variables and format == "megatron":
+        added["env"] = {**options.get("env", {}), **told.variables}
+    words = [shlex.join(told.arguments)] if told.arguments and format in ("megatron", "torchtitan") else []
+    if format == "torchtitan":
+        words += [load(_FLAG)(_key(key), value) for key, value in told.keys.items()]
+    if words:
+        added["arguments"] = [*options.get("arguments", ()), *words]
+    return {**options, **added}
+
+
+def with_keys(format: str, files: Files, told: ToldKnobs) -> Files:
+    """The files, with the keys that knobs set in a JSON configuration."""
+    name = _FILES.get(format, "")
+    if not told.keys or name not in files:
+        return files
+    document: Any = read_json(files[name], SLOW_LIMITS)
+    for key, value in told.keys.items():
+        *sections, last = _key(key).split(".")
+        inner = document
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return {**files, name: json.dumps(document, indent=2) + "\n"}
+
+
+def _key(key: str) -> str:
+    """The dotted key, without the file's name before it."""
+    return key.rpartition(":")[2]
