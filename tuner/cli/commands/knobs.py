@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from rich.constrain import Constrain
+
 from meshtune.runners.documents import plain
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.cli.common import Refused, console, print_json
+from meshtune.tuner.cli.render.display import WIDEST
 from meshtune.tuner.cli.render.knobs import catalog_lines, catalogs_table
 from meshtune.tuner.results.knob_views import catalogs_view
 from meshtune.tuner.specs.knobs import read_catalogs
@@ -20,7 +23,7 @@ def knobs(catalog: str, *, as_json: bool) -> None:
         print_json(plain(catalogs_view(shown)))
         return
     if not catalog:
-        console.print(catalogs_table(known))
+        console.print(Constrain(catalogs_table(known), WIDEST))
         console.print("show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]", soft_wrap=True)
         return
     for line in catalog_lines(catalog, known[catalog]):
