@@ -105,12 +105,12 @@ def hand_over(
     that it is told there. campaign, trial: where the setting was measured. untold: the knobs that only the first
     program has words for, with their values."""
     own = workload_of(spec).dtype
-    differs = (f"number format {own} there, {dtype} here",) if own != dtype else ()
-    differs += (f"knobs there, not told here: {', '.join(untold)}",) if untold else ()
+    differs = [f"number format {own} there, {dtype} here"] if own != dtype else []
+    differs += [f"knobs there, not told here: {', '.join(untold)}"] if untold else []
     known = f" Known to differ: {'; '.join(differs)}." if differs else ""
     return Handover(
         program=program,
-        differs=differs,
+        differs=tuple(differs),
         warning=f"{origin_verb(measured)} {measured.words}, not measured with {program}, which has other kernels, "
         f"buffers and overlap of communication. There the speed, the memory and the order of the plans may be "
         f"different.{known}".rstrip("."),
