@@ -257,6 +257,10 @@ class KnobSet(Sequence[Knob]):
         places = [] if knob is None else [knob.position(value) for value in readings(text)]
         return next((knob.values[place] for place in places if knob and place is not None), text)
 
+    def default_of(self, name: str) -> KnobValue | None:
+        """The default of the knob of that name; None for no such knob."""
+        return self._knobs[self._at[name]].default if name in self._at else None
+
     @property
     def size(self) -> Knob | None:
         """The knob that sizes the job; None where all trials have all devices."""

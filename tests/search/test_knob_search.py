@@ -155,6 +155,18 @@ def test_values_that_run_out_of_memory_are_soon_avoided(task: Task) -> None:
     assert len(failed) <= 4
 
 
+@pytest.mark.parametrize(("accept", "others"), [([], range(1, 5)), (["numerics"], range(6, 17))])
+def test_plans_that_can_never_be_recommended_take_one_trial_in_five(accept: list[str], others: range) -> None:
+    fp8 = {"values": ["off", "mxfp8"], "env": "FP8", "numerics": "changes"}
+    spec, space = read_spec({**SPEC, "accept": accept, "knobs": {**SPEC["knobs"], "fp8": fp8}}, None)
+    task = task_of(spec, space, training_of(spec))
+    world = World(task, lambda plan: helps(plan) * (0.7 if plan.knobs["fp8"] == "mxfp8" else 1.0))
+    seen = world.played(16)
+    changed = [one for one in seen if one.plan.knobs["fp8"] == "mxfp8"]
+    assert len(changed) in others
+    assert all(task.is_of_use(one.plan) for one in seen if one not in changed)
+
+
 def test_a_crash_makes_plans_with_the_same_values_suspect() -> None:
     changed = np.array([[1, 0], [1, 2], [0, 0]])
     tried = np.array([[1, 2], [0, 0]])

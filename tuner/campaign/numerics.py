@@ -34,6 +34,13 @@ def may_be_recommended(spec: CampaignSpec, plan: Plan) -> bool:
     return spec.accepts_numerics or not changed_numerics(spec, plan)
 
 
+def numerics_kept(spec: CampaignSpec) -> dict[str, KnobValue]:
+    """The values of knobs that a plan must have to be recommended, by name; none where the spec accepts others."""
+    if spec.accepts_numerics:
+        return {}
+    return {knob.name: _reference(spec, knob) for knob in spec.knobs if knob.numerics is Numerics.CHANGES}
+
+
 def trains_otherwise(check: LossCheck | None, changed: tuple[str, ...]) -> bool:
     """True where the first losses show another training than the baseline's, of a kind that no knob declares. check:
     None where there is nothing to compare. changed: as `changed_numerics` names it."""

@@ -7,16 +7,18 @@ SearchError              root; the search cannot go on; the same history gives t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.knob_values import KnobValue, same_value
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.numerics import numerics_kept
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Proposal, Trial
@@ -82,7 +84,8 @@ class Task:
     tolerance: a plan is worth finding if it is better than the best by more than this share. pareto: memory left over
     counts beside the score, and the best is a set (the Pareto front of score and peak memory). past: what earlier
     campaigns tried. calibration: the physics' constants and their doubt, before the campaign's own trials. per_device:
-    plans of different sizes compare by the work of a device, not by that of the whole job.
+    plans of different sizes compare by the work of a device, not by that of the whole job. kept: the values that plans
+    have of some knobs, by name, to be of use; others may be tried to tell what they would bring.
     """
 
     space: Space
@@ -92,6 +95,13 @@ class Task:
     past: tuple[PastCampaign, ...] = ()
     calibration: Calibration = UNCALIBRATED
     per_device: bool = False
+    kept: Mapping[str, KnobValue] = field(default_factory=dict)
+
+    def is_of_use(self, plan: Plan) -> bool:
+        """Whether the plan has the values that are kept; an inactive knob has its default."""
+        knobs = self.space.knobs
+        own = ((plan.knobs.get(name, knobs.default_of(name)), value) for name, value in self.kept.items())
+        return all(same_value(one, other) for one, other in own)
 
 
 class Search(Protocol):
@@ -114,6 +124,7 @@ def task_of(spec: CampaignSpec, space: Space, training: Training) -> Task:
         tolerance=spec.stop.tolerance,
         pareto=spec.pareto,
         per_device=not whole_job,
+        kept=numerics_kept(spec),
     )
 
 

@@ -37,7 +37,7 @@ class Trials:
     weights: FloatColumn
     # Outcomes for memory.
     tried: Tried
-    # Of all measured plans of this campaign; NaN where a peak is unknown.
+    # Of the measured plans of this campaign that are of use (`Task.kept`); NaN where a peak is unknown.
     own_times: FloatColumn
     own_peaks: FloatColumn
     # The fastest of them, one row.
@@ -83,7 +83,8 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
     """
     informative = [one for one in seen if _teaches(one)]
     times = _log_times(task, task.training, informative)
-    timed = np.flatnonzero(np.isfinite(times))
+    of_use = np.array([task.is_of_use(one.plan) for one in informative], dtype=np.bool_)
+    timed = np.flatnonzero(np.isfinite(times) & of_use)
     fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
     told, weights, parts = list[Observation](), list[float](), list[Rows]()
     log_times: list[FloatColumn] = []

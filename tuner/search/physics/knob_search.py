@@ -44,6 +44,8 @@ from meshtune.tuner.search.physics.weighing import (
 
 # The noise of single runs, as shares of the usual one: knobs tell most where runs scatter little.
 NOISE_SHARES = (1.0, 0.6, 0.35)
+# Every so many-th trial is of a plan that can never be recommended, where a space has such plans.
+OTHERS = 5
 # The latest trials that relevances and noise are fitted to.
 MAX_FITTED = 100
 # The best measured plans whose knobs are taken over to other layouts.
@@ -114,10 +116,14 @@ class KnobSearch:
         weighing, candidates = self._candidates(ground, layouts, seen)
         if not len(candidates):
             return Proposal(tuple(self._left_over(ground, n)), 0.0 if len(self.trials.best) else None)
-        chance = weighing.chance_left(self.task.tolerance)
-        allowed = self._comparable(candidates)
+        of_use = self._of_use(candidates)
+        useful = weighing if np.all(of_use) else self._weigh(candidates.take(of_use))
+        chance = useful.chance_left(self.task.tolerance) if np.any(of_use) else 0.0
+        turn = self._turn(of_use, len(seen))
+        allowed = turn & self._comparable(candidates)
+        allowed = allowed if np.any(allowed) else turn
         chosen = candidates.take(allowed)
-        batch = Batch.of(weighing if np.all(allowed) else self._weigh(chosen))
+        batch = Batch.of(self._weigh(chosen))
         choices = [Choice(self._plan(chosen, at), chosen_by.expectation(at)) for at, chosen_by in batch.choices(n)]
         if len(choices) < n:
             taken = {choice.plan for choice in choices}
@@ -140,7 +146,7 @@ class KnobSearch:
     def _assignments(self, seen: Sequence[Observation]) -> list[Codes]:
         """The knobs of the best measured plans, then the defaults; rows of codes, each once."""
         measured = [one for one in seen if one.step_time_s is not None and one.score is not None]
-        best = sorted(measured, key=lambda one: -(one.score or 0.0))[:ASSIGNMENTS]
+        best = sorted(measured, key=lambda one: (not self.task.is_of_use(one.plan), -(one.score or 0.0)))[:ASSIGNMENTS]
         defaults = self.task.space.knobs.defaults
         codes = known_codes(self.task, [one.plan for one in best])
         found = [np.where(row > 0, row, defaults) for row in codes]
@@ -178,9 +184,10 @@ class KnobSearch:
     def _best_layouts(self, first: Candidates, seen: Sequence[Observation]) -> IntColumn:
         """The layouts on which knobs are searched, the most promising first: of the best measured plans, then by what
         is believed of them with those plans' knobs."""
-        measured = sorted((one for one in seen if one.score is not None), key=lambda one: -(one.score or 0.0))[
-            :BEST_LAYOUTS
-        ]
+        measured = sorted(
+            (one for one in seen if one.score is not None),
+            key=lambda one: (not self.task.is_of_use(one.plan), -(one.score or 0.0)),
+        )[:BEST_LAYOUTS]
         own = [at for one in measured if (at := self.task.space.find_layout(one.plan)) is not None]
         ranked = list[int]()
         if len(first):
@@ -190,11 +197,31 @@ class KnobSearch:
         return np.array(list(dict.fromkeys([*own, *ranked]))[:LAYOUTS], dtype=np.int64)
 
     def _comparable(self, candidates: Candidates) -> BoolColumn:
-        """All of them once something was measured; before that those with every knob at its default, where there are
-        any: a failure would not tell whether a knob is to blame."""
+        """All of them once something was measured; before that those with every knob at its default,
+        where there are any: a failure would not tell whether a knob is to blame."""
         every = np.ones(len(candidates), dtype=np.bool_)
         defaults = np.all(candidates.codes == self.task.space.default_codes[candidates.layouts], axis=1)
-        return defaults if not len(self.trials.best) and np.any(defaults) else every
+        measured = np.any(self.trials.measured.campaign == 0)
+        return defaults if not measured and np.any(defaults) else every
+
+    def _of_use(self, candidates: Candidates) -> BoolColumn:
+        """Those with the values that the task keeps."""
+        of_use = np.ones(len(candidates), dtype=np.bool_)
+        for at, knob in enumerate(self.task.space.knobs):
+            if knob.name in self.task.kept:
+                place = knob.position(self.task.kept[knob.name])
+                codes = np.where(
+                    candidates.codes[:, at] > 0, candidates.codes[:, at], self.task.space.knobs.defaults[at]
+                )
+                of_use &= codes == (-1 if place is None else place + 1)
+        return of_use
+
+    def _turn(self, of_use: BoolColumn, seen: int) -> BoolColumn:
+        """The candidates of this ask: those of use, and every OTHERS-th time the others, to tell what they would
+        bring."""
+        others = ~of_use
+        wanted = others if (seen + 1) % OTHERS == 0 else of_use
+        return wanted if np.any(wanted) else ~wanted
 
     def _left_over(self, ground: Ground, n: int) -> list[Choice]:
         """Plans that surely run out of memory: when nothing else is left."""
