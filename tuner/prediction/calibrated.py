@@ -34,7 +34,7 @@ def fitted(campaign: Campaign, trials: Sequence[Trial], now: float) -> StoredCal
         version=framework_version(software[-1]) if software else "",
         model=spec.model.name,
         cluster=spec.cluster.name,
-        devices=spec.cluster.devices,
+        devices=max(one.devices for one in measured),
         trials=len(measured),
         described=spec.cluster.device,
         calibration=learn(campaign.label, spec, trials).calibration,
