@@ -82,7 +82,7 @@ VERBS = {
     Verb.AUDIT: "list_audit",
     Verb.COMPUTE: """
         whoami count_space estimate_campaign explain_plan_of_spec list_presets get_model_preset get_cluster_preset
-        list_examples get_registry
+        list_examples list_knobs get_registry
     """,
 }
 VERB_OF = {operation: verb for verb, operations in VERBS.items() for operation in operations.split()}
