@@ -24,8 +24,9 @@ from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.bounds import MAX_VALUE, Bounds
 from meshtune.search_spaces.checks import MAX_WHOLE, NAME
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.knob import MAX_VALUES, Knob
 from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD
-from meshtune.search_spaces.knobs import MAX_KNOBS, MAX_VALUES, Knob
+from meshtune.search_spaces.knobs import MAX_KNOBS
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets

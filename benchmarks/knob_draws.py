@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from meshtune.runners.simulated.ground_truth import Truth
 from meshtune.search_spaces.columns import Columns
-from meshtune.search_spaces.knobs import Knob
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.physics.timing import TimePart
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 from meshtune.search_spaces.knob_values import KnobValue, word
 
 if TYPE_CHECKING:
-    from meshtune.search_spaces.knobs import Knob
+    from meshtune.search_spaces.knob import Knob
     from meshtune.search_spaces.plan import Plan
 
 

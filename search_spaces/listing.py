@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import FloatColumn, IntColumn, rows
-from meshtune.search_spaces.knobs import SIZES, Codes, Knob, KnobSet
+from meshtune.search_spaces.knob import SIZES, Knob
+from meshtune.search_spaces.knobs import Codes, KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 

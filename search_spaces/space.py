@@ -34,8 +34,9 @@ from meshtune.search_spaces.columns import (
     value_of,
 )
 from meshtune.search_spaces.constraints import CONSTRAINTS
+from meshtune.search_spaces.knob import SIZES
 from meshtune.search_spaces.knob_values import KnobValues
-from meshtune.search_spaces.knobs import NO_KNOBS, SIZES, Codes, KnobSet
+from meshtune.search_spaces.knobs import NO_KNOBS, Codes, KnobSet
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 
 # Some seconds of one core; more is a mistake in the bounds.

@@ -19,7 +19,8 @@ from meshtune.runners.told_knobs import ToldKnob, told_knobs
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
-from meshtune.search_spaces.knobs import Knob, KnobSet
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Plan

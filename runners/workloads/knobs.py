@@ -9,8 +9,9 @@ from typing import Any
 
 from meshtune.runners.workloads.base import JobRequest
 from meshtune.search_spaces.checks import Problem, did_you_mean
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue, word
-from meshtune.search_spaces.knobs import Knob, KnobSet
+from meshtune.search_spaces.knobs import KnobSet
 
 # What tells a process of a job which one it is, and where the others are.
 _OF_THE_GANG = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT")

@@ -17,7 +17,7 @@ from meshtune.runners.registry import create_workload
 from meshtune.runners.report import DIRECTORY
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.knobs import Knob
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 

@@ -17,7 +17,8 @@ from meshtune.runners.workloads.base import read_context
 from meshtune.runners.workloads.knobs import names_of
 from meshtune.runners.workloads.torch import TorchOptions
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.knobs import Knob, KnobSet
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import knob_catalogs

@@ -9,7 +9,8 @@ from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
 from meshtune.runners.workloads.simulated import SimulatedWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.knobs import Knob, KnobSet
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 

@@ -10,7 +10,8 @@ import pytest
 
 from meshtune.search_spaces.bounds import Bounds
 from meshtune.search_spaces.columns import SpaceContext
-from meshtune.search_spaces.knobs import Knob, KnobSet
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.listing import Listing, in_order, in_random_order, whole
 from meshtune.search_spaces.space import Space
 

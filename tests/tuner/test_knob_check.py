@@ -9,7 +9,7 @@ import pytest
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
-from meshtune.search_spaces.knobs import Knob
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.decide import Finish, Observation, decide
 from meshtune.tuner.campaign.knob_check import checked, unconfirmed_knobs

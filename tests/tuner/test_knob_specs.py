@@ -93,6 +93,12 @@ def test_a_single_knob_of_a_catalog_brings_those_that_its_condition_names() -> N
     assert [knob.name for knob in spec.knobs] == ["torchtitan_compile", "torchtitan_async_tp"]
 
 
+@pytest.mark.parametrize("catalog", [name for name in knob_catalogs() if name.startswith("trainer")])
+def test_every_catalog_of_the_trainer_is_taken_by_itself(catalog: str) -> None:
+    spec, _ = read_spec({**document(f"catalogs: [{catalog}]"), "workload": "torch", "runner": "local"}, None)
+    assert {knob.name for knob in spec.knobs} >= knob_catalogs()[catalog].keys()
+
+
 def test_every_mistake_is_told_at_once_with_its_path() -> None:
     told = problems("""
 knobs:

@@ -7,8 +7,8 @@ from math import isclose
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue, word
-from meshtune.search_spaces.knobs import Knob
 from meshtune.search_spaces.plan import Plan
 
 # Of numbers as programs print them.

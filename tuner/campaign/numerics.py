@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from math import isinf
 
+from meshtune.search_spaces.knob import Knob, Numerics
 from meshtune.search_spaces.knob_values import KnobValue, same_value, word
-from meshtune.search_spaces.knobs import Knob, Numerics
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.loss_check import LossCheck
 from meshtune.tuner.campaign.spec import CampaignSpec

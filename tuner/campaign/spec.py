@@ -18,7 +18,8 @@ from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, unfit_name
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
-from meshtune.search_spaces.knobs import NO_KNOBS, Knob, KnobSet, sized, sizes_of
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet, sized, sizes_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space

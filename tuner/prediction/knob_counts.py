@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshtune.search_spaces.knobs import Knob, KnobSet
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.space import Space
 
 

@@ -11,7 +11,7 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import knob_catalogs
 
 if TYPE_CHECKING:
-    from meshtune.search_spaces.knobs import Knob
+    from meshtune.search_spaces.knob import Knob
 
 # Of every answer, whatever the plan.
 ENVIRONMENT_NAMES = tuple(

@@ -13,8 +13,8 @@ from typing import Any
 from meshtune.runners.dialects.base import Files
 from meshtune.runners.registry import load
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue, word
-from meshtune.search_spaces.knobs import Knob
 from meshtune.search_spaces.plan import Plan
 
 # The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.

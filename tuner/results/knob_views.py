@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshtune.search_spaces.knob import Direction, Knob, KnobKind, Numerics
 from meshtune.search_spaces.knob_values import KnobValue
-from meshtune.search_spaces.knobs import Direction, Knob, KnobKind, Numerics
 from meshtune.tuner.results.views import view_of
 
 

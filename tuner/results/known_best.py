@@ -19,7 +19,8 @@ from typing import Any
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.knobs import Knob, sized
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshtune.search_spaces.knobs import SIZES, KnobSet, sized, sizes_of
+from meshtune.search_spaces.knob import SIZES
+from meshtune.search_spaces.knobs import KnobSet, sized, sizes_of
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import Objective, yardstick_of

@@ -10,8 +10,9 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import word
-from meshtune.search_spaces.knobs import Knob, KnobSet, sizes_of
+from meshtune.search_spaces.knobs import KnobSet, sizes_of
 from meshtune.search_spaces.presets import knob_catalogs
 
 CATALOGS, KNOBS = "catalogs", "knobs"
@@ -83,16 +84,17 @@ def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[
             keys = [name.removeprefix(f"{catalog}_") for name in known[catalog]]
             problems.append(Problem(path, f"{catalog} has no knob {key!r}; {did_you_mean(key, keys)}"))
         else:
-            chosen = _with_conditions(f"{catalog}_{key}", known[catalog]) if dot else [*known[catalog]]
-            found |= {name: known[catalog][name] for name in chosen}
+            every = {name: entry for entries in known.values() for name, entry in entries.items()}
+            chosen = [f"{catalog}_{key}"] if dot else [*known[catalog]]
+            found |= {name: every[name] for one in chosen for name in _with_conditions(one, every)}
     return found
 
 
-def _with_conditions(name: str, catalog: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A knob of a catalog, after those that its condition names."""
-    words = set(re.findall(r"\w+", catalog[name].get("when", "")))
-    named = [other for other in catalog if other in words and other != name]
-    return [*dict.fromkeys(one for other in named for one in _with_conditions(other, catalog)), name]
+def _with_conditions(name: str, every: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A knob of a catalog, after those of any catalog that its condition names."""
+    words = set(re.findall(r"\w+", every[name].get("when", "")))
+    named = [other for other in every if other in words and other != name]
+    return [*dict.fromkeys(one for other in named for one in _with_conditions(other, every)), name]
 
 
 def _own(given: object, problems: list[Problem]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from meshtune.search_spaces.knob import Knob, Numerics
 from meshtune.search_spaces.knob_values import word
-from meshtune.search_spaces.knobs import Knob, Numerics
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import number, percent

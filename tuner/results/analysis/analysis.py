@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue
-from meshtune.search_spaces.knobs import Knob
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign

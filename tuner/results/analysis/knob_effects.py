@@ -19,8 +19,8 @@ import numpy as np
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import code, columns_of
+from meshtune.search_spaces.knob import SIZES, Numerics
 from meshtune.search_spaces.knob_values import same_value, word
-from meshtune.search_spaces.knobs import SIZES, Numerics
 from meshtune.search_spaces.physics.constants import TIME_CONSTANTS, Calibration
 from meshtune.search_spaces.physics.estimate import log_step, slopes
 from meshtune.search_spaces.physics.training import Training

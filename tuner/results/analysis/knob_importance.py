@@ -14,7 +14,7 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from meshtune.runners.registry import MissingExtra, require_extra
-from meshtune.search_spaces.knobs import KnobKind
+from meshtune.search_spaces.knob import KnobKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.results.analysis.knob_effects import searched

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import MEMBERS
+from meshtune.search_spaces.knob import Knob, KnobKind
 from meshtune.search_spaces.knob_values import word
-from meshtune.search_spaces.knobs import Knob, KnobKind
 from meshtune.search_spaces.listing import Listing
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.space import Space

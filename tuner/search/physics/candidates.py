@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import BoolColumn, IntColumn
-from meshtune.search_spaces.knobs import SIZES, Codes
+from meshtune.search_spaces.knob import SIZES
+from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory

@@ -18,7 +18,8 @@ from math import log
 import numpy as np
 
 from meshtune.search_spaces.columns import Columns, FloatColumn
-from meshtune.search_spaces.knobs import SIZES, Codes, Knob, KnobKind, KnobSet
+from meshtune.search_spaces.knob import SIZES, Knob, KnobKind
+from meshtune.search_spaces.knobs import Codes, KnobSet
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training, with_usual_speeds
