@@ -1,4 +1,4 @@
-"""Trials until a search is near the best of a simulated training with knobs (docs/explanation/knobs.md).
+"""Trials until a search is near the best of a simulated training with knobs (docs/explanation/search.md).
 
 `python benchmarks/knobs.py [--seeds 5] [--json OUT] [--landscapes NAME,...] [--most 150]
 [--searches physics,deephyper,optuna-tpe,random,one-at-a-time]`
