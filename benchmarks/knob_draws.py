@@ -3,8 +3,8 @@ rank's peak memory by, and under which layouts.
 
 An effect is a table over the values of one knob, or of a pair, in logarithms; 0 at the defaults. Times a weight per
 layout, such as the share of communication in its step, it is what the layout feels. Sizes follow what people report of
-such knobs: a few per cent to 15 % each, 30 % of memory for what trades it (of the order that torchtitan's pull requests 4604 and 4605,
-Lagom, arXiv 2602.20656, and Mist, EuroSys'25, report).
+such knobs: a few per cent to 15 % each, 30 % of memory for what trades it (of the order that torchtitan's pull requests
+4604 and 4605, Lagom, arXiv 2602.20656, and Mist, EuroSys'25, report).
 """
 
 from __future__ import annotations
