@@ -58,7 +58,7 @@ def test_trials_are_numbered_on_and_get_a_planned_first_attempt(store: Store, ma
 def test_a_plan_that_the_campaign_has_leaves_the_whole_list_out(store: Store, make):
     make.running(store, trials=2)
     before = everything(store)
-    with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 1"):
+    with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan .* mbs2 .* already, as trial 1"):
         store.plan_trials("c1", make.choices(4, first=5) + make.choices(1, first=2), Origin.SEARCH, now=2.0)
     with pytest.raises(AlreadyExists, match="comes twice"):
         store.plan_trials("c1", make.choices(4, first=5) + make.choices(1, first=7), Origin.SEARCH, now=2.0)
@@ -82,13 +82,15 @@ def test_what_was_expected_of_a_plan_comes_back_and_is_told(store: Store, make):
 def test_a_confirmation_repeats_a_plan_once_in_each_round(store: Store, make):
     make.running(store, trials=2)
     again = store.plan_trials("c1", make.choices(1, first=2), Origin.CONFIRMATION, round=1, now=2.0)
-    assert [(trial.number, trial.origin, trial.plan.tp) for trial in again] == [(2, Origin.CONFIRMATION, 2)]
+    assert [(trial.number, trial.origin, trial.plan.micro_batch_size) for trial in again] == [
+        (2, Origin.CONFIRMATION, 2)
+    ]
     assert store.trials("c1")[-1].round == 1
     before = everything(store)
-    with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 2"):
+    with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan .* mbs2 .* already, as trial 2"):
         store.plan_trials("c1", make.choices(2), Origin.CONFIRMATION, round=1, now=3.0)
     for origin in (Origin.SEARCH, Origin.BASELINE):
-        with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 1"):
+        with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan .* mbs2 .* already, as trial 1"):
             store.plan_trials("c1", make.choices(1, first=2), origin, now=3.0)
     assert everything(store) == before
     (further,) = store.plan_trials("c1", make.choices(1, first=2), Origin.CONFIRMATION, round=2, now=4.0)

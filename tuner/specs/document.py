@@ -51,8 +51,13 @@ PLAIN = frozenset(
 # section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.
 HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
     "workload": {
-        "torch": frozenset({"dtype", "learning_rate", "router", "imbalance", "compile", "async_tp", "measuring"}),
-        "simulated": frozenset({"framework", "measuring"}),
+        "torch": frozenset(
+            {
+                *("dtype", "learning_rate", "router", "imbalance", "compile", "async_tp", "measuring"),
+                *("attention", "threads", "prefetch", "gather_ahead"),
+            }
+        ),
+        "simulated": frozenset({"framework", "measuring", "effects"}),
     },
     "runner": {
         "local": frozenset({"slots", "idle_s"}),
