@@ -22,7 +22,7 @@ import numpy as np
 
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import BoolColumn, FloatColumn
-from meshtune.search_spaces.knob_values import same_value, word
+from meshtune.search_spaces.knob_values import is_number, same_value, word
 
 MAX_CHARACTERS = 500
 MAX_DEPTH = 20
@@ -83,8 +83,6 @@ class _Name:
 class _Literal:
     value: Any
     at: int
-    # A bare word may be a misspelt name.
-    bare: bool = False
 
 
 class _Parser:
@@ -160,7 +158,7 @@ class _Parser:
         left = self._operand()
         if self._take("in"):
             if not isinstance(left, _Name):
-                raise self._wrong(left.at, f"{word(left.value)!r} is no {self._known(word(left.value))}")
+                raise self._unknown(left)
             self._expect("[")
             listed = [self._literal()]
             while self._take(","):
@@ -173,12 +171,12 @@ class _Parser:
         right = self._operand()
         if isinstance(left, _Name) and isinstance(right, _Name):
             return self._of_two(left, sign, right)
-        if isinstance(left, _Name) and isinstance(right, _Literal):
+        if isinstance(left, _Name):
+            assert isinstance(right, _Literal)
             return self._with_literal(left, sign.text, right)
-        if isinstance(left, _Literal) and isinstance(right, _Name):
+        if isinstance(right, _Name):
             return self._with_literal(right, _MIRRORED.get(sign.text, sign.text), left)
-        assert isinstance(left, _Literal)
-        raise self._wrong(left.at, f"{word(left.value)!r} is no {self._known(word(left.value))}")
+        raise self._unknown(left)
 
     def _operand(self) -> _Name | _Literal:
         token = self._tokens[self._next]
@@ -199,16 +197,18 @@ class _Parser:
             case "name" if token.text in ("true", "false"):
                 return _Literal(token.text == "true", token.at)
             case "name" if token.text not in _KEYWORDS:
-                return _Literal(token.text, token.at, bare=True)
+                return _Literal(token.text, token.at)
         raise self._wrong(token.at, f"a name or a value is expected, not {token.text!r}")
 
-    def _known(self, name: str) -> str:
-        return f"field of a plan and no knob; {did_you_mean(name, self._domains)}"
+    def _unknown(self, left: _Literal) -> InvalidValue:
+        name = word(left.value)
+        hint = did_you_mean(name, self._domains)
+        return self._wrong(left.at, f"{name!r} is no field of a plan and no knob; {hint}")
 
     def _alone(self, left: _Name | _Literal) -> Callable[[ColumnsByName], Any]:
         """A truth value by itself."""
         if isinstance(left, _Literal):
-            raise self._wrong(left.at, f"{word(left.value)!r} is no {self._known(word(left.value))}")
+            raise self._unknown(left)
         if (values := self._domains[left.name].values) is None or not any(value is True for value in values):
             raise self._wrong(left.at, f"{left.name} is neither true nor false: compare it")
         return self._with_literal(left, "==", _Literal(True, left.at))
@@ -216,7 +216,7 @@ class _Parser:
     def _with_literal(self, left: _Name, sign: str, right: _Literal) -> Callable[[ColumnsByName], Any]:
         if sign in ("==", "!="):
             return self._among(left, [right], others=sign == "!=")
-        if not _is_number(right.value):
+        if not is_number(right.value):
             raise self._wrong(right.at, f"{left.name} {sign} {word(right.value)}: only numbers have an order")
         compare, limit = _COMPARISONS[sign], right.value
         domain, numbers = self._domains[left.name], self._numbers(left)
@@ -229,7 +229,7 @@ class _Parser:
         domain, name = self._domains[left.name], left.name
         if domain.values is None:
             for one in listed:
-                if not _is_number(one.value):
+                if not is_number(one.value):
                     raise self._wrong(one.at, f"{name} is a number, not {word(one.value)!r}")
             numbers = [one.value for one in listed]
             return lambda column: np.isin(column(name), numbers, invert=others)
@@ -256,7 +256,7 @@ class _Parser:
     def _numbers(self, left: _Name) -> list[float]:
         """The values as numbers, NaN for words and truth values."""
         values = self._domains[left.name].values or ()
-        numbers = [float(value) if _is_number(value) else np.nan for value in values]
+        numbers = [float(value) if is_number(value) else np.nan for value in values]
         if values and all(np.isnan(numbers)):
             raise self._wrong(left.at, f"{left.name} is no number: it can be compared by == and != alone")
         return numbers
@@ -268,7 +268,3 @@ class _Parser:
         # Codes below the first one are an inactive knob's.
         table = np.array([np.nan] * domain.first + self._numbers(left))
         return lambda column: table[np.asarray(column(name), dtype=np.int64)]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

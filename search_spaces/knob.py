@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum, did_you_mean, listed
-from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, same_value, unfit_value, word
+from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, is_number, same_value, unfit_value, word
 from meshtune.search_spaces.plan import PLAN_FIELDS
 
 MAX_VALUES = 64
@@ -86,7 +86,7 @@ class Knob:
         self._check_name(checks)
         self._check_values(checks)
         checks.done()
-        numbers = all(_is_number(value) for value in self.values)
+        numbers = all(is_number(value) for value in self.values)
         default = max(self.values) if self.name in SIZES else self.values[0] if self.omit is None else self.omit
         derived = {
             "kind": KnobKind(self.kind or (KnobKind.NUMERIC if numbers else KnobKind.CATEGORICAL)),
@@ -123,7 +123,7 @@ class Knob:
         for name in EFFECTS:
             if (way := getattr(self, name)) is not None:
                 checks.member(Direction, name, way)
-        numbered = self.kind != KnobKind.NUMERIC or any(_is_number(value) for value in self.values)
+        numbered = self.kind != KnobKind.NUMERIC or any(is_number(value) for value in self.values)
         checks.require(numbered, "kind", "numeric needs a number among the values")
 
     def _check_telling(self, checks: Checks) -> None:
@@ -180,7 +180,3 @@ class Knob:
 
 
 EFFECTS = ("memory", "compute", "communication")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

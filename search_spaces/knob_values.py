@@ -74,3 +74,8 @@ def unfit_value(value: Any) -> str:
 def same_value(one: Any, other: Any) -> bool:
     """True for equal values; a truth value equals no number."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def is_number(value: Any) -> bool:
+    """False for a truth value, too."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

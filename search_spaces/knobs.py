@@ -88,10 +88,6 @@ class KnobSet(Sequence[Knob]):
         places = [] if knob is None else [knob.position(value) for value in readings(text)]
         return next((knob.values[place] for place in places if knob and place is not None), text)
 
-    def default_of(self, name: str) -> KnobValue | None:
-        """The default of the knob of that name; None for no such knob."""
-        return self._knobs[self._at[name]].default if name in self._at else None
-
     @property
     def size(self) -> Knob | None:
         """The knob that sizes the job; None where all trials have all devices."""
@@ -156,8 +152,7 @@ class KnobSet(Sequence[Knob]):
 
         def column(name: str) -> Any:
             if name in SIZES:
-                devices = columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"]
-                return devices if name == "devices" else -(-devices // devices_per_node)
+                return _sizes(name, columns, devices_per_node)
             return codes[:, self._at[name]] if name in self._at else columns[name]
 
         return condition.holds(column, len(codes))
@@ -175,8 +170,7 @@ class KnobSet(Sequence[Knob]):
 
     def _size_codes(self, at: int, columns: Columns, devices_per_node: int) -> IntColumn:
         knob = self._knobs[at]
-        devices = columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"]
-        sizes = devices if knob.name == "devices" else -(-devices // devices_per_node)
+        sizes = _sizes(knob.name, columns, devices_per_node)
         found = np.zeros(len(sizes), dtype=np.int64)
         for place, value in enumerate(knob.values):
             found[sizes == value] = place + 1
@@ -248,17 +242,22 @@ class KnobSet(Sequence[Knob]):
         codes = rng.integers(1, np.array(sizes, dtype=np.int64) + 1, size=(len(columns["tp"]), len(sizes)))
         return self.canonical(columns, codes, devices_per_node)
 
-    def codes_of(self, plans: Sequence[Plan]) -> Codes:
-        """Of plans whose values are all among the knobs'. Raises KeyError for another value."""
+    def known_codes(self, plans: Sequence[Plan]) -> Codes:
+        """Of the plans' knobs; 0 for a value, or a whole knob, that is not among these."""
         codes = np.zeros((len(plans), len(self._knobs)), dtype=np.int64)
         for row, plan in enumerate(plans):
-            for name, value in plan.knobs.items():
-                if name in self._at:
-                    at = self._at[name]
-                    place = self._knobs[at].position(value)
-                    if place is None:
-                        raise KeyError(f"{name}={word(value)}")
+            for at, knob in enumerate(self._knobs):
+                if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
                     codes[row, at] = place + 1
+        return codes
+
+    def codes_of(self, plans: Sequence[Plan]) -> Codes:
+        """Of plans whose values are all among the knobs'. Raises KeyError for another value."""
+        codes = self.known_codes(plans)
+        for row, plan in zip(codes, plans, strict=True):
+            for name, at in self._at.items():
+                if name in plan.knobs and not row[at]:
+                    raise KeyError(f"{name}={word(plan.knobs[name])}")
         return codes
 
     def values_of(self, codes: Sequence[int]) -> KnobValues:
@@ -299,6 +298,12 @@ class KnobSet(Sequence[Knob]):
 
 
 NO_KNOBS = KnobSet()
+
+
+def _sizes(name: str, columns: Columns, devices_per_node: int) -> IntColumn:
+    """The devices, or the nodes, of each layout."""
+    devices: IntColumn = columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"]
+    return devices if name == "devices" else -(-devices // devices_per_node)
 
 
 def sized(cluster: ClusterSpec, plan: Plan) -> ClusterSpec:

@@ -14,7 +14,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, Task, propose, task_of
-from meshtune.tuner.search.physics.catalogue import Catalogue, known_codes
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.history import read_trials
 from meshtune.tuner.search.physics.knob_effects import KnobEffects, part_shares, shared_values
 from meshtune.tuner.search.physics.prior import rows_of
@@ -232,5 +232,5 @@ def test_sizes_compare_by_the_objective(objective: str, whole_job: bool) -> None
 def test_codes_of_a_plan_with_unknown_knobs_are_none(task: Task) -> None:
     space: Space = task.space
     plan = replace(space[0], knobs={"fused": True, "unknown": 1, "channels": 7})
-    codes = dict(zip(space.knobs.names, known_codes(task, [plan])[0].tolist(), strict=True))
+    codes = dict(zip(space.knobs.names, space.knobs.known_codes([plan])[0].tolist(), strict=True))
     assert codes == {"fused": 2, "channels": 0, "overlap": 0, "idle": 0, "cache": 0}

@@ -18,7 +18,7 @@ from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.numerics import numerics_kept
+from meshtune.tuner.campaign.numerics import numerics_kept, value_in
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Proposal, Trial
@@ -99,9 +99,8 @@ class Task:
 
     def is_of_use(self, plan: Plan) -> bool:
         """Whether the plan has the values that are kept; an inactive knob has its default."""
-        knobs = self.space.knobs
-        own = ((plan.knobs.get(name, knobs.default_of(name)), value) for name, value in self.kept.items())
-        return all(same_value(one, other) for one, other in own)
+        kept = (knob for knob in self.space.knobs if knob.name in self.kept)
+        return all(same_value(value_in(plan, knob), self.kept[knob.name]) for knob in kept)
 
 
 class Search(Protocol):

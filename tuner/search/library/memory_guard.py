@@ -17,7 +17,7 @@ from meshtune.search_spaces.listing import Listing
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import IntArray
-from meshtune.tuner.search.physics.catalogue import Catalogue, known_codes
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import Feasibility, learn_feasibility, surely_out_of_memory
 from meshtune.tuner.search.physics.history import flat, read_trials
 from meshtune.tuner.search.physics.knob_effects import Scales
@@ -90,7 +90,7 @@ class _Belief:
             return surely_out_of_memory(columns, self.ran_out)
         doomed = np.zeros(len(listing), dtype=np.bool_)
         # What is sure about two plans holds if their knobs are the same.
-        for plan, codes in zip(self.ran_out, known_codes(self.catalogue.task, self.ran_out), strict=True):
+        for plan, codes in zip(self.ran_out, self.catalogue.task.space.knobs.known_codes(self.ran_out), strict=True):
             same = np.flatnonzero(np.all(listing.codes == codes, axis=1))
             if len(same):
                 doomed[same] |= surely_out_of_memory(columns, [plan])[listing.layouts[same]]

@@ -55,7 +55,7 @@ class Catalogue:
         rows, shares = self._found(plans, campaign)
         if self.knobs is None or shares is None:
             return rows
-        return self.knobs.attach(rows, known_codes(self.task, plans), shares)
+        return self.knobs.attach(rows, self.task.space.knobs.known_codes(plans), shares)
 
     def _found(self, plans: Sequence[Plan], campaign: int) -> tuple[Rows, Matrix | None]:
         if self.complete and not campaign:
@@ -79,14 +79,3 @@ class Catalogue:
 
     def _shares_of(self, training: Training, columns: Columns) -> Matrix:
         return part_shares(training, columns, self.task.calibration.constants)
-
-
-def known_codes(task: Task, plans: Sequence[Plan]) -> Codes:
-    """The codes of the plans' knobs; 0 for a value, or a whole knob, that the space does not have."""
-    knobs = task.space.knobs
-    codes = np.zeros((len(plans), len(knobs)), dtype=np.int64)
-    for row, plan in enumerate(plans):
-        for at, knob in enumerate(knobs):
-            if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
-                codes[row, at] = place + 1
-    return codes

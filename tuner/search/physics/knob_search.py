@@ -27,7 +27,7 @@ from meshtune.tuner.search.physics.candidates import (
     Ground,
     joined,
 )
-from meshtune.tuner.search.physics.catalogue import Catalogue, known_codes
+from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.gaussian import condition
 from meshtune.tuner.search.physics.history import Trials
 from meshtune.tuner.search.physics.knob_effects import PEAK_RELEVANCES, KnobEffects, Scales, relevances_of
@@ -138,17 +138,21 @@ class KnobSearch:
         space, taken = self.task.space, set[bytes]()
         found = [(one.plan, at) for one in seen if (at := space.find(one.plan)) is not None]
         if found:
-            codes = known_codes(self.task, [plan for plan, _ in found])
+            codes = space.knobs.known_codes([plan for plan, _ in found])
             taken.update(Candidates(np.array([at for _, at in found]), codes).keys())
         ran_out = self.trials.ran_out if self.options.fits else ()
-        return Ground(space, taken, list(zip(ran_out, known_codes(self.task, ran_out), strict=True)))
+        return Ground(space, taken, list(zip(ran_out, space.knobs.known_codes(ran_out), strict=True)))
+
+    def _best(self, seen: Sequence[Observation]) -> list[Observation]:
+        """The measured plans, those of use first, and of these the best."""
+        measured = [one for one in seen if one.step_time_s is not None and one.score is not None]
+        return sorted(measured, key=lambda one: (not self.task.is_of_use(one.plan), -(one.score or 0.0)))
 
     def _assignments(self, seen: Sequence[Observation]) -> list[Codes]:
         """The knobs of the best measured plans, then the defaults; rows of codes, each once."""
-        measured = [one for one in seen if one.step_time_s is not None and one.score is not None]
-        best = sorted(measured, key=lambda one: (not self.task.is_of_use(one.plan), -(one.score or 0.0)))[:ASSIGNMENTS]
+        best = self._best(seen)[:ASSIGNMENTS]
         defaults = self.task.space.knobs.defaults
-        codes = known_codes(self.task, [one.plan for one in best])
+        codes = self.task.space.knobs.known_codes([one.plan for one in best])
         found = [np.where(row > 0, row, defaults) for row in codes]
         unique: dict[bytes, Codes] = {row.tobytes(): row for row in [*found, defaults]}
         return list(unique.values())
@@ -184,10 +188,7 @@ class KnobSearch:
     def _best_layouts(self, first: Candidates, seen: Sequence[Observation]) -> IntColumn:
         """The layouts on which knobs are searched, the most promising first: of the best measured plans, then by what
         is believed of them with those plans' knobs."""
-        measured = sorted(
-            (one for one in seen if one.score is not None),
-            key=lambda one: (not self.task.is_of_use(one.plan), -(one.score or 0.0)),
-        )[:BEST_LAYOUTS]
+        measured = self._best(seen)[:BEST_LAYOUTS]
         own = [at for one in measured if (at := self.task.space.find_layout(one.plan)) is not None]
         ranked = list[int]()
         if len(first):
