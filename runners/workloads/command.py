@@ -198,14 +198,19 @@ class CommandWorkload(Workload):
             "dtype": self.dtype,
             "python": sys.executable,
         }
-        command, added = self._command(values), arguments(request)
+        command, added = self._command(values), arguments(request.knobs, request.plan)
         own = command if not isinstance(options.command, str) else words_of(command[-1])
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps, command=own)
         env = {key: self._templates[f"env.{key}"].fill(values) for key in options.env}
         return request.job(
             self._started(command, added),
-            {**context, **self._files(values, keys(request))},
-            {**env, **variables(request), DIRECTORY: str(request.directory), STEPS: str(options.steps)},
+            {**context, **self._files(values, keys(request.knobs, request.plan))},
+            {
+                **env,
+                **variables(request.knobs, request.plan),
+                DIRECTORY: str(request.directory),
+                STEPS: str(options.steps),
+            },
             start=options.start,
         )
 

@@ -134,18 +134,18 @@ class DeepSpeedWorkload(Workload):
         options = self._options
         program = ["-m", options.module] if options.module else [options.script]
         words = options.words(request.model, request.plan, request.seed, request.directory / CONFIG_FILE)
-        command: tuple[str, ...] = (options.python, *program, *words, *arguments(request))
+        command: tuple[str, ...] = (options.python, *program, *words, *arguments(request.knobs, request.plan))
         if options.directory:
             # Where the tuner runs is what a relative directory of the spec counts from.
             command = in_directory(Path(options.directory).absolute(), command)
         config = config_of(request.model, request.plan, request.cluster, options)
         measured = overlaid(config, _measured(config))
-        for key, value in keys(request).items():
+        for key, value in keys(request.knobs, request.plan).items():
             measured = placed(measured, key.removeprefix(f"{CONFIG_FILE}:").split("."), value)
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
         on_cpu = {"DS_ACCELERATOR": "cpu"} if request.cluster.device.kind is DeviceKind.CPU else {}
         files = {CONFIG_FILE: json.dumps(measured, indent=2) + "\n", **context}
-        return request.job(command, files, {**on_cpu, **options.env, **variables(request)})
+        return request.job(command, files, {**on_cpu, **options.env, **variables(request.knobs, request.plan)})
 
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS

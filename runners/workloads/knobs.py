@@ -12,33 +12,34 @@ from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.search_spaces.knobs import KnobSet
+from meshtune.search_spaces.plan import Plan
 
 # What tells a process of a job which one it is, and where the others are.
 _OF_THE_GANG = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT")
 _OURS = "MESHTUNE_"
 
 
-def variables(request: JobRequest) -> dict[str, str]:
-    """The variables of the job's environment that its knobs set."""
-    told = _told(request, "env")
+def variables(knobs: Iterable[Knob], plan: Plan) -> dict[str, str]:
+    """The variables of a job's environment that the plan's knobs set."""
+    told = _told(knobs, plan, "env")
     return {str(knob.env): word(text) for knob, text in told}
 
 
-def arguments(request: JobRequest) -> list[str]:
+def arguments(knobs: Iterable[Knob], plan: Plan) -> list[str]:
     """The words of the command line that its knobs add."""
-    told = _told(request, "argument")
-    return [text for knob, _ in told for text in knob.arguments(request.plan.knobs[knob.name])]
+    told = _told(knobs, plan, "argument")
+    return [text for knob, _ in told for text in knob.arguments(plan.knobs[knob.name])]
 
 
-def keys(request: JobRequest) -> dict[str, KnobValue]:
+def keys(knobs: Iterable[Knob], plan: Plan) -> dict[str, KnobValue]:
     """The keys of its configuration that its knobs set, as the knobs name them."""
-    told = _told(request, "config")
+    told = _told(knobs, plan, "config")
     return {str(knob.config): value for knob, value in told}
 
 
-def options(request: JobRequest) -> dict[str, KnobValue]:
+def options(knobs: Iterable[Knob], plan: Plan) -> dict[str, KnobValue]:
     """The workload's options that its knobs set."""
-    told = _told(request, "option")
+    told = _told(knobs, plan, "option")
     return {str(knob.option): value for knob, value in told}
 
 
@@ -52,9 +53,11 @@ def placeholders(request: JobRequest) -> dict[str, KnobValue]:
     return found
 
 
-def _told(request: JobRequest, way: str) -> Iterator[tuple[Knob, KnobValue]]:
-    for knob in request.knobs:
-        if knob.way == way and (told := knob.told(request.plan.knobs[knob.name])) is not None:
+def _told(knobs: Iterable[Knob], plan: Plan, way: str) -> Iterator[tuple[Knob, KnobValue]]:
+    for knob in knobs:
+        if knob.way != way or knob.name not in plan.knobs:
+            continue
+        if (told := knob.told(plan.knobs[knob.name])) is not None:
             yield knob, told
 
 

@@ -120,13 +120,13 @@ class MegatronWorkload(Workload):
 
     def job(self, request: JobRequest) -> JobSpec:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""
-        told, config = variables(request), self._options.ds_config
-        for key, value in keys(request).items():
+        told, config = variables(request.knobs, request.plan), self._options.ds_config
+        for key, value in keys(request.knobs, request.plan).items():
             config = placed(config, key.removeprefix(f"{DS_CONFIG_FILE}:").split("."), value)
         # launch.sh exports them, which counts more than what its job finds.
         options = replace(self._options, env={**self._options.env, **told}, ds_config=config)
         arguments = _short(arguments_of(request.model, request.plan, options), options, request.seed)
-        arguments = {**arguments, **read_arguments(knob_arguments(request))[0]}
+        arguments = {**arguments, **read_arguments(knob_arguments(request.knobs, request.plan))[0]}
         files = render_files(request.model, request.plan, request.cluster, options, arguments)
         words = [word for line in render_lines(arguments) for word in read_words(line)]
         command = (PurePath(options.script).name, *words)

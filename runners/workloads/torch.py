@@ -168,7 +168,7 @@ class TorchWorkload(Workload):
     def job(self, request: JobRequest) -> JobSpec:
         """The job, whose knobs take the place of the spec's options."""
         device = request.cluster.device
-        told = {name: getattr(self._options, name) for name in OPTIONS} | options(request)
+        told = {name: getattr(self._options, name) for name in OPTIONS} | options(request.knobs, request.plan)
         job = Job(
             name=request.name,
             model=request.model,
@@ -185,7 +185,7 @@ class TorchWorkload(Workload):
             measuring=self._options.measuring,
             **told,
         )
-        own = variables(request)
+        own = variables(request.knobs, request.plan)
         # Libraries read variables when a process begins: with some of its own it is no fork of one that runs
         # (`runners.processes.gang.warm_entry` knows the shorter form).
         cold = ("-u",) if own else ()

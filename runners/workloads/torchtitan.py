@@ -110,7 +110,8 @@ class TorchtitanWorkload(Workload):
         InvalidValue where the user's TOML cannot be read."""
         options = self._options
         sections = _with_measuring(request, options)
-        told, added = keys(request), render_lines(read_arguments(arguments(request))[0])
+        told = keys(request.knobs, request.plan)
+        added = render_lines(read_arguments(arguments(request.knobs, request.plan))[0])
         if options.release.has_file:
             for key, value in told.items():
                 sections = placed(sections, key.removeprefix(f"{TOML_FILE}:").split("."), value)
@@ -133,7 +134,7 @@ class TorchtitanWorkload(Workload):
         if options.directory:
             command = in_directory(Path(options.directory).absolute(), command)
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
-        return request.job(command, {**files, **context}, {**options.env, **variables(request)})
+        return request.job(command, {**files, **context}, {**options.env, **variables(request.knobs, request.plan)})
 
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         outcome = outcome_from_log(directory, status, PATTERNS, steps=self._options.steps)

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from simulated_jobs import CLUSTER, MODEL
 
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
 from meshtune.runners.workloads.simulated import SimulatedWorkload
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-DEVICE = DeviceSpec(
-    name="d",
-    kind=DeviceKind.CUDA,
-    memory_bytes=64 * 2**30,
-    peak_flops={"float16": 1e14},
-    memory_bandwidth_bytes_per_s=1e12,
-)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=1, device=DEVICE)
-MODEL = ModelSpec(name="m", layers=2, hidden=128, heads=2, ffn=256, vocab=1024, seq_len=128)
 KNOBS = (
     Knob(name="fast", values=(False, True), argument="--fast", omit=False),
     Knob(name="size", values=(0.5, 2), env="SIZE"),

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from meshtune.runners.dialects.base import Files
 from meshtune.runners.registry import load
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
+from meshtune.runners.workloads.knobs import arguments, keys, variables
 from meshtune.search_spaces.knob import Knob
-from meshtune.search_spaces.knob_values import KnobValue, word
+from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 
 # The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.
@@ -31,18 +32,9 @@ class ToldKnobs:
     keys: Mapping[str, KnobValue]
 
 
-def told_to_programs(knobs: Iterable[Knob], plan: Plan) -> ToldKnobs:
+def told_to_programs(knobs: Sequence[Knob], plan: Plan) -> ToldKnobs:
     """What a program is told of the plan's knobs; nothing of those at the value that is omitted."""
-    told = [
-        (knob, plan.knobs[knob.name], text)
-        for knob in knobs
-        if knob.name in plan.knobs and (text := knob.told(plan.knobs[knob.name])) is not None
-    ]
-    return ToldKnobs(
-        variables={knob.env: word(text) for knob, _, text in told if knob.env is not None},
-        arguments=tuple(part for knob, value, _ in told for part in knob.arguments(value)),
-        keys={knob.config: text for knob, _, text in told if knob.config is not None},
-    )
+    return ToldKnobs(variables=variables(knobs, plan), arguments=tuple(arguments(knobs, plan)), keys=keys(knobs, plan))
 
 
 def tell(format: str, options: Mapping[str, Any], told: ToldKnobs) -> dict[str, Any]:

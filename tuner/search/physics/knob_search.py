@@ -113,22 +113,22 @@ class KnobSearch:
     def propose(self, layouts: IntColumn, seen: Sequence[Observation], n: int) -> Proposal:
         """Up to n plans. layouts: those that are looked at, by position."""
         ground = self._ground(seen)
-        weighing, candidates = self._candidates(ground, layouts, seen)
+        candidates = self._candidates(ground, layouts, seen)
         if not len(candidates):
             return Proposal(tuple(self._left_over(ground, n)), 0.0 if len(self.trials.best) else None)
         of_use = self._of_use(candidates)
-        useful = weighing if np.all(of_use) else self._weigh(candidates.take(of_use))
-        chance = useful.chance_left(self.task.tolerance) if np.any(of_use) else 0.0
+        useful = self._weigh(candidates.take(of_use)) if np.any(of_use) else None
+        chance = 0.0 if useful is None else useful.chance_left(self.task.tolerance)
         turn = self._turn(of_use, len(seen))
         allowed = turn & self._comparable(candidates)
         allowed = allowed if np.any(allowed) else turn
         chosen = candidates.take(allowed)
-        batch = Batch.of(self._weigh(chosen))
+        same = useful is not None and np.array_equal(allowed, of_use)
+        batch = Batch.of(self._weigh(chosen) if useful is None or not same else useful)
         choices = [Choice(self._plan(chosen, at), chosen_by.expectation(at)) for at, chosen_by in batch.choices(n)]
         if len(choices) < n:
-            taken = {choice.plan for choice in choices}
-            others = [self._plan(candidates, at) for at in np.flatnonzero(~allowed)[: n + len(choices)]]
-            choices += [Choice(plan) for plan in others if plan not in taken][: n - len(choices)]
+            others = np.flatnonzero(~allowed)[: n - len(choices)]
+            choices += [Choice(self._plan(candidates, at)) for at in others]
         return Proposal(tuple(choices), chance)
 
     def _plan(self, candidates: Candidates, at: int) -> Plan:
@@ -161,29 +161,27 @@ class KnobSearch:
         rows = self.scales.of(self.catalogue.at(candidates.layouts, candidates.codes))
         return weigh(self.trials, rows, self.belief, self.task, self.seed, residual=self.options.residual)
 
-    def _candidates(
-        self, ground: Ground, layouts: IntColumn, seen: Sequence[Observation]
-    ) -> tuple[Weighing, Candidates]:
+    def _candidates(self, ground: Ground, layouts: IntColumn, seen: Sequence[Observation]) -> Candidates:
         if (listed := ground.listed()) is not None:
-            return self._weigh(listed), listed
+            return listed
         assignments, known = self._assignments(seen), set[bytes]()
         most = max(1, MAX_FIRST // max(1, len(layouts)))
         first = ground.with_assignments(layouts, assignments[:most], known)
-        parts = [first]
         tops = self._best_layouts(first, seen)
         near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
-        parts += [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]
-        found = joined(parts)
+        others = [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]
+        found = joined([first, *others])
+        worth = self._weigh(found).worth()
         for _ in range(CLIMBS):
-            worth = self._weigh(found).worth()
             best = np.argsort(-worth, kind="stable")[:CLIMBERS]
             fresh = ground.around(found.take(best), known)
             if not len(fresh):
                 break
-            found = joined([found, fresh])
-            if self._weigh(fresh).worth().max() <= worth[best[0]]:
+            more, most_worth = self._weigh(fresh).worth(), worth[best[0]]
+            found, worth = joined([found, fresh]), np.concatenate([worth, more])
+            if more.max() <= most_worth:
                 break
-        return self._weigh(found), found
+        return found
 
     def _best_layouts(self, first: Candidates, seen: Sequence[Observation]) -> IntColumn:
         """The layouts on which knobs are searched, the most promising first: of the best measured plans, then by what

@@ -134,7 +134,7 @@ class Weighing:
             gain = log_expected_growth(front, self._outlook(), self.seed)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
         # A job on more devices costs more of them.
-        worth: FloatColumn = gain + log_runs - cost - (self.rows.log_devices - self.rows.log_devices.max())
+        worth: FloatColumn = gain + log_runs - cost - self.rows.log_devices
         return worth
 
     def choose(self, left: npt.NDArray[np.bool_]) -> int:
