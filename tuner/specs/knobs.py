@@ -124,14 +124,16 @@ def baseline_knobs(baseline: Mapping[str, Any], knobs: KnobSet) -> dict[str, Any
 
 def knobs_for_command(document: Mapping[str, Any]) -> list[Problem]:
     """The knobs that need the scope `command`, from the document on: those that set variables, arguments or keys of a
-    configuration which no catalog has, or with values that it has not. What cannot be read needs none: reading says so.
-    """
+    configuration which no catalog has, or with values that it has not; all of them where one cannot be read."""
+    if not document.get(KNOBS):
+        return []
     try:
-        own = read_knobs({KNOBS: document.get(KNOBS) or {}, CATALOGS: document.get(CATALOGS) or []})
+        own = read_knobs({KNOBS: document[KNOBS], CATALOGS: document.get(CATALOGS) or []})
     except InvalidValue:
         # Of knobs that are refused anyway, some could be told to a job all the same by a mistake here.
-        return [Problem(KNOBS, "needs the scope `command`")] if document.get(KNOBS) else []
-    known = {name: read_knob(name, entry) for catalog in knob_catalogs().values() for name, entry in catalog.items()}
+        return [Problem(KNOBS, "needs the scope `command`")]
+    listed = {name: entry for catalog in knob_catalogs().values() for name, entry in catalog.items()}
+    known = {knob.name: read_knob(knob.name, listed[knob.name]) for knob in own if knob.name in listed}
     return [
         Problem(f"{KNOBS}.{knob.name}", f"is told by {knob.way} as no catalog has it; needs the scope `command`")
         for knob in own
