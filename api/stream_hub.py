@@ -19,10 +19,10 @@ from prometheus_client import Counter
 from pydantic import TypeAdapter
 
 from meshtune.api.connections import STREAMS
-from meshtune.api.schemas.campaigns import EventView, event_view
 from meshtune.tuner.access.tokens import Ownership, Rights
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.telemetry import Heartbeat
+from meshtune.tuner.service.views.campaigns import EventView, event_view
 from meshtune.tuner.store import Store, StoreError
 
 PERIOD_S = 0.2

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import CallerHandle, ServiceHandle, administers, reads
 from meshtune.api.openapi import problems
-from meshtune.api.schemas.trials import optional_time, rfc3339
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
 from meshtune.tuner.results.views import view_of
+from meshtune.tuner.service.views.trials import optional_time, rfc3339
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
 

@@ -33,7 +33,17 @@ from meshtune.api.dependencies import (
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
 from meshtune.api.page_queries import CampaignQuery
 from meshtune.api.routes.plans import predictable_space, quote_of
-from meshtune.api.schemas.campaigns import (
+from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
+from meshtune.runners.documents import plain
+from meshtune.search_spaces.space import Counts
+from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.prediction.quote import Quote
+from meshtune.tuner.service.calibrations import known_basis
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.views.campaigns import (
     MAX_FIRST,
     CampaignPage,
     CampaignView,
@@ -46,16 +56,6 @@ from meshtune.api.schemas.campaigns import (
     summary_view,
     trial_counts,
 )
-from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
-from meshtune.runners.documents import plain
-from meshtune.search_spaces.space import Counts
-from meshtune.tuner.access.tokens import Scope
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.prediction.quote import Quote
-from meshtune.tuner.service.calibrations import known_basis
-from meshtune.tuner.service.driving.loop import Driver
-from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import parse_spec
 

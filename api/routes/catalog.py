@@ -14,7 +14,6 @@ from fastapi import APIRouter, Path
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
-from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -33,6 +32,7 @@ from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.driving.loop import RUNNER_TROUBLE
 from meshtune.tuner.service.telemetry import RunnerHealth
+from meshtune.tuner.service.views.trials import optional_time
 from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.store import NotFound
 

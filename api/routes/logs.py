@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber, reads
 from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
-from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.job_files import OpenFile
 from meshtune.tuner.service.job_files import list_logs, open_log
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.views.trials import rfc3339
 from meshtune.tuner.store import NotFound
 
 router = APIRouter(

@@ -25,7 +25,6 @@ from meshtune.api.dependencies import (
 )
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
-from meshtune.api.schemas.campaigns import SpaceView, space_view
 from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, PoolHandle
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
@@ -41,6 +40,7 @@ from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_qu
 from meshtune.tuner.prediction.scaling import Projection, count_combinations, make_projection, node_counts
 from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import legal_space, parse_spec
 

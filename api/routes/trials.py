@@ -13,13 +13,20 @@ from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
 from meshtune.api.dependencies import MAX_PER_PAGE, CallerHandle, CampaignId, ServiceHandle, TrialNumber, reads
 from meshtune.api.openapi import problems
 from meshtune.api.page_queries import TrialQuery
-from meshtune.api.schemas.campaigns import ParetoView
-from meshtune.api.schemas.trials import TrialBriefPage, TrialPage, TrialsAnswer, TrialView, trial_briefs, trial_view
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import front_of
 from meshtune.tuner.results.views import BestView, best_view, ranked_views
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.views.campaigns import ParetoView
+from meshtune.tuner.service.views.trials import (
+    TrialBriefPage,
+    TrialPage,
+    TrialsAnswer,
+    TrialView,
+    trial_briefs,
+    trial_view,
+)
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["trials"])
 DEFAULT_TOP = 10

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from meshtune.api.schemas.trials import TrialBriefPage, trial_briefs, trial_view
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.service.views.trials import TrialBriefPage, trial_briefs, trial_view
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What the REST API shows: values made from the tuner's, with times as RFC 3339 and derived numbers beside raw ones.
 
-Trials are in `api.schemas.trials`.
+Trials are in `tuner.service.views.trials`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.documents import plain
 from meshtune.runners.failure_cause import Cause
 from meshtune.search_spaces.space import Space
@@ -25,6 +24,7 @@ from meshtune.tuner.results.knob_views import KnobView, knob_view
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import choice_among_first, recommend_among
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
+from meshtune.tuner.service.views.trials import rfc3339
 from meshtune.tuner.specs.read import FREE
 from meshtune.tuner.store.pages import Overview
 
