@@ -17,7 +17,12 @@ import { EmptyState, ErrorState, LoadingState } from "./ui/states";
 export function App() {
   const main = useRef<HTMLElement>(null);
   const now = useStore(session);
+  const was = useRef(now.state);
   // With a token at hand the page is read at once, not after the answer to who it is of: a refusal ends it as well.
+  useEffect(() => {
+    if (now.state === "signed-in" && was.current === "signed-out") main.current?.focus(); // the form that had it is gone
+    if (now.state !== "asking") was.current = now.state;
+  }, [now.state]);
   const shown = now.state === "signed-in" || (now.state === "asking" && token.get() !== "");
   return (
     <>

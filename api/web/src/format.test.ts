@@ -57,6 +57,7 @@ test("gains have their sign and their interval", () => {
   expect([gain(0.25), gain(-0.031), gain(0), gain(1.5), gain(0.9999), gain(-0.0001)]).toEqual(["+25.0 %", "−3.1 %", "0.0 %", "+150 %", "+100 %", "0.0 %"]);
   expect(gainInterval({ value: 0.25, low: 0.2, high: 0.301 })).toBe("+20.0 to +30.1 %");
   expect(share(0.1234)).toBe("12.3 %");
+  expect([share(0), share(0.0000064), share(-0.0000064), share(0.0001)]).toEqual(["0 %", "< 0.01 %", "< 0.01 %", "0.0100 %"]);
 });
 
 test("an interval names its unit once, unless its ends have two", () => {

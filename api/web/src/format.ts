@@ -110,9 +110,13 @@ export function tokensPerS(value: Maybe): string {
   return value === null || value === undefined ? UNKNOWN : `${short(value)} tokens/s`;
 }
 
+// Of a percentage, what is below that is told as that: its digits would say nothing.
+const LEAST_SHARE = 1e-4;
+
 /** A share as a percentage: 0.123 is 12.3 %. */
 export function share(value: Maybe, digits = 3): string {
-  return value === null || value === undefined ? UNKNOWN : `${number(value * 100, digits)} %`;
+  if (value === null || value === undefined) return UNKNOWN;
+  return value !== 0 && Math.abs(value) < LEAST_SHARE ? "< 0.01 %" : `${number(value * 100, digits)} %`;
 }
 
 /** A probability: never a plain 0 % or 100 %, which nothing predicted is. */

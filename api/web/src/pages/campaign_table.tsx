@@ -1,11 +1,12 @@
 /** Campaigns as rows; on a phone each row becomes a card (pages.css). */
 import type { CampaignView } from "../api/types";
 import { CampaignActions, MOVES } from "../campaign_actions";
-import { ago, amount, clock, count, gain, gainInterval, objective, UNKNOWN } from "../format";
+import { amount, count, gain, gainInterval, objective, UNKNOWN } from "../format";
 import { href } from "../router";
 import { Chip, Progress } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { Head, TableFrame, type Sort } from "../ui/table";
+import { Ago } from "../ui/time";
 import { CAMPAIGN_TONES, CAUSE_WORDS, failureCounts, simulated, trialsOf } from "../words";
 
 interface TableProps {
@@ -86,8 +87,8 @@ function Row({ campaign, onChange }: { campaign: CampaignView; onChange: () => v
         <Failures campaign={campaign} />
       </td>
       <td data-label="Started">
-        <div class="nowrap" title={clock(campaign.created_at)}>
-          {ago(campaign.created_at)}
+        <div class="nowrap">
+          <Ago time={campaign.created_at} />
         </div>
         <div class="muted small nowrap">{campaign.owner || "command line"}</div>
       </td>

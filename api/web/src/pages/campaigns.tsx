@@ -12,6 +12,7 @@ import { Button, ButtonLink, Card, Chip } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { EmptyState, ErrorState, LiveMark, LoadingState, ReconnectingBanner } from "../ui/states";
 import { parseSort, sortText } from "../ui/table";
+import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
 import { CampaignTable } from "./campaign_table";
 
@@ -44,7 +45,7 @@ export function Campaigns() {
   return (
     <>
       <div class="page-head">
-        <h1>Campaigns</h1>
+        <Title>Campaigns</Title>
         <JsonLink path={path} />
         <LiveMark state={live} />
         {mayLaunch && (

@@ -10,6 +10,7 @@ import { Card, Chip, Prose } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { EmptyState, ErrorState, LoadingState } from "../ui/states";
 import { TableFrame } from "../ui/table";
+import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
 import { ScalingChart, type Point } from "./scaling_chart";
 import "./compare.css";
@@ -24,7 +25,7 @@ export function Compare() {
   return (
     <>
       <div class="page-head">
-        <h1>Compare campaigns</h1>
+        <Title>Compare campaigns</Title>
       </div>
       <div class="compare">
         <Chooser chosen={chosen} onChoose={choose} />

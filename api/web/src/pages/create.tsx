@@ -11,6 +11,7 @@ import { go, href } from "../router";
 import { useStore } from "../use_store";
 import { Button, Card, Chip, Switch } from "../ui/basics";
 import { EmptyState, ErrorState, LoadingState } from "../ui/states";
+import { Title } from "../ui/title";
 import { CreateForm, FIRST_FORM } from "./create_form";
 import { Quote } from "./quote";
 import { SpecEditor } from "./spec_editor";
@@ -56,7 +57,7 @@ export function Create() {
   return (
     <>
       <div class="page-head">
-        <h1>New campaign</h1>
+        <Title>New campaign</Title>
       </div>
       <div class="create">
         <Card title="Start from" aside={<Switch label="Start from" options={SOURCES} value={source} onChange={choose} testid="source" />} testid="start">

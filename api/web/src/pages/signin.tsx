@@ -13,7 +13,8 @@ export function SignIn({ refused }: { refused: string }) {
     if (secret.trim()) void signIn(secret);
   };
   return (
-    <Card title="Sign in" class="sign-in" testid="signin">
+    <Card class="sign-in" testid="signin">
+      <h1>Sign in</h1>
       <form class="form" onSubmit={submit}>
         <Field label="Token" mistake={refused || undefined}>
           <input

@@ -1,14 +1,15 @@
 /** Every job of the trial: where it ran, how it ended, and why. */
 import type { AttemptView, TrialView } from "../api/types";
-import { ago, clock, duration } from "../format";
+import { clock, duration } from "../format";
 import { Card, Chip } from "../ui/basics";
+import { TableFrame } from "../ui/table";
+import { useNow } from "../ui/time";
 import { CAUSE_WORDS, trialWord, waitWords } from "../words";
 
 export function Attempts({ trial }: { trial: TrialView }) {
   return (
     <Card title={trial.attempts.length === 1 ? "Attempt" : "Attempts"} testid="attempts">
-      <div class="table-frame">
-        <table>
+      <TableFrame label="Attempts">
           <thead>
             <tr>
               <th scope="col" class="num">#</th>
@@ -25,8 +26,7 @@ export function Attempts({ trial }: { trial: TrialView }) {
               <AttemptRow key={attempt.number} attempt={attempt} />
             ))}
           </tbody>
-        </table>
-      </div>
+      </TableFrame>
     </Card>
   );
 }
@@ -48,16 +48,19 @@ function AttemptRow({ attempt }: { attempt: AttemptView }) {
         {attempt.failed_nodes.length > 0 && <div class="small mistake">to blame: {attempt.failed_nodes.join(", ")}</div>}
         {attempt.avoid.length > 0 && <div class="muted small">kept away from {attempt.avoid.join(", ")}</div>}
       </td>
-      <td title={clock(attempt.submitted_at)}>{between(attempt.submitted_at ?? attempt.planned_at, attempt.started_at)}</td>
-      <td title={clock(attempt.started_at)}>{between(attempt.started_at, attempt.finished_at)}</td>
+      <td title={clock(attempt.submitted_at)}><Span start={attempt.submitted_at ?? attempt.planned_at} end={attempt.started_at ?? attempt.finished_at} /></td>
+      <td title={clock(attempt.started_at)}><Span start={attempt.started_at} end={attempt.finished_at} /></td>
       <td>{whyWords(attempt)}</td>
     </tr>
   );
 }
 
-function between(start: string | null, end: string | null): string {
-  if (start === null) return "–";
-  return end === null ? `since ${ago(start).replace(" ago", "")}` : duration((Date.parse(end) - Date.parse(start)) / 1000);
+/** From start to end, or until now. Never negative: a job may start by a clock that is behind the service's. */
+function Span({ start, end }: { start: string | null; end: string | null }) {
+  const now = useNow();
+  if (start === null) return <>–</>;
+  const seconds = Math.max(0, ((end === null ? now : Date.parse(end)) - Date.parse(start)) / 1000);
+  return <>{end === null ? `${duration(Math.floor(seconds))} so far` : duration(seconds)}</>;
 }
 
 function whyWords(attempt: AttemptView): string {

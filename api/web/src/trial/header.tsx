@@ -5,6 +5,7 @@ import { whyChosen } from "../campaign/page/running";
 import { href } from "../router";
 import { ButtonLink, Chip } from "../ui/basics";
 import { JsonLink } from "../ui/json";
+import { Title } from "../ui/title";
 import { CAUSE_WORDS, simulated, trialWord } from "../words";
 
 interface HeaderProps {
@@ -24,7 +25,7 @@ export function Header({ campaign, trial, path }: HeaderProps) {
         <a href={href({ page: "campaign", id: campaign.id })}>{campaign.name}</a>
       </p>
       <div class="page-head">
-        <h1>Trial {trial.number}</h1>
+        <Title>Trial {trial.number}</Title>
         <Chip tone={tone} testid="outcome">{word}</Chip>
         {simulated(campaign) && <Chip title="No device ran this trial">simulated</Chip>}
         <span class="mono">{trial.plan_key}</span>

@@ -2,6 +2,7 @@
 import type { CampaignView, Knob, TrialView } from "../api/types";
 import { UNKNOWN } from "../format";
 import { Card, Chip } from "../ui/basics";
+import { TableFrame } from "../ui/table";
 
 export function Knobs({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
   const knobs = campaign.spec.knobs ?? [];
@@ -9,33 +10,31 @@ export function Knobs({ campaign, trial }: { campaign: CampaignView; trial: Tria
   const seen = trial.measurement?.knobs;
   return (
     <Card title="Knobs" testid="knobs">
-      <div class="table-frame">
-        <table class="dense">
-          <thead>
-            <tr>
-              <th scope="col">knob</th>
-              <th scope="col">value</th>
-              <th scope="col" title="The job's own word; – where it does not say">as the job saw it</th>
-              <th scope="col"> </th>
-              <th scope="col">told by</th>
-            </tr>
-          </thead>
-          <tbody>
-            {knobs.map((knob) => {
-              const value = trial.plan.knobs?.[knob.name];
-              return (
-                <tr key={knob.name} title={knob.meaning}>
-                  <th scope="row">{knob.name}</th>
-                  <td>{value === undefined ? <span class="muted" title={knob.when}>inactive</span> : String(value)}</td>
-                  <td>{value === undefined ? "" : String(seen?.[knob.name] ?? UNKNOWN)}</td>
-                  <td>{value !== undefined && knob.numerics === "changes" && value !== knob.default && <Chip tone="pruned">changes the numerics</Chip>}</td>
-                  <td class="muted">{toldBy(knob)}</td>
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
+      <TableFrame label="Knobs" dense>
+        <thead>
+          <tr>
+            <th scope="col">knob</th>
+            <th scope="col">value</th>
+            <th scope="col" title="The job's own word; – where it does not say">as the job saw it</th>
+            <th scope="col"> </th>
+            <th scope="col">told by</th>
+          </tr>
+        </thead>
+        <tbody>
+          {knobs.map((knob) => {
+            const value = trial.plan.knobs?.[knob.name];
+            return (
+              <tr key={knob.name} title={knob.meaning}>
+                <th scope="row">{knob.name}</th>
+                <td>{value === undefined ? <span class="muted" title={knob.when}>inactive</span> : String(value)}</td>
+                <td>{value === undefined ? "" : String(seen?.[knob.name] ?? UNKNOWN)}</td>
+                <td>{value !== undefined && knob.numerics === "changes" && value !== knob.default && <Chip tone="pruned">changes the numerics</Chip>}</td>
+                <td class="muted">{toldBy(knob)}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </TableFrame>
     </Card>
   );
 }

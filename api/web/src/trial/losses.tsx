@@ -4,6 +4,7 @@ import type { BestView, CampaignView, TrialView } from "../api/types";
 import { number, share } from "../format";
 import { href } from "../router";
 import { Card } from "../ui/basics";
+import { TableFrame } from "../ui/table";
 import { compareLosses, widest } from "./loss_differences";
 
 interface LossesProps {
@@ -33,44 +34,39 @@ export function Losses({ campaign, trial, losses }: LossesProps) {
             {judged === true && "It trains as the baseline does."}
             {typeof judged === "string" && <strong>{judged}</strong>}
           </p>
-          <div class="table-frame">
-            <table class="dense">
-              <thead>
-                <tr>
-                  <th scope="col">step</th>
-                  {steps.map((one) => <th key={one.step} scope="col" class="num">{one.step}</th>)}
-                </tr>
-              </thead>
-              <tbody>
-                <tr>
-                  <th scope="row">this trial</th>
-                  {steps.map((one) => <td key={one.step} class="num">{one.loss === null ? "not finite" : number(one.loss, 6)}</td>)}
-                </tr>
-                {other !== null && (
-                  <>
-                    <tr>
-                      <th scope="row">baseline</th>
-                      {steps.map((one) => <td key={one.step} class="num">{number(one.baseline, 6)}</td>)}
-                    </tr>
-                    <tr>
-                      <th scope="row">difference</th>
-                      {steps.map((one) => <td key={one.step} class="num">{one.difference === null ? "–" : signedShare(one.difference)}</td>)}
-                    </tr>
-                  </>
-                )}
-              </tbody>
-            </table>
-          </div>
+          <TableFrame label="First losses" dense>
+            <thead>
+              <tr>
+                <th scope="col">step</th>
+                {steps.map((one) => <th key={one.step} scope="col" class="num">{one.step}</th>)}
+              </tr>
+            </thead>
+            <tbody>
+              <tr>
+                <th scope="row">this trial</th>
+                {steps.map((one) => <td key={one.step} class="num">{one.loss === null ? "not finite" : number(one.loss, 6)}</td>)}
+              </tr>
+              {other !== null && (
+                <>
+                  <tr>
+                    <th scope="row">baseline</th>
+                    {steps.map((one) => <td key={one.step} class="num">{number(one.baseline, 6)}</td>)}
+                  </tr>
+                  <tr>
+                    <th scope="row">difference</th>
+                    {steps.map((one) => <td key={one.step} class="num">{one.difference === null ? "–" : signedShare(one.difference)}</td>)}
+                  </tr>
+                </>
+              )}
+            </tbody>
+          </TableFrame>
         </>
       )}
     </Card>
   );
 }
 
-// Below that, no more than how sums of 32 bits were ordered.
-const LEAST = 1e-6;
-
 function signedShare(difference: number): string {
-  if (difference !== 0 && Math.abs(difference) < LEAST) return "< 0.0001 %";
-  return difference > 0 ? `+${share(difference, 2)}` : share(difference, 2);
+  const text = share(difference, 2);
+  return difference > 0 && !text.startsWith("<") ? `+${text}` : text;
 }

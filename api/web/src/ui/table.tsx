@@ -47,10 +47,12 @@ export function Head({ sort, onSort, by, descendingFirst = false, numeric = fals
   );
 }
 
-export function TableFrame({ label, testid, children }: { label: string; testid?: string; children: ComponentChildren }) {
+export function TableFrame({ label, testid, dense = false, children }: { label: string; testid?: string; dense?: boolean; children: ComponentChildren }) {
   return (
     <div class="table-frame" tabIndex={0} role="region" aria-label={label}>
-      <table data-testid={testid}>{children}</table>
+      <table class={dense ? "dense" : undefined} data-testid={testid}>
+        {children}
+      </table>
     </div>
   );
 }

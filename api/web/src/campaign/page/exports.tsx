@@ -104,7 +104,7 @@ export function Text({ name, text, testid, saved = false }: { name: string; text
   return (
     <section class="text" data-testid={testid}>
       <header class="card-head">
-        <h3>{name}</h3>
+        {name && <h3>{name}</h3>}
         <div class="card-aside">
           <CopyButton text={text} />
           {saved && <Button onClick={() => save(text, name.split("/").pop()!, "text/plain")}>Save</Button>}

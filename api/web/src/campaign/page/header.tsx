@@ -1,11 +1,14 @@
 /** Which campaign this is, how it stands, and what can be done with it. */
+import { useMemo } from "preact/hooks";
 import type { CampaignView } from "../../api/types";
 import { CampaignActions } from "../../campaign_actions";
-import { ago, clock, duration, probability } from "../../format";
+import { count, duration, probability } from "../../format";
 import { useStore } from "../../use_store";
 import { Button, Chip } from "../../ui/basics";
 import { JsonLink } from "../../ui/json";
 import { LiveMark } from "../../ui/states";
+import { Ago, useNow } from "../../ui/time";
+import { Title } from "../../ui/title";
 import { CAMPAIGN_TONES, simulated } from "../../words";
 import { ExportButton } from "./exports";
 import type { Feed } from "../data/feed";
@@ -17,7 +20,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
   return (
     <section class="campaign-head" data-testid="campaign-head">
       <div class="page-head">
-        <h1>{campaign.name}</h1>
+        <Title>{campaign.name}</Title>
         <Chip tone={CAMPAIGN_TONES[campaign.state]} testid="state">{campaign.state}</Chip>
         {simulated(campaign) && <Chip title="No device ran these trials">simulated</Chip>}
         <div class="row push">
@@ -38,7 +41,8 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
         {facts(campaign).map((fact) => (
           <span key={fact}>{fact}</span>
         ))}
-        <span title={clock(campaign.created_at)}>started {ago(campaign.created_at)}</span>
+        <Worked campaign={campaign} />
+        <span>started <Ago time={campaign.created_at} /></span>
         <span class="row">
           JSON:
           <JsonLink path={path} label="campaign" />
@@ -54,18 +58,26 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
   );
 }
 
-function facts({ model, cluster, nodes, devices, owner, elapsed_s, legal, combinations }: CampaignView): string[] {
+function facts({ model, cluster, nodes, devices, owner, legal, combinations }: CampaignView): string[] {
   return [
-    `${model} on ${cluster}, ${nodes} ${nodes === 1 ? "node" : "nodes"}, ${devices} ${devices === 1 ? "device" : "devices"}`,
-    `${legal} of ${combinations} combinations are legal`,
+    `${model} on ${cluster}, ${count(nodes)} ${nodes === 1 ? "node" : "nodes"}, ${count(devices)} ${devices === 1 ? "device" : "devices"}`,
+    `${count(legal)} of ${count(combinations)} combinations are legal`,
     owner === "" ? "from the command line" : `by ${owner}`,
-    `worked on for ${duration(elapsed_s)}`,
   ];
+}
+
+/** The service says it with every reading of the campaign; between two of them it goes on here. */
+function Worked({ campaign }: { campaign: CampaignView }) {
+  const read = useMemo(() => Date.now(), [campaign]);
+  const now = useNow();
+  const since_s = campaign.state === "running" ? Math.max(0, now - read) / 1000 : 0;
+  return <span>worked on for {duration(campaign.elapsed_s + since_s)}</span>;
 }
 
 /** What it waits for, why it ended, and what the search still hopes for. */
 function standing({ trouble, reason, search_ended, chance_left }: CampaignView): string[] {
-  const said = [trouble && `Waiting: ${trouble}.`, reason && `${capital(reason)}.`, search_ended && `The search has ended: ${search_ended}.`];
+  const ended = search_ended && !reason.includes(search_ended) && `The search has ended: ${search_ended}.`;
+  const said = [trouble && `Waiting: ${trouble}.`, reason && `${capital(reason)}.`, ended].filter((words) => words !== false);
   if (chance_left !== null) said.push(`The chance that a better setting is left: ${probability(chance_left)}.`);
   return said.filter((words) => words !== "").map((words) => words.replace(/\.\.$/, "."));
 }

@@ -1,12 +1,11 @@
 /** What runs now, and why the search chose it. */
-import { useEffect, useState } from "preact/hooks";
 import type { CampaignView, Expectation, TrialBrief } from "../../api/types";
-import { ago, gain, interval, probability, stepTime } from "../../format";
+import { gain, interval, probability, stepTime } from "../../format";
 import { href } from "../../router";
 import { Card, Chip } from "../../ui/basics";
+import { Ago } from "../../ui/time";
 import { trialWord, waitWords } from "../../words";
 
-const SECOND_MS = 1000;
 const MOST = 12;
 
 export function Running({ campaign, trials }: { campaign: CampaignView; trials: readonly TrialBrief[] }) {
@@ -34,7 +33,6 @@ function idleWords({ state, trouble }: CampaignView): string {
 }
 
 function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief }) {
-  useTick(SECOND_MS);
   const { word, tone } = trialWord(trial);
   return (
     <li>
@@ -42,7 +40,7 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
         <a href={href({ page: "trial", id: campaign, number: trial.number })}>#{trial.number}</a>
         <Chip tone={tone}>{word}</Chip>
         <span class="mono">{trial.plan_key}</span>
-        <span class="muted small">{ago(trial.started_at ?? trial.submitted_at ?? trial.planned_at)}</span>
+        <span class="muted small"><Ago time={trial.started_at ?? trial.submitted_at ?? trial.planned_at} /></span>
       </div>
       {trial.started_at === null && <p class="small">{waitWords(trial)}</p>}
       <p class="small">{whyChosen(trial)}</p>
@@ -59,13 +57,4 @@ export function whyChosen({ origin, expectation }: Pick<TrialBrief, "origin" | "
 function expectationWords({ gain: expected, p_fits, step_time_s, step_time_low_s, step_time_high_s }: Expectation): string {
   const range = interval(step_time_low_s, step_time_high_s, stepTime);
   return `Expected gain ${gain(expected)} over the best before; fits with ${probability(p_fits)}; expected step ${stepTime(step_time_s)} (95 %: ${range}).`;
-}
-
-/** Draws the component again every so many milliseconds. */
-function useTick(everyMs: number): void {
-  const [, redraw] = useState({});
-  useEffect(() => {
-    const timer = setInterval(() => redraw({}), everyMs);
-    return () => clearInterval(timer);
-  }, [everyMs]);
 }
