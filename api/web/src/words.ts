@@ -1,6 +1,6 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
 import type { CampaignState, CampaignView, Cause, TrialBrief, TrialState, Verdict } from "./api/types";
-import { clock } from "./format";
+import { clock, count } from "./format";
 
 export type Tone = "ok" | "oom" | "failed" | "pruned" | "running" | "plain";
 
@@ -72,7 +72,7 @@ export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word:
 /** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */
 export function failureWords(failures: Partial<Record<Cause, number>>): string {
   return failureCounts(failures)
-    .map(([cause, count]) => `${count} ${CAUSE_WORDS[cause] ?? cause}`)
+    .map(([cause, times]) => `${count(times)} ${CAUSE_WORDS[cause] ?? cause}`)
     .join(", ");
 }
 
@@ -83,7 +83,7 @@ export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause,
 
 /** Trials done of the budget's. The best are measured again beyond it. */
 export function trialsOf(done: number, again: number, budget: number): string {
-  return `${done - again} of ${budget} trials${again > 0 ? `, ${again} again` : ""}`;
+  return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${count(again)} again` : ""}`;
 }
 
 /** No device ran these trials: their numbers are made up. */

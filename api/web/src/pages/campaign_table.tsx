@@ -1,7 +1,7 @@
 /** Campaigns as rows; on a phone each row becomes a card (pages.css). */
 import type { CampaignView } from "../api/types";
 import { CampaignActions, MOVES } from "../campaign_actions";
-import { amount, count, gain, gainInterval, objective, UNKNOWN } from "../format";
+import { amount, count, gain, objective, UNKNOWN } from "../format";
 import { href } from "../router";
 import { Chip, Progress } from "../ui/basics";
 import { JsonLink } from "../ui/json";
@@ -30,9 +30,11 @@ export function CampaignTable({ campaigns, sort, onSort, onChange }: TableProps)
           </Head>
           <Head {...head}>Model and cluster</Head>
           <Head {...head}>Progress</Head>
-          <Head {...head}>Best</Head>
-          <Head {...head} title="Against the baseline, with the 90 % interval">
-            Gain
+          <Head {...head} title="The setting to use, and its gain over the baseline">
+            Recommended
+          </Head>
+          <Head {...head} title="The best setting by its first run alone, and its gain over the baseline">
+            Fastest once
           </Head>
           <Head {...head}>Failures</Head>
           <Head {...head} by="created_at" descendingFirst>
@@ -77,11 +79,11 @@ function Row({ campaign, onChange }: { campaign: CampaignView; onChange: () => v
       <td data-label="Progress" class="campaign-progress">
         <Done campaign={campaign} />
       </td>
-      <td data-label="Best">
-        <Best campaign={campaign} />
+      <td data-label="Recommended" data-testid="recommended">
+        <Found found={campaign.summary.recommended} baseline={campaign.summary.recommended_is_baseline} />
       </td>
-      <td data-label="Gain" class="nowrap">
-        <Gain campaign={campaign} />
+      <td data-label="Fastest once" data-testid="fastest-once">
+        <Found found={campaign.summary.fastest_once} />
       </td>
       <td data-label="Failures">
         <Failures campaign={campaign} />
@@ -111,28 +113,16 @@ function size({ nodes, devices }: CampaignView): string {
   return `${count(nodes)} × ${count(devices / nodes)}`;
 }
 
-/** The number, and its unit below it. */
-function Best({ campaign: { summary } }: { campaign: CampaignView }) {
-  if (!summary.best) return <>{UNKNOWN}</>;
-  const { value, unit } = summary.best.objective;
+/** The number, its unit and its gain below it. */
+function Found({ found, baseline = false }: { found: CampaignView["summary"]["recommended"]; baseline?: boolean }) {
+  if (!found) return <>{UNKNOWN}</>;
+  const { value, unit } = found.objective;
   const [figure = "", ...rest] = objective(value, unit).split(" ");
   return (
-    <div title={`trial ${summary.best.trial}: ${summary.best.plan_key}`}>
-      <div class="nowrap">{figure}</div>
-      <div class="muted small nowrap">{rest.join(" ")}</div>
+    <div title={`trial ${found.trial}: ${found.plan_key}`}>
+      <span class="nowrap">{figure} <span class="muted small">{rest.join(" ")}</span></span>
+      <div class="small nowrap">{baseline ? "the baseline" : found.gain_over_baseline ? gain(found.gain_over_baseline.value) : ""}</div>
     </div>
-  );
-}
-
-function Gain({ campaign: { summary } }: { campaign: CampaignView }) {
-  const estimate = summary.best?.gain_over_baseline;
-  if (!estimate) return <>{UNKNOWN}</>;
-  if (summary.best?.trial === summary.baseline?.trial) return <span class="muted">the baseline</span>;
-  return (
-    <>
-      <div>{gain(estimate.value)}</div>
-      <div class="muted small">{gainInterval(estimate)}</div>
-    </>
   );
 }
 
@@ -144,7 +134,7 @@ function Done({ campaign: { summary, elapsed_s, state } }: { campaign: CampaignV
       ? [done - confirmations, budget.trials, trialsOf(done, confirmations, budget.trials)]
       : budget.device_hours !== null
         ? [device_hours, budget.device_hours, `${amount(device_hours)} of ${amount(budget.device_hours)} device-h`]
-        : [elapsed_s, budget.wall_time_s, `${done} trials`];
+        : [elapsed_s, budget.wall_time_s, `${count(done)} trials`];
   return (
     <>
       <div class="nowrap">{words}</div>
@@ -161,7 +151,7 @@ function Failures({ campaign: { summary } }: { campaign: CampaignView }) {
     <>
       {counts.map(([cause, times]) => (
         <div key={cause} class="nowrap">
-          <span class={`dot tone-${cause === "oom" ? "oom" : "failed"}`} aria-hidden="true" /> {times} {CAUSE_WORDS[cause] ?? cause}
+          <span class={`dot tone-${cause === "oom" ? "oom" : "failed"}`} aria-hidden="true" /> {count(times)} {CAUSE_WORDS[cause] ?? cause}
         </div>
       ))}
     </>

@@ -88,6 +88,10 @@ export function Chip({ tone, pressed, onClick, onRemove, title, testid, children
 
 interface TileProps {
   label: string;
+  /** What the label means. */
+  title?: string;
+  /** No device ran what the figure is of. */
+  simulated?: boolean;
   value: ComponentChildren;
   note?: ComponentChildren;
   testid?: string;
@@ -95,10 +99,13 @@ interface TileProps {
 }
 
 /** One figure: what it is, its value, and a line about it (the line's room is kept when it is empty). */
-export function Tile({ label, value, note, testid, children }: TileProps) {
+export function Tile({ label, title, simulated = false, value, note, testid, children }: TileProps) {
   return (
     <section class="card tile" data-testid={testid}>
-      <h2 class="tile-label">{label}</h2>
+      <h2 class="tile-label" title={title}>
+        {label}
+        {simulated && <span class="simulated">simulated</span>}
+      </h2>
       <div class="tile-value">{value}</div>
       {children}
       <div class="tile-note">{note ?? "\u00a0"}</div>

@@ -1,6 +1,6 @@
-/** The best trial of every pair of levels of two dimensions, with how many were tried and ran out of memory. */
+/** The best first run of every pair of levels of two dimensions, with how many were tried and ran out of memory. */
 import type { TrialBrief } from "../../api/types";
-import { type Goal, isBetter } from "./goal";
+import { type Goal, isAgain, isBetter } from "./goal";
 import { type Dimension, levelsOf, type Value, valueOf } from "./values";
 
 /** best: null where nothing in the cell was measured. */
@@ -33,7 +33,7 @@ export function cellsOf(all: readonly TrialBrief[], shown: readonly TrialBrief[]
     cell.trials += 1;
     if (trial.verdict === "oom") cell.oom += 1;
     const reached = trial.objective;
-    if (reached !== null && (cell.best === null || isBetter(goal, reached.value, cell.best.objective!.value))) cell.best = trial;
+    if (reached !== null && !isAgain(trial) && (cell.best === null || isBetter(goal, reached.value, cell.best.objective!.value))) cell.best = trial;
   }
   return { xs, ys, rows };
 }

@@ -9,7 +9,9 @@ import { INACTIVE, labelOf } from "./values";
 
 export function useConditions(): Filters {
   const query = useFilters();
-  return useMemo(() => readFilters(query), [query]);
+  // A sort or a pick changes none of them: what was filtered stays as it is.
+  const conditions = [...query].filter(([name]) => name === "text" || !OTHER_KEYS.has(name)).join("&");
+  return useMemo(() => readFilters(query), [conditions]);
 }
 
 /** Null takes a condition away. */

@@ -3,7 +3,7 @@ import { useLayoutEffect, useState } from "preact/hooks";
 import { get, withQuery } from "../../api/client";
 import { Problem, unreachable } from "../../api/problem";
 import { openStream, type Stream } from "../../api/stream";
-import type { Analysis, BestView, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../../api/types";
+import type { Analysis, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../../api/types";
 import { Store } from "../../store";
 import { afterFrame } from "../charts/frames";
 import { campaignPath, PAGE, trialsPath } from "./paths";
@@ -15,7 +15,6 @@ export interface Snapshot {
   readonly campaign?: CampaignView;
   readonly trials: readonly TrialBrief[];
   readonly trialsRead: boolean;
-  readonly best?: BestView;
   readonly analysis?: Analysis;
   readonly problem?: Problem | undefined;
 }
@@ -99,11 +98,7 @@ export class Feed {
   }
 
   private async readAll(): Promise<void> {
-    await Promise.all([this.readCampaign(), this.readTrials()]);
-  }
-
-  private async readCampaign(): Promise<void> {
-    this.put({ campaign: await this.read<CampaignView>(this.path) });
+    await Promise.all([this.read<CampaignView>(this.path).then((campaign) => this.put({ campaign })), this.readTrials()]);
   }
 
   private async readTrials(): Promise<void> {
@@ -116,9 +111,7 @@ export class Feed {
   }
 
   private async readFindings(): Promise<void> {
-    const best = this.read<BestView>(withQuery(`${this.path}/best`, { top: 1 })).then((best) => this.put({ best }));
-    const analysis = this.read<Analysis>(`${this.path}/analysis`).then((analysis) => this.put({ analysis }));
-    await Promise.all([best, analysis]);
+    this.put({ analysis: await this.read<Analysis>(`${this.path}/analysis`) });
   }
 
   private with(fresh: readonly TrialBrief[]): Partial<Snapshot> {

@@ -17,7 +17,7 @@ export interface Filters {
 export const NO_FILTERS: Filters = { text: "", on: {} };
 
 // Of the address, what is no condition.
-export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up"]);
+export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "pick"]);
 
 export function isEmpty(filters: Filters): boolean {
   return filters.text === "" && Object.keys(filters.on).length === 0;

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { cellsOf } from "./cells";
 import { frontOf, measured } from "./front";
-import { bestOf, gainOver, type Goal, merit } from "./goal";
+import { gainOver, type Goal, merit } from "./goal";
 import { bestSoFar } from "./progress";
 import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
@@ -73,9 +73,10 @@ test("merit is 1 for the best, and a gain is of speed, whichever way the objecti
   expect([gainOver(SPEED, 150, 100), gainOver(TIME, 2, 3)]).toEqual([0.5, 0.5]);
 });
 
-test("the best is the first of equal ones, and nobody where nothing was measured", () => {
-  expect(bestOf(SPEED, [reaching(0, null), reaching(1, 5), reaching(2, 5)])?.number).toBe(1);
-  expect(bestOf(SPEED, [reaching(0, null)])).toBeUndefined();
+test("what is fastest once is so by first runs: a lucky second run raises no line and fills no cell", () => {
+  const trials = [reaching(0, 4), reaching(1, 5), reaching(2, 9, { origin: "confirmation" })];
+  expect(bestSoFar(trials, SPEED, "trials").best).toEqual([4, 5, 5]);
+  expect(cellsOf(trials, trials, TP, PP, SPEED).rows[0]![0]).toMatchObject({ best: { number: 1 }, trials: 3 });
 });
 
 test("an event that comes twice changes nothing, and a known trial stays the same object", () => {

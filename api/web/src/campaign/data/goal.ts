@@ -18,7 +18,7 @@ const LABELS: Readonly<Record<string, string>> = {
 
 /** The service says the unit with the first value; before, there is nothing to show in it. */
 export function goalOf({ spec, summary }: CampaignView): Goal {
-  const said = summary.best?.objective ?? summary.baseline?.objective;
+  const said = (summary.fastest_once ?? summary.baseline)?.objective;
   return {
     label: LABELS[spec.objective] ?? spec.objective,
     unit: said?.unit ?? "",
@@ -35,14 +35,9 @@ export function gainOver(goal: Goal, value: number, baseline: number): number {
   return (goal.smallerIsBetter ? baseline / value : value / baseline) - 1;
 }
 
-/** The best measured trial; the first of equal ones; undefined where nothing was measured. */
-export function bestOf(goal: Goal, trials: Iterable<TrialBrief>): TrialBrief | undefined {
-  let best: TrialBrief | undefined;
-  for (const trial of trials) {
-    if (trial.objective === null) continue;
-    if (best === undefined || isBetter(goal, trial.objective.value, best.objective!.value)) best = trial;
-  }
-  return best;
+/** True for a second run of a setting. What is fastest once is so by first runs. */
+export function isAgain({ origin }: Pick<TrialBrief, "origin">): boolean {
+  return origin === "confirmation" || (origin as string) === "rerun";
 }
 
 /** 0 for the worst to 1 for the best of the values between the ends. */

@@ -1,6 +1,6 @@
-/** The best value known after each trial, against trials or against the device-hours spent until then. */
+/** The best value by first runs after each trial, against trials or against the device-hours spent until then. */
 import type { TrialBrief } from "../../api/types";
-import { type Goal, isBetter } from "./goal";
+import { type Goal, isAgain, isBetter } from "./goal";
 
 /** Columns of equal length, x rising. value: of the trial itself, null where it has none; the best with its interval. */
 export interface BestSoFar {
@@ -24,7 +24,7 @@ export function bestSoFar(trials: readonly TrialBrief[], goal: Goal, against: Ag
   for (const trial of ended) {
     const reached = trial.objective;
     deviceSeconds += trial.device_seconds;
-    if (reached !== null && (best === null || isBetter(goal, reached.value, best.value))) best = reached;
+    if (reached !== null && !isAgain(trial) && (best === null || isBetter(goal, reached.value, best.value))) best = reached;
     columns.numbers.push(trial.number);
     columns.x.push(against === "trials" ? trial.number : deviceSeconds / 3600);
     columns.value.push(reached?.value ?? null);

@@ -25,6 +25,8 @@ interface Context {
   readonly goal: Goal;
   /** The objective of the baseline. */
   readonly baseline: number | null;
+  /** What trials are called beside their outcome: "recommended", and the like. */
+  readonly marks: ReadonlyMap<number, readonly string[]>;
   /** Dimensions that vary, and those that vary but follow from them. */
   readonly varied: readonly Dimension[];
   readonly following: readonly Dimension[];
@@ -36,7 +38,7 @@ export function columnsOf(context: Context): Column[] {
     column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
   return [
     column("number", "#", (trial) => <a href={href({ page: "trial", id: context.campaign, number: trial.number })}>{trial.number}</a>, { numeric: true }),
-    column("verdict", "outcome", (trial) => <Outcome trial={trial} />, { numeric: false }),
+    column("verdict", "outcome", (trial) => <Outcome trial={trial} marks={context.marks.get(trial.number) ?? []} />, { numeric: false }),
     ...varied.map((one) => dimension(one, false)),
     ...following.map((one) => dimension(one, true)),
     column("objective", goal.label, (trial) => <Reached trial={trial} goal={goal} />, { descendingFirst: !goal.smallerIsBetter }),
@@ -46,6 +48,7 @@ export function columnsOf(context: Context): Column[] {
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
+    column("setting", "setting", (trial) => trial.plan_key, { numeric: false, hidden: true }),
     column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
   ];
@@ -59,13 +62,14 @@ function Taken({ value }: { value: ReturnType<typeof valueOf> }) {
   return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : <>{String(value)}</>;
 }
 
-function Outcome({ trial }: { trial: TrialBrief }) {
+function Outcome({ trial, marks }: { trial: TrialBrief; marks: readonly string[] }) {
   const { word, tone } = trialWord(trial);
   const cause = trial.failure && CAUSE_WORDS[trial.failure] !== word ? CAUSE_WORDS[trial.failure] : "";
-  const why = [cause, trial.reason].filter(Boolean).join(": ");
+  const why = trial.verdict === "ok" ? "" : [cause, trial.reason].filter(Boolean).join(": ");
   return (
     <span class="outcome">
       <Chip tone={tone}>{word}</Chip>
+      {marks.length > 0 && <strong class="small">{marks.join(", ")}</strong>}
       {why && <span class="reason small muted" title={why}>{why}</span>}
       {!why && trial.origin !== "search" && <span class="small muted">{trial.origin}</span>}
     </span>

@@ -34,7 +34,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
             {paused ? "Go live" : "Pause live"}
           </Button>
           <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />
-          <ExportButton path={path} title="The best known setting, for use" disabled={campaign.summary.best === null} />
+          <ExportButton path={path} title="The recommended setting, for use" disabled={campaign.summary.recommended === null} />
         </div>
       </div>
       <p class="muted campaign-facts">

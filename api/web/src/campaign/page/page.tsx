@@ -1,7 +1,6 @@
 /** The page of one campaign: what was found, how, and everything that was tried. */
 import { useMemo } from "preact/hooks";
 import type { CampaignView } from "../../api/types";
-import { href } from "../../router";
 import { useStore } from "../../use_store";
 import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../../ui/states";
 import { BestChart } from "../charts/best_chart";
@@ -13,7 +12,7 @@ import { FailureChart } from "../charts/failure_chart";
 import { type Feed, type Snapshot, useFeed } from "../data/feed";
 import { FilterBar } from "./filter_bar";
 import { passes } from "../data/filters";
-import { bestOf, goalOf } from "../data/goal";
+import { goalOf } from "../data/goal";
 import { Later } from "../charts/frames";
 import { Header } from "./header";
 import { HeatMap } from "../charts/heat_map";
@@ -22,8 +21,8 @@ import { Running } from "./running";
 import { Scatter } from "../charts/scatter";
 import { SensitivityCard } from "../charts/sensitivity";
 import { SizesCard } from "../charts/sizes";
-import { SideBySide } from "../charts/side_by_side";
 import { Tiles } from "./tiles";
+import { TrialComparison } from "./trial_comparison";
 import { TrialsTable } from "./trials_table";
 import { type Dimension, dimensionsOf, levelsOf, varying } from "../data/values";
 
@@ -53,6 +52,14 @@ function namesOf(dimensions: readonly Dimension[]): string {
   return dimensions.map(({ name }) => name).join();
 }
 
+/** What trials are called, by their numbers. */
+function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: CampaignView): [number, string[]][] {
+  const marks = new Map<number, string[]>();
+  const named = [["recommended", recommended], ["fastest confirmed", fastest_confirmed], ["fastest once", fastest_once]] as const;
+  for (const [name, found] of named) if (found) marks.set(found.trial, [...(marks.get(found.trial) ?? []), name]);
+  return [...marks];
+}
+
 function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snapshot }) {
   const { trials, trialsRead, analysis } = snapshot;
   const filters = useConditions();
@@ -70,25 +77,26 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
     [trials, dimensions, varied],
   );
   const baseline = campaign.summary.baseline?.objective.value ?? null;
+  const marked = JSON.stringify(marksOf(campaign));
   const columns = useMemo(
-    () => columnsOf({ campaign: campaign.id, goal, baseline, varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
-    [campaign.id, goal, baseline, dimensions, varied, others],
+    () => columnsOf({ campaign: campaign.id, goal, baseline, marks: new Map(JSON.parse(marked) as [number, string[]][]), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
+    [campaign.id, goal, baseline, marked, dimensions, varied, others],
   );
-  const best = useMemo(() => bestOf(goal, trials), [goal, trials]);
   if (!trialsRead && trials.length === 0) {
     return (
       <>
-        <Tiles campaign={campaign} best={best} />
+        <Tiles campaign={campaign} />
         <LoadingState lines={4} height={90} />
       </>
     );
   }
+  const { recommended, recommended_reason } = campaign.summary;
   return (
     <>
-      <Tiles campaign={campaign} best={best} />
-      {snapshot.best?.recommendation.setting && (
+      <Tiles campaign={campaign} />
+      {recommended && (
         <p data-testid="recommendation">
-          <strong>Recommended:</strong> {snapshot.best.recommendation.setting.plan_key} (<a href={href({ page: "trial", id: campaign.id, number: snapshot.best.recommendation.setting.trial })}>trial {snapshot.best.recommendation.setting.trial}</a>): {snapshot.best.recommendation.reason} <span class="muted">Measured with {snapshot.best.recommendation.setting.measured_with.words}.</span>
+          <strong>Recommended:</strong> {recommended.plan_key}: {recommended_reason}.
         </p>
       )}
       {trials.length === 0 ? (
@@ -115,7 +123,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
                   <FailureChart analysis={analysis} />
                 </div>
                 <SizesCard campaign={campaign.id} analysis={analysis} />
-                <SideBySide campaign={campaign} />
+                <TrialComparison campaign={campaign} goal={goal} trials={trials} dimensions={dimensions} />
               </>
             )}
           </Later>

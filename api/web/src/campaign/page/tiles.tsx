@@ -1,54 +1,62 @@
-/** The campaign in five figures. */
-import type { CampaignView, ObjectiveView, TrialBrief } from "../../api/types";
-import { bareObjective, count, duration, gain, gainInterval, interval, number, objective, share, stepTime } from "../../format";
+/** The campaign in five figures: what was fastest, by its first run and when measured again, what to use, and the cost. */
+import type { CampaignView } from "../../api/types";
+import { bareObjective, count, duration, gain, gainInterval, interval, number, objective, share } from "../../format";
 import { href } from "../../router";
 import { Progress, Tile } from "../../ui/basics";
-import { CAUSE_WORDS, failureCounts } from "../../words";
+import { CAUSE_WORDS, failureCounts, simulated } from "../../words";
 import { setConditions } from "../data/conditions";
 
-interface TilesProps {
-  campaign: CampaignView;
-  best: TrialBrief | undefined;
-}
+type Found = CampaignView["summary"]["recommended"];
 
-export function Tiles({ campaign, best }: TilesProps) {
-  const { summary } = campaign;
-  const found = summary.best;
-  const link = found && href({ page: "trial", id: campaign.id, number: found.trial });
+export function Tiles({ campaign }: { campaign: CampaignView }) {
+  const { recommended, recommended_is_baseline, fastest_once, fastest_confirmed } = campaign.summary;
   return (
     <div class="tiles two-up" data-testid="tiles">
-      <Tile
-        label="Best"
-        testid="tile-best"
-        value={found ? <Value value={found.objective.value} unit={found.objective.unit} /> : "–"}
-        note={found ? `95 %: ${intervalOf(found.objective)} · step ${stepTime(found.step_time_s)}` : "nothing was measured yet"}
-      />
-      <Tile
-        label="Gain over the baseline"
-        testid="tile-gain"
-        value={gain(found?.gain_over_baseline?.value)}
-        note={found && found.trial === summary.baseline?.trial ? "the baseline is the best" : found?.gain_over_baseline ? gainInterval(found.gain_over_baseline) : summary.baseline === null ? "no baseline was measured" : ""}
-      />
-      <Tile
-        label="Best setting"
-        testid="tile-setting"
-        value={<span class="setting">{found ? <a href={link!}>{found.plan_key}</a> : "–"}</span>}
-        note={found ? `trial ${found.trial}${best?.number === found.trial && best.attempts > 1 ? `, ${best.attempts} attempts` : ""}` : undefined}
-      />
+      <FoundTile campaign={campaign} found={recommended} label="Recommended" testid="tile-recommended" title="The setting to use, by the rules of the recommendation" twice={fastest_confirmed !== null} baseline={recommended_is_baseline} />
+      <FoundTile campaign={campaign} found={fastest_confirmed} label="Fastest confirmed" testid="tile-confirmed" title="The best of the settings that fresh jobs measured again, by those runs" twice none="no setting was measured again" />
+      <FoundTile campaign={campaign} found={fastest_once} label="Fastest once" testid="tile-once" title="The best setting by its first run alone, which luck and noise favour" />
       <Budget campaign={campaign} />
       <Failures campaign={campaign} />
     </div>
   );
 }
 
-/** The number large and its unit small. */
-function Value({ value, unit }: { value: number; unit: string }) {
-  const [head, ...rest] = objective(value, unit).split(" ");
-  return <>{head} <span class="unit">{rest.join(" ")}</span></>;
+interface FoundProps {
+  campaign: CampaignView;
+  found: Found;
+  label: string;
+  testid: string;
+  title: string;
+  /** Of second runs: an interval says something. */
+  twice?: boolean;
+  baseline?: boolean;
+  none?: string;
 }
 
-function intervalOf({ low, high, unit }: ObjectiveView): string {
-  return interval(low, high, (value) => bareObjective(value, unit));
+function FoundTile({ campaign, found, label, testid, title, twice = false, baseline = false, none = "nothing was measured yet" }: FoundProps) {
+  const made = simulated(campaign);
+  if (!found) return <Tile label={label} title={title} testid={testid} simulated={made} value="–" note={none} />;
+  const { value, low, high, unit } = found.objective;
+  const [head, ...rest] = objective(value, unit).split(" ");
+  const over = found.gain_over_baseline;
+  const range = twice ? `95 %: ${interval(low, high, (end) => bareObjective(end, unit))}` : "one run";
+  return (
+    <Tile
+      label={label}
+      title={title}
+      testid={testid}
+      simulated={made}
+      value={<>{head} <span class="unit">{rest.join(" ")}</span></>}
+      note={
+        <>
+          {baseline ? "the baseline" : over && <span title="Gain over the baseline, in speed"><strong>{gain(over.value)}</strong>{twice && ` (${gainInterval(over)})`}</span>}
+          {baseline || over ? " · " : ""}{range}
+          <br />
+          <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>: {found.plan_key}
+        </>
+      }
+    />
+  );
 }
 
 function Budget({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }) {
@@ -62,12 +70,12 @@ function Budget({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }
     <Tile
       label="Trials"
       testid="tile-progress"
-      value={<>{count(done)}{budget.trials !== null && <span class="muted"> of {count(budget.trials)}</span>}</>}
+      value={<>{count(done)}{budget.trials !== null && <span class="unit"> of {count(budget.trials)}</span>}</>}
       note={limits
         .filter(([name, , limit]) => limit !== null || name === "device-hours")
         .map(([name, used, limit, format]) => `${format(used)}${limit === null ? "" : ` of ${format(limit)}`} ${name === "time" ? "" : name}`.trim())
-        .concat(again > 0 ? [`${again} measured again`] : [])
-        .concat(in_flight > 0 ? [`${in_flight} in flight`] : [])
+        .concat(again > 0 ? [`${count(again)} measured again`] : [])
+        .concat(in_flight > 0 ? [`${count(in_flight)} in flight`] : [])
         .join(" · ")}
     >
       <Progress label="Share of the budget" {...nearestLimit([[done, budget.trials], ...limits.map(([, used, limit]) => [used, limit] as const)])} />
@@ -88,7 +96,7 @@ function Failures({ campaign: { summary } }: { campaign: CampaignView }) {
     <Tile
       label="Failed"
       testid="tile-failed"
-      value={<>{count(summary.failed)}{summary.done > 0 && <span class="muted"> {share(summary.failed / summary.done, 2)}</span>}</>}
+      value={<>{count(summary.failed)}{summary.done > 0 && <span class="unit"> {share(summary.failed / summary.done, 2)}</span>}</>}
       note={
         counts.length === 0
           ? "none"
@@ -96,7 +104,7 @@ function Failures({ campaign: { summary } }: { campaign: CampaignView }) {
               <span key={cause}>
                 {at > 0 && ", "}
                 <button type="button" class="link" onClick={() => setConditions({ failure: { kind: "words", words: [cause] } })}>
-                  {times} {CAUSE_WORDS[cause] ?? cause}
+                  {count(times)} {CAUSE_WORDS[cause] ?? cause}
                 </button>
               </span>
             ))

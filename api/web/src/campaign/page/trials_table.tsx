@@ -7,6 +7,7 @@ import { count } from "../../format";
 import { go, href } from "../../router";
 import { Button, Card } from "../../ui/basics";
 import { EmptyState } from "../../ui/states";
+import { Pick } from "./trial_comparison";
 import { Head, parseSort, sortText, TableFrame } from "../../ui/table";
 import { clearConditions } from "../data/conditions";
 import type { Column } from "./columns";
@@ -62,6 +63,7 @@ export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst 
         <TableFrame label="Trials" testid="trials-table">
           <thead>
             <tr>
+              <th scope="col"><span class="visually-hidden">Side by side</span></th>
               {visible.map((column) => (
                 <Head
                   key={column.name}
@@ -104,6 +106,7 @@ function useRows(trials: readonly TrialBrief[], columns: readonly Column[]): VNo
     if (before) return before;
     const row = (
       <tr key={trial.number} data-trial={trial.number} data-testid={`row-${trial.number}`}>
+        <td><Pick number={trial.number} /></td>
         {columns.map((column) => (
           <td key={column.name} class={column.numeric ? "num" : undefined}>
             {column.cell(trial)}
@@ -120,7 +123,7 @@ function open(event: MouseEvent, campaign: string): void {
   const target = event.target as Element;
   const number = target.closest("tr")?.dataset["trial"];
   // A link opens by itself, and a selected text is to be copied.
-  if (number === undefined || target.closest("a") || getSelection()?.type === "Range") return;
+  if (number === undefined || target.closest("a, input") || getSelection()?.type === "Range") return;
   go(href({ page: "trial", id: campaign, number: Number(number) }));
 }
 

@@ -1,0 +1,21 @@
+/** Which trials are laid side by side: in the address, as a link shows what its sender saw. */
+import { filterValues, setFilters } from "../../filters";
+
+/** More do not fit beside each other. */
+export const MOST = 5;
+
+export function pickedOf(query: URLSearchParams): number[] {
+  const numbers = query.getAll("pick").filter((word) => /^\d+$/.test(word)).map(Number);
+  return [...new Set(numbers)].slice(0, MOST);
+}
+
+export function pick(numbers: readonly number[]): void {
+  setFilters({ pick: numbers.map(String) });
+}
+
+/** Adds the trial, or takes it out. */
+export function togglePick(number: number): void {
+  const words = filterValues("pick");
+  const word = String(number);
+  setFilters({ pick: words.includes(word) ? words.filter((one) => one !== word) : [...words, word] });
+}
