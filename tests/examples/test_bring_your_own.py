@@ -27,7 +27,7 @@ def test_a_script_that_reports_is_tuned(tmp_path):
     document["workload"] |= {"steps": 5, "warmup_steps": 2}
     finished, _, trials = run_campaign(tmp_path, document, ROOT)
     assert finished.code == 0, finished.out + finished.err
-    assert "Use tp1 pp1 dp2 " in finished.out
+    assert "Recommended: tp1 pp1 dp2 " in finished.out
     assert [trial.verdict for trial in trials] == [Verdict.OK] * 2, finished.out
     assert len({trial.plan for trial in trials}) == 2
     losses = []

@@ -62,7 +62,7 @@ def test_every_stage_of_zero_is_tuned_from_the_start_command(tmp_path, processes
     assert {(trial.plan.zero_stage, trial.plan.grad_accum_steps) for trial in trials} == {
         (stage, passes) for stage in range(4) for passes in (2, 4)
     }
-    assert "Use tp1 pp1 " in finished.out
+    assert "Recommended: tp1 pp1 " in finished.out
     for trial in trials:
         measured = trial.outcome.measurement
         assert (len(measured.step_times_s), measured.devices) == (6, processes)

@@ -152,7 +152,7 @@ def test_what_breaks_the_memory_limit_ends_oom_with_its_phase_and_rank_and_what_
     assert outcome.failed_rank in (0, 1)
     assert "you tried to allocate" in outcome.reason.splitlines()[0][:100]
     assert "1 oom" in finished.out
-    assert f"Use {fits.plan.key}" in finished.out
+    assert f"Recommended: {fits.plan.key}" in finished.out
 
 
 # How AutoTP cuts the example's layers, which are torch's own and none that it knows.
@@ -186,7 +186,7 @@ def test_deepspeed_itself_is_tuned_on_processes_of_this_machine(tmp_path):
     took_s = time.monotonic() - started
     told = finished.out + finished.err + "".join(str(trial.outcome) for trial in trials)
     assert [trial.verdict for trial in trials] == [Verdict.OK] * 2, told
-    assert "Use tp" in finished.out
+    assert "Recommended: tp" in finished.out
     for trial in trials:
         measured = trial.outcome.measurement
         # Of 8 steps DeepSpeed times all but the first two, and the third is warm-up.

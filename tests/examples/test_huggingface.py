@@ -87,7 +87,7 @@ def campaign(folder: Path, command: str, files: dict[str, str], space: dict[str,
     told = finished.out + finished.err + "".join(str(trial.outcome) for trial in tried)
     assert finished.code == 0, told
     assert [trial.verdict for trial in tried] == [Verdict.OK] * trials, told
-    assert "Use tp1 pp1 dp2 " in finished.out
+    assert "Recommended: tp1 pp1 dp2 " in finished.out
     return tried
 
 

@@ -74,7 +74,7 @@ def test_plans_of_megatron_core_are_tuned_over_four_processes(tmp_path):
     }
     finished, _, trials = run_campaign(tmp_path, document, ROOT)
     assert finished.code == 0, finished.out + finished.err
-    assert "Use tp" in finished.out
+    assert "Recommended: tp" in finished.out
     assert [trial.verdict for trial in trials] == [Verdict.OK] * 4, finished.out
     assert len({trial.plan for trial in trials}) == 4
     first = [trial.outcome.measurement.first_losses[0] for trial in trials]

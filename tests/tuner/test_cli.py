@@ -230,7 +230,7 @@ def test_a_run_without_a_terminal_tells_each_trial_and_the_result_in_whole_lines
     assert "gain over baseline" in out
     assert "\u2026" not in out
     assert "\x1b" not in out
-    assert "Use tp" in out.splitlines()[-2]
+    assert "Recommended: tp" in out.splitlines()[-2]
     assert out.splitlines()[-1].startswith("measured with: the built-in trainer (torch ")
 
 

@@ -189,6 +189,6 @@ def test_ctrl_c_leaves_a_campaign_that_resume_completes(site):
     again = site.start("resume", campaign.id)
     told = finish(again)
     assert again.returncode == 0, told
-    assert re.search(r"Use tp\d", told)
+    assert re.search(r"Recommended: tp\d", told)
     assert [str(trial.verdict) for trial in site.trials()] == ["ok"] * 3
     assert all(len(site.starts(trial.last.job_name)) == 1 for trial in site.trials())

@@ -94,4 +94,4 @@ def test_an_example_recommends_a_setting(name, service, monkeypatch):
     assert 25 < 25 + least <= len(trials) <= 25 + most
     assert print_best(ended, service, 3)
     assert printed.getvalue().startswith("simulated: nothing below was measured on any device\n")
-    assert "Use tp" in printed.getvalue()
+    assert "Recommended: tp" in printed.getvalue()

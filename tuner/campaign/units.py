@@ -61,9 +61,10 @@ class Estimate:
         return Estimate(self.value - 1, self.low - 1, self.high - 1)
 
     def percent_text(self, sign: str = "") -> str:
-        """A share as text. sign: "+" to show the sign of positive numbers."""
+        """A share as text, with its interval where that is more than rounding. sign: "+" to show the sign of positive
+        numbers."""
         value, low, high = (f"{100 * one:{sign}.1f}" for one in (self.value, self.low, self.high))
-        return f"{value} % ({low} to {high} %)"
+        return f"{value} %" if low == high else f"{value} % ({low} to {high} %)"
 
 
 ONE = Estimate(1.0, 1.0, 1.0)

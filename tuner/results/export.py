@@ -38,8 +38,8 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.exported_knobs import ToldKnobs, tell, told_to_programs, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, hand_over, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
-from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.results.views import ranked_views
+from meshtune.tuner.results.winners import FASTEST_CONFIRMED, FASTEST_ONCE, RECOMMENDED, winners_of
 
 # The program of a user whose campaign does not name it.
 PROGRAM = "train.py"
@@ -56,13 +56,22 @@ class NothingToExport(LookupError):
 
 
 def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked:
-    """The measured trial that "recommended", "best", "worst" or a trial's number names. Raises NothingToExport."""
+    """The measured setting that a word or a trial's number names. Raises NothingToExport.
+
+    The words: "recommended", "fastest-once", "fastest-confirmed", and the ends of the ranking, "best" and "worst".
+    """
     ranking = rank(campaign, trials)
     if not ranking:
         raise NothingToExport(f"campaign {campaign.id} has no measured trial yet")
-    if selector == "recommended":
-        chosen = recommend(campaign, trials).choice
-        return chosen or ranking[0]
+    winners = winners_of(campaign.spec, ranking)
+    if selector == RECOMMENDED:
+        return winners.recommended or ranking[0]
+    if selector == FASTEST_ONCE and winners.fastest_once is not None:
+        return next(entry for entry in ranking if entry.rank == winners.fastest_once.rank)
+    if selector == FASTEST_CONFIRMED:
+        if winners.fastest_confirmed is None:
+            raise NothingToExport(f"campaign {campaign.id} has no setting that was measured again")
+        return winners.fastest_confirmed
     if selector in ("best", "worst"):
         return ranking[0] if selector == "best" else ranking[-1]
     for entry in ranking:

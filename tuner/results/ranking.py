@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, log
 from typing import Literal
@@ -144,6 +144,37 @@ class Ranked:
     def tokens_per_s(self) -> Estimate:
         tokens = self.measurement.tokens_per_step
         return self.runs.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
+
+    @property
+    def once(self) -> Ranked:
+        """The same setting with the numbers of its first run alone, against the baseline's first run."""
+        first, base = replace(self.runs, again=()), self.ground.base
+        alone = first if base is self.runs else None if base is None else replace(base, again=())
+        return replace(self, runs=first, ground=replace(self.ground, base=alone, cells={}))
+
+    @property
+    def first_run(self) -> Estimate:
+        """The objective by the first run alone."""
+        return self.once.objective
+
+    @property
+    def first_score(self) -> float:
+        """The objective by the first run as a number to maximise."""
+        return self.ground.yardstick.score(_measurement(self.trial))
+
+    @property
+    def interval_known(self) -> bool:
+        """False where a single repeat is all that tells how far runs lie apart: of one difference no interval is
+        known. Without any repeat the intervals are those of the steps within the run."""
+        variance = self.ground.variance
+        return variance is None or variance.degrees > 1
+
+    @property
+    def gain_text(self) -> str:
+        """For people, with the interval where one is known; empty without a measured baseline."""
+        if self.gain is None:
+            return ""
+        return self.gain.percent_text("+") if self.interval_known else f"{100 * self.gain.value:+.1f} %"
 
     @property
     def speed(self) -> Estimate:

@@ -25,11 +25,18 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The setting to use. better: it was measured better than the baseline beyond the noise. reason: for people."""
+    """The setting to use. better: it was measured better than the baseline beyond the noise. why: a sentence for
+    people. more: the same of the choice itself, of settings that rank above it, and of alternatives."""
 
     choice: Ranked | None
     better: bool
-    reason: str
+    why: str
+    more: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """All that there is to say, for people."""
+        return "; ".join([self.why, *self.more])
 
 
 def recommend(campaign: Campaign, trials: Sequence[Trial]) -> Recommendation:
@@ -45,7 +52,7 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     usable = [entry for entry in ranking if entry.usable and not (spec.pareto and entry.headroom_bytes is None)]
     confirmed = [entry for entry in usable if entry.confirmed]
     choice, better, reason = _choose(spec, ranking, confirmed or usable)
-    words = [reason]
+    words: list[str] = []
     if choice is not None and choice.changed_numerics:
         words.append(f"changes the numerics: {', '.join(choice.changed_numerics)}")
     if choice is not None and choice.confirmation is not None and choice.confirmation.change is not None:
@@ -53,7 +60,7 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     words += _passed_over(ranking, choice, twice=bool(confirmed))
     if spec.pareto and choice is not None:
         words += _alternatives(ranking, choice)
-    return Recommendation(choice, better, "; ".join(words))
+    return Recommendation(choice, better, reason, tuple(words))
 
 
 def choice_among_first(spec: CampaignSpec, ranking: Sequence[Ranked], first: Collection[int]) -> Ranked | None:
@@ -91,10 +98,9 @@ def _against(baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bo
     # Not always the first: a noisy measurement may rank above a sure one.
     for entry in faster:
         if entry.gain is not None and entry.gain.low > 0:
-            return entry, True, f"{entry.gain.percent_text('+')} faster than the baseline"
+            return entry, True, f"{entry.gain_text} faster than the baseline"
     best = faster[0]
-    span = "" if best.gain is None else f"{best.gain.percent_text('+')} "
-    reason = f"the fastest other setting, {best.trial.plan.key}, is {span}faster: not beyond the noise"
+    reason = f"the fastest other setting, {best.trial.plan.key}, is {best.gain_text} faster: not beyond the noise"
     return baseline, False, f"keep the baseline; {reason}"
 
 
@@ -127,7 +133,7 @@ def _likewise(entries: Sequence[Ranked], why: str) -> list[str]:
 
 
 def _unaccepted(entry: Ranked) -> str:
-    gain = "" if entry.gain is None else f", {entry.gain.percent_text('+')} faster than the baseline"
+    gain = "" if entry.gain is None else f", {entry.gain_text} faster than the baseline"
     return f"changes the numerics ({', '.join(entry.changed_numerics)}){gain}: {ACCEPT} would allow it"
 
 

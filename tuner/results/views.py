@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any, Literal, TypeVar, cast
 
@@ -17,15 +17,17 @@ from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, time_by_part
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.handover import MeasuredWith, measured_with
 from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.results.recommendation import front_of, recommend_among
+from meshtune.tuner.results.recommendation import front_of
 from meshtune.tuner.results.sizes import SizePoint, scaling_curve
+from meshtune.tuner.results.winners import winners_of
 
 View = TypeVar("View")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveView:
-    """A measured objective in its unit, with the ends of its 95 % interval."""
+    """A measured objective in its unit, with the ends of its 95 % interval. Where the view that holds it says that no
+    interval is known, the ends say nothing."""
 
     name: Objective
     value: float
@@ -50,7 +52,9 @@ class MeasuredAgainView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedView:
-    """One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %.
+    """One measured setting. objective: by its second runs where there are any, else by its first. first_run: by its
+    first alone. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %. interval_known:
+    false where a single repeat is all that tells how far runs lie apart; then no interval here says anything.
 
     peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
     null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
@@ -68,6 +72,8 @@ class RankedView:
     plan: Plan
     plan_key: str
     objective: ObjectiveView
+    first_run: ObjectiveView
+    interval_known: bool
     tokens_per_s: Estimate
     step_time_s: float
     timed_steps: int
@@ -97,10 +103,18 @@ class RecommendationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestView:
-    """The same as `meshtune best --json`. front: the settings of which none is both slower and fuller than another one,
-    the fastest first, as many as there are. scaling: the best of each size, where a knob sizes the jobs."""
+    """The same as `meshtune best --json`. simulated: no device measured the numbers.
+
+    fastest_once: the setting with the best first run, with the numbers of that run alone. fastest_confirmed: the best
+    of those that were measured again, by their second runs; null where none was. best: the ranking, each by its second
+    runs where there are any. front: the settings of which none is both slower and fuller than another one, the fastest
+    first, as many as there are. scaling: the best of each size, where a knob sizes the jobs.
+    """
 
     campaign: str
+    simulated: bool
+    fastest_once: RankedView | None
+    fastest_confirmed: RankedView | None
     recommendation: RecommendationView
     best: list[RankedView]
     front: list[RankedView]
@@ -130,14 +144,23 @@ def best_view(
     whole: Callable[[set[int]], Mapping[int, Trial]] | None = None,
 ) -> BestView:
     """whole: the complete trials of these numbers, where the ranking is of listed ones."""
-    recommendation = recommend_among(campaign.spec, ranking)
-    choice, best, front = recommendation.choice, ranking[:top], front_of(ranking)
-    views = iter(ranked_views(campaign, [*([] if choice is None else [choice]), *best, *front], whole))
-    setting = None if choice is None else next(views)
+    found, best, front = winners_of(campaign.spec, ranking), ranking[:top], front_of(ranking)
+    once, confirmed, recommended = found.fastest_once, found.fastest_confirmed, found.recommended
+    named = [entry for entry in (once, confirmed, recommended) if entry is not None]
+    views = iter(ranked_views(campaign, [*named, *best, *front], whole))
+    whole_once = None
+    if once is not None:
+        same = next(entry for entry in ranking if entry.rank == once.rank)
+        whole_once = replace(next(views), measured_again=_again_view(same))
     return BestView(
         campaign=campaign.id,
+        simulated=campaign.simulated,
+        fastest_once=whole_once,
+        fastest_confirmed=None if confirmed is None else next(views),
         recommendation=RecommendationView(
-            reason=recommendation.reason, better_than_baseline=recommendation.better, setting=setting
+            reason=found.recommendation.reason,
+            better_than_baseline=found.recommendation.better,
+            setting=None if recommended is None else next(views),
         ),
         best=list(islice(views, len(best))),
         front=list(views),
@@ -155,7 +178,7 @@ def ranked_views(
 
 def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> RankedView:
     measured = (None if whole is None else whole.measurement) or entry.measurement
-    again, profile = entry.confirmation, measured.profile
+    profile = measured.profile
     return view_of(
         RankedView,
         entry,
@@ -164,6 +187,7 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> Rank
         plan=entry.trial.plan,
         plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
+        first_run=objective_view(spec, entry.first_run),
         step_time_s=entry.step_time_s,
         timed_steps=len(measured.step_times_s),
         peak_memory_bytes=entry.memory_bytes,
@@ -171,8 +195,13 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> Rank
         straggler=None if profile is None else profile.straggler,
         first_losses=measured.first_losses,
         gain_over_baseline=entry.gain,
-        measured_again=None
-        if again is None
-        else view_of(MeasuredAgainView, again, trial=again.trial.number, verdict=again.trial.verdict),
+        measured_again=_again_view(entry),
         measured_with=measured_with(spec, measured),
     )
+
+
+def _again_view(entry: Ranked) -> MeasuredAgainView | None:
+    again = entry.confirmation
+    if again is None:
+        return None
+    return view_of(MeasuredAgainView, again, trial=again.trial.number, verdict=again.trial.verdict)

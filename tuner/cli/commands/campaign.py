@@ -29,6 +29,7 @@ from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.live import LiveScreen
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
+from meshtune.tuner.cli.render.winners import SIMULATED, winner_lines
 from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
 from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.prediction.predict import Basis
@@ -37,9 +38,9 @@ from meshtune.tuner.results.analysis.forecast_check import check_forecasts
 from meshtune.tuner.results.export import FORMATS, Export
 from meshtune.tuner.results.handover import measured_with, origin_verb
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.results.sizes import scaling_curve
 from meshtune.tuner.results.views import best_view
+from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.leases import CampaignBusy
@@ -186,8 +187,7 @@ def dry_run_lines(spec: CampaignSpec, space: Space, home: Path, basis: Basis) ->
 
 def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     """Print the table, what there is to say about it, and the recommendation; False when nothing was measured."""
-    if campaign.simulated:
-        console.print("simulated: nothing below was measured on any device", style="yellow")
+    say_simulated(campaign)
     trials = service.store.trials(campaign.id)
     ranking = rank(campaign, trials)
     if ranking:
@@ -198,16 +198,23 @@ def print_best(campaign: Campaign, service: Service, top: int) -> bool:
             console.print(scaling_table(points))
     if failures := display.failures_text(trials):
         console.print(failures)
-    found = recommend(campaign, trials)
-    console.print(display.recommendation_text(found), soft_wrap=True)
-    if found.choice is not None:
-        program = measured_with(campaign.spec, found.choice.measurement)
+    winners = winners_of(campaign.spec, ranking)
+    for line in winner_lines(campaign, winners):
+        console.print(line, soft_wrap=True)
+    if winners.recommended is not None:
+        program = measured_with(campaign.spec, winners.recommended.measurement)
         console.print(f"{origin_verb(program)}: {program.words}", soft_wrap=True)
     return bool(ranking)
 
 
+def say_simulated(campaign: Campaign) -> None:
+    if campaign.simulated:
+        console.print(SIMULATED, style="yellow")
+
+
 def print_campaign(campaign: Campaign, service: Service) -> None:
-    """Print one campaign, what it does now, and every trial."""
+    """Print one campaign, what it does now, what it found, and every trial."""
+    say_simulated(campaign)
     trials = service.store.trials(campaign.id)
     console.print(display.header(campaign))
     why = f" ({campaign.reason})" if campaign.reason not in ("", str(campaign.state)) else ""
@@ -221,6 +228,8 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
     if learns := lessons_text(campaign.lessons, campaign.spec.search.kind):
         console.print(f"{learns}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
     console.print(display.trials_table(trials))
+    for line in winner_lines(campaign, winners_of(campaign.spec, rank(campaign, trials))):
+        console.print(line, soft_wrap=True)
 
 
 def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:

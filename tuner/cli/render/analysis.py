@@ -13,6 +13,7 @@ from meshtune.tuner.cli.render.display import LEAST_SHARE
 from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.winners import SIMULATED
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck, StepCheck
 from meshtune.tuner.results.analysis.knob_effects import signed
@@ -35,7 +36,7 @@ STANDING = {
 
 def analysis_parts(found: Analysis) -> list[Table | Text]:
     """Everything of an analysis, from top to bottom."""
-    simulated = Text("simulated: nothing below was measured on any device", style="yellow")
+    simulated = Text(SIMULATED, style="yellow")
     title = f"{found.campaign}: {found.trials} trials, {found.sensitivity.plans} plans measured"
     basis = found.unpredicted if found.basis is None else f"basis of what is predicted: {found.basis.words}"
     return [

@@ -25,8 +25,10 @@ from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.render.knobs import alike_note, settings
 from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.winners import fastest_lines
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
-from meshtune.tuner.results.recommendation import Recommendation, front_of
+from meshtune.tuner.results.recommendation import front_of
+from meshtune.tuner.results.winners import winners_of
 
 # Of a terminal that shows two windows side by side; long settings wrap.
 WIDEST = 120
@@ -43,23 +45,26 @@ _COLOURS: Mapping[str, str] = {
 
 
 def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> RenderableType:
-    """The best settings with their throughput, its interval, memory of tensors and the gain over the baseline.
+    """The ranking: settings with their throughput, its interval, memory of tensors and the gain over the baseline.
 
-    A setting that was measured again is shown with both trials. Marked: `!` what is never recommended (`best_notes`
-    says why), `*` what is on the front, where the spec asks for one.
+    A setting that was measured again is shown with both trials, by its second runs, and by its first run beside.
+    Marked: `!` what is never recommended (`best_notes` says why), `*` the front, where the spec asks for one.
     """
     spec = campaign.spec
     front = front_of(ranking) if spec.pareto else []
-    numbers = (yardstick_of(spec).unit, "95 % interval", "step", "memory/rank", "gain over baseline")
-    table = new_table(f"Best settings of {campaign.id}", "#", "trial", "setting", right=numbers)
     shown = ranking[:top]
+    again = any(entry.confirmation is not None for entry in shown)
+    first = ["first run"] if again else []
+    numbers = (yardstick_of(spec).unit, "95 % interval", *first, "step", "memory/rank", "gain over baseline")
+    table = new_table(f"Best settings of {campaign.id}", "#", "trial", "setting", right=numbers)
     for entry, setting in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
         table.add_row(
             str(entry.rank),
             f"{_trials(entry)}{'' if entry.usable else ' !'}{' *' if entry in front else ''}",
             setting,
             number(entry.objective.value),
-            f"{number(entry.objective.low)} - {number(entry.objective.high)}",
+            f"{number(entry.objective.low)} - {number(entry.objective.high)}" if entry.interval_known else "one repeat",
+            *([number(entry.first_run.value)] if again else []),
             seconds(entry.step_time_s),
             "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
             _gain(entry),
@@ -145,13 +150,6 @@ def time_notes(name: str, measured: Measurement) -> list[Text]:
     return notes
 
 
-def recommendation_text(recommendation: Recommendation) -> Text:
-    if recommendation.choice is None:
-        return Text(f"No recommendation: {recommendation.reason}.", style="yellow")
-    style = "bold green" if recommendation.better else ""
-    return Text(f"Use {recommendation.choice.trial.plan.key}: {recommendation.reason}.", style=style)
-
-
 def trials_table(trials: Sequence[Trial]) -> Table:
     """Every trial with how it ended. Knobs that are alike in all of them stand below."""
     plans = [trial.plan for trial in trials]
@@ -222,7 +220,7 @@ def header(campaign: Campaign) -> str:
 
 
 def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked], trouble: str) -> RenderableType:
-    """The live view: done, best so far, running now, failures by kind, time left."""
+    """The live view: done, the fastest so far, running now, failures by kind, time left."""
     done = sum(trial.state.final for trial in trials)
     total = _planned_total(campaign)
     bar = Table.grid(padding=(0, 1))
@@ -236,12 +234,9 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
         f"{device_seconds(trials) / 3600:.3f} device-hours",
     )
     lines: list[RenderableType] = [Text(header(campaign), style="bold"), bar]
-    if ranking:
-        best = ranking[0]
-        gain = "" if best.gain is None else f", {_gain(best)} against the baseline"
-        gain = ", the baseline" if best.trial.origin is Origin.BASELINE else gain
-        value = f"{number(best.objective.value)} {yardstick_of(campaign.spec).unit}"
-        lines.append(Text(f"best so far: {best.trial.plan.key}: {value}{gain}", style="green"))
+    for line in fastest_lines(campaign, winners_of(campaign.spec, ranking)):
+        line.style = "green"
+        lines.append(line)
     running = [trial for trial in trials if not trial.state.final]
     for trial in running:
         wait = wait_text(trial.last)
@@ -331,7 +326,8 @@ def _gain(entry: Ranked) -> str:
         return "-"
     if entry.trial.origin is Origin.BASELINE:
         return "baseline"
-    return f"{100 * entry.gain.value:+.1f} % ({100 * entry.gain.low:+.1f} to {100 * entry.gain.high:+.1f})"
+    interval = f" ({100 * entry.gain.low:+.1f} to {100 * entry.gain.high:+.1f})" if entry.interval_known else ""
+    return f"{100 * entry.gain.value:+.1f} %{interval}"
 
 
 def pruned_text(partial: Measurement) -> str:

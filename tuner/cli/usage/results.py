@@ -19,7 +19,10 @@ FORMATS = "json, job, megatron, deepspeed, torchtitan, accelerate, slurm, pbs, j
 def export(
     campaign: CampaignId,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
-    trial: Annotated[str, typer.Option(help="`recommended`, `best`, `worst` or a trial's number.")] = "recommended",
+    trial: Annotated[
+        str,
+        typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best`, `worst` or a trial's number."),
+    ] = "recommended",
     format: Annotated[str, typer.Option(help=f"{FORMATS}, or a package's scheduler; default: json and job.")] = "",
     option: Annotated[
         list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
@@ -75,7 +78,9 @@ def confirm(
     spec: Annotated[
         Path, typer.Option("--with", help="YAML with the other program as `workload`, and `runner` if it differs.")
     ],
-    trial: Annotated[str, typer.Option(help="`recommended`, `best` or a trial's number.")] = "recommended",
+    trial: Annotated[
+        str, typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best` or a trial's number.")
+    ] = "recommended",
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
@@ -92,7 +97,7 @@ def confirm(
 def rerun(
     campaign: CampaignId,
     trials: Annotated[
-        list[str] | None, typer.Argument(help="`best`, `worst`, `recommended` or numbers; default: best worst.")
+        list[str] | None, typer.Argument(help="Numbers, or words as of `export --trial`; default: best worst.")
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",

@@ -22,8 +22,9 @@ from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.knob_views import KnobView, knob_view
 from meshtune.tuner.results.ranking import Ranked, rank
-from meshtune.tuner.results.recommendation import choice_among_first, recommend_among
+from meshtune.tuner.results.recommendation import choice_among_first
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
+from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.views.trials import rfc3339
 from meshtune.tuner.specs.read import FREE
 from meshtune.tuner.store.pages import Overview
@@ -34,12 +35,16 @@ MAX_FIRST = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryBestView:
-    """The recommended setting. trial: the one that chose it; the numbers are of its second run where there is one.
-    gain_over_baseline: a ratio of speeds minus 1; null without a measured baseline."""
+    """A setting. trial: the one that chose it; the numbers are of its second runs where there are any, but for the
+    fastest once. first_run: the objective by its first run. interval_known: false where a single repeat is all that
+    tells how far runs lie apart; then no interval here says anything. gain_over_baseline: a ratio of speeds minus 1;
+    null without a measured baseline."""
 
     trial: int
     plan_key: str
     objective: ObjectiveView
+    first_run: ObjectiveView
+    interval_known: bool
     step_time_s: float
     gain_over_baseline: Estimate | None
 
@@ -55,8 +60,12 @@ class SummaryBaselineView:
 class SummaryView:
     """done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget;
     in_flight: those that were sent and have not; failed: those that ended without a speed and not by intent, and
-    failures: the same by cause. budget: null where it sets no limit. device_hours: of jobs that have ended. best: null
-    before anything was measured."""
+    failures: the same by cause. budget: null where it sets no limit. device_hours: of jobs that have ended.
+
+    fastest_once: the setting with the best first run. fastest_confirmed: the best of those that were measured again, by
+    their second runs. recommended: the one to use, for the recommended_reason; `best` has more of it. Each null where
+    there is none.
+    """
 
     done: int
     confirmations: int
@@ -65,7 +74,11 @@ class SummaryView:
     failures: Mapping[Cause, int]
     budget: Budget
     device_hours: float
-    best: SummaryBestView | None
+    fastest_once: SummaryBestView | None
+    fastest_confirmed: SummaryBestView | None
+    recommended: SummaryBestView | None
+    recommended_reason: str
+    recommended_is_baseline: bool
     baseline: SummaryBaselineView | None
 
 
@@ -78,7 +91,7 @@ class CampaignView:
     spec's `stop.tolerance`, as the search said when it was last asked; null where it never said. lessons: the earlier
     campaigns that the search learns from. owner: the name of the token that created it, empty for the command line.
     project, nodes, devices, model, cluster: names and sizes from the spec. spec: empty in the answer to a move by a
-    token that may not read.
+    token that may not read. simulated: no device measures its numbers.
     """
 
     id: str
@@ -101,6 +114,7 @@ class CampaignView:
     devices: int
     model: str
     cluster: str
+    simulated: bool
     summary: SummaryView
     spec: Mapping[str, Any]
 
@@ -200,11 +214,9 @@ def trial_counts(overview: Overview) -> dict[str, int]:
 def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Sequence[Trial]]) -> SummaryView:
     """overview: of the MAX_FIRST first trials by `order_of`. every: all trials, where these do not suffice."""
     spec, ranking = campaign.spec, rank(campaign, overview.trials)
-    best = choice_among_first(spec, ranking, overview.first)
-    if best is None and len(overview.first) == MAX_FIRST:
+    if len(overview.first) == MAX_FIRST and choice_among_first(spec, ranking, overview.first) is None:
         ranking = rank(campaign, every())
-    if best is None:
-        best = recommend_among(spec, ranking).choice
+    found = winners_of(spec, ranking)
     baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
     last = [tally for tally in overview.tallies if tally.last]
     failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
@@ -218,7 +230,11 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
         failures={cause: count for cause, count in failures.items() if count},
         budget=spec.budget,
         device_hours=sum(tally.device_s for tally in overview.tallies) / 3600.0,
-        best=_best_view(spec, best),
+        fastest_once=_best_view(spec, found.fastest_once),
+        fastest_confirmed=_best_view(spec, found.fastest_confirmed),
+        recommended=_best_view(spec, found.recommended),
+        recommended_reason=found.recommendation.why,
+        recommended_is_baseline=found.recommended is not None and found.recommended.trial.origin is Origin.BASELINE,
         baseline=None if baseline is None else _baseline_view(spec, baseline),
     )
 
@@ -237,6 +253,8 @@ def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | No
         trial=entry.trial.number,
         plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
+        first_run=objective_view(spec, entry.first_run),
+        interval_known=entry.interval_known,
         step_time_s=entry.step_time_s,
         gain_over_baseline=entry.gain,
     )

@@ -110,9 +110,12 @@ export interface components {
         BestView: {
             best: components["schemas"]["RankedView"][];
             campaign: string;
+            fastest_confirmed: components["schemas"]["RankedView"] | null;
+            fastest_once: components["schemas"]["RankedView"] | null;
             front: components["schemas"]["RankedView"][];
             recommendation: components["schemas"]["RecommendationView"];
             scaling: components["schemas"]["SizePoint"][];
+            simulated: boolean;
         };
         Budget: {
             device_hours?: number | null;
@@ -670,6 +673,7 @@ export interface components {
             project: string;
             reason: string;
             search_ended: string;
+            simulated: boolean;
             spec: components["schemas"]["CampaignSpec"];
             state: components["schemas"]["CampaignState"];
             summary: components["schemas"]["SummaryView"];
@@ -1252,8 +1256,10 @@ export interface components {
         RankedView: {
             changed_numerics: string[];
             first_losses: number[];
+            first_run: components["schemas"]["ObjectiveView"];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
             headroom_bytes: number | null;
+            interval_known: boolean;
             measured_again: components["schemas"]["MeasuredAgainView"] | null;
             measured_with: components["schemas"]["MeasuredWith"];
             mfu: number | null;
@@ -1401,7 +1407,9 @@ export interface components {
             trial: number;
         };
         SummaryBestView: {
+            first_run: components["schemas"]["ObjectiveView"];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
+            interval_known: boolean;
             objective: components["schemas"]["ObjectiveView"];
             plan_key: string;
             step_time_s: number;
@@ -1409,7 +1417,6 @@ export interface components {
         };
         SummaryView: {
             baseline: components["schemas"]["SummaryBaselineView"] | null;
-            best: components["schemas"]["SummaryBestView"] | null;
             budget: components["schemas"]["Budget"];
             confirmations: number;
             device_hours: number;
@@ -1418,7 +1425,12 @@ export interface components {
             failures: {
                 [key: string]: number;
             };
+            fastest_confirmed: components["schemas"]["SummaryBestView"] | null;
+            fastest_once: components["schemas"]["SummaryBestView"] | null;
             in_flight: number;
+            recommended: components["schemas"]["SummaryBestView"] | null;
+            recommended_is_baseline: boolean;
+            recommended_reason: string;
         };
         /** @enum {string} */
         TimePart: "compute" | "recompute" | "tp" | "cp" | "ep" | "send_receive" | "bubble" | "dp" | "optimizer";
