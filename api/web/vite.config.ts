@@ -8,7 +8,7 @@ import { defineConfig } from "vitest/config";
 const OUT = "../static";
 
 /** What all pages together may weigh, as gzip packs them. */
-const MAX_BYTES = 84 * 1024;
+const MAX_BYTES = 92 * 1024;
 
 /** Beside each file its .gz and .br, which api/static_files.py sends to browsers that take them. */
 function compressed(): Plugin {

@@ -102,12 +102,21 @@ export interface Body {
 }
 
 export async function post<T>(path: string, options: Body = {}): Promise<T> {
+  return send<T>("POST", path, options);
+}
+
+/** A JSON merge patch (RFC 7396). */
+export async function patch<T>(path: string, body: unknown): Promise<T> {
+  return send<T>("PATCH", path, { body });
+}
+
+async function send<T>(method: string, path: string, options: Body): Promise<T> {
   const { body, type, idempotencyKey, signal } = options;
   const headers: Record<string, string> = {};
   if (body !== undefined) headers["Content-Type"] = type ?? "application/json";
   if (idempotencyKey) headers["Idempotency-Key"] = idempotencyKey;
   const text = body === undefined ? null : typeof body === "string" ? body : JSON.stringify(body);
-  const answer = await request(path, { method: "POST", headers, body: text, ...(signal && { signal }) });
+  const answer = await request(path, { method, headers, body: text, ...(signal && { signal }) });
   return (await answer.json()) as T;
 }
 

@@ -1,6 +1,6 @@
 /** The documents of REST /v1. Their types are generated from the service's OpenAPI document (`make api-types`); only what
  * the document leaves open is said here. */
-import type { Budget, CampaignPage as Page, CampaignView as View, CampaignSpec, Plan, SummaryBestView } from "./openapi";
+import type { Budget, CampaignPage as Page, CampaignView as View, CampaignSpec, Plan } from "./openapi";
 
 export type * from "./openapi";
 
@@ -26,8 +26,7 @@ export interface SpecView {
   [key: string]: unknown;
 }
 
-type Best = SummaryBestView | null;
-type Summary = Omit<View["summary"], "budget"> & { budget: Required<Budget>; fastest_once: Best; fastest_confirmed: Best; recommended: Best; recommended_reason: string; recommended_is_baseline: boolean };
+type Summary = Omit<View["summary"], "budget"> & { budget: Required<Budget> };
 
-export type CampaignView = Omit<View, "spec" | "summary"> & { spec: SpecView; summary: Summary };
+export type CampaignView = Omit<View, "spec" | "summary"> & { spec: SpecView; summary: Summary; tags?: readonly string[]; notes?: string; extendable?: boolean };
 export type CampaignPage = Omit<Page, "campaigns"> & { campaigns: CampaignView[] };

@@ -3,7 +3,7 @@ import type { CampaignView } from "../api/types";
 import { CampaignActions, MOVES } from "../campaign_actions";
 import { amount, count, gain, objective, UNKNOWN } from "../format";
 import { href } from "../router";
-import { Chip, Progress } from "../ui/basics";
+import { Chip, Progress, Tags } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { Head, TableFrame, type Sort } from "../ui/table";
 import { Ago } from "../ui/time";
@@ -60,6 +60,7 @@ function Row({ campaign, onChange }: { campaign: CampaignView; onChange: () => v
       <td class="campaign-name">
         <a href={href({ page: "campaign", id: campaign.id })}>{campaign.name}</a>
         <div class="muted small">{campaign.id}</div>
+        <Tags tags={campaign.tags} />
       </td>
       <td class="campaign-state">
         <Chip tone={CAMPAIGN_TONES[campaign.state]}>{campaign.state}</Chip>

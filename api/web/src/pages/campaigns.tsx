@@ -32,6 +32,7 @@ export function Campaigns() {
     state: filters.getAll("state"),
     owner: filters.get("owner"),
     name: filters.get("name"),
+    tag: filters.getAll("tag"),
     sort: filters.get("sort") ?? NEWEST,
     page_size: PAGE_SIZE,
     page_token: tokens.at(-1),
@@ -94,7 +95,7 @@ function Found({ page, onChange, filtered }: { page: CampaignPage; onChange: () 
 }
 
 function isFiltered(filters: URLSearchParams): boolean {
-  return ["state", "owner", "name"].some((name) => filters.has(name));
+  return ["state", "owner", "name", "tag"].some((name) => filters.has(name));
 }
 
 function Filters({ page }: { page: CampaignPage | undefined }) {
@@ -105,6 +106,11 @@ function Filters({ page }: { page: CampaignPage | undefined }) {
     <div class="row filters">
       <NameFilter />
       <OwnerFilter page={page} />
+      {filters.getAll("tag").map((tag) => (
+        <Chip key={tag} onRemove={() => setFilters({ tag: filters.getAll("tag").filter((one) => one !== tag) })} testid={`tag-${tag}`}>
+          tag {tag}
+        </Chip>
+      ))}
       <div class="row" role="group" aria-label="State">
         {STATES.map((state) => (
           <Chip key={state} tone={CAMPAIGN_TONES[state]} pressed={states.includes(state)} onClick={() => toggle(state)}>

@@ -1,7 +1,8 @@
 /** A new campaign: a spec from a form, an example or a paste, its live quote beside it, and the launch. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { newKey, post } from "../api/client";
-import { Problem, unreachable } from "../api/problem";
+import { useAct } from "../api/act";
+import { newKey, post, text as readText } from "../api/client";
+import type { Problem } from "../api/problem";
 import { useResource } from "../api/resource";
 import { session, useCan } from "../api/session";
 import type { CampaignView, ExamplesView } from "../api/types";
@@ -33,10 +34,10 @@ export function Create() {
   const [text, setText] = useState(from ? "" : specOf(FIRST_FORM));
   const own = useRef("");
   const quoted = useQuote(text);
-  const origin = useResource<CampaignView>(from ? `campaigns/${encodeURIComponent(from)}` : null);
+  const origin = useAct();
   useEffect(() => {
-    if (origin.data) write(JSON.stringify(origin.data.spec, null, 2));
-  }, [origin.data]);
+    if (from) void origin.run(async () => write((await readText(`campaigns/${encodeURIComponent(from)}/spec.yaml`)).text));
+  }, [from]);
 
   const write = (typed: string) => {
     own.current = typed;
@@ -63,7 +64,7 @@ export function Create() {
         <Card title="Start from" aside={<Switch label="Start from" options={SOURCES} value={source} onChange={choose} testid="source" />} testid="start">
           {source === "form" && <CreateForm form={form} onForm={fill} />}
           {source === "example" && <Examples text={text} onText={setText} />}
-          {source === "text" && <OwnText from={from} loading={origin.loading} problem={origin.problem} />}
+          {source === "text" && <OwnText from={from} loading={origin.busy} problem={origin.problem} />}
         </Card>
         <Card title="Spec" aside={<span class="muted small">this text is sent</span>} testid="spec">
           <SpecEditor text={text} mistakes={mistakes} onText={write} />
@@ -77,12 +78,12 @@ export function Create() {
   );
 }
 
-function OwnText({ from, loading, problem }: { from: string; loading: boolean; problem: Problem | undefined }) {
+function OwnText({ from, loading, problem }: { from: string; loading: boolean; problem: Problem | null }) {
   if (problem) return <ErrorState problem={problem} />;
   if (loading) return <LoadingState />;
   return (
     <div class="pile muted">
-      <p>{from ? `The spec of ${from}, to be changed.` : "Paste a spec beside, in YAML or JSON, or change the one that is there."}</p>
+      <p>{from ? `The spec of ${from} as it was written, to be changed.` : "Paste a spec beside, in YAML or JSON, or change the one that is there."}</p>
       <p>
         Every key is in <code>docs/reference/spec.md</code>. The form would write it anew; an example replaces it. Your text is kept until you leave
         the page.
@@ -142,20 +143,13 @@ function QuoteState({ text, quoted }: { text: string; quoted: Quoted }) {
 function Launch({ text, quoted }: { text: string; quoted: Quoted }) {
   const may = useCan("launch");
   const key = useMemo(newKey, [text]);
-  const [busy, setBusy] = useState(false);
-  const [problem, setProblem] = useState<Problem | null>(null);
-  useEffect(() => setProblem(null), [text]);
-  const launch = async () => {
-    setBusy(true);
-    setProblem(null);
-    try {
+  const { busy, problem, run, forget } = useAct();
+  useEffect(forget, [text]);
+  const launch = () =>
+    run(async () => {
       const started = await post<CampaignView>("campaigns", { body: text, type: typeOf(text), idempotencyKey: key });
       go(href({ page: "campaign", id: started.id }));
-    } catch (error) {
-      setProblem(error instanceof Problem ? error : unreachable(error));
-      setBusy(false);
-    }
-  };
+    });
   const ready = quoted.text === text && quoted.problem === null && !quoted.asking && text.trim() !== "";
   return (
     <Card testid="launch">

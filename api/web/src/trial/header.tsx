@@ -1,9 +1,14 @@
 /** Which trial this is, how it ended, and the setting for use. */
+import { useState } from "preact/hooks";
+import { useAct } from "../api/act";
+import { newKey, post } from "../api/client";
+import { useCan, useChanges } from "../api/session";
 import type { CampaignView, TrialView } from "../api/types";
 import { ExportButton } from "../campaign/page/exports";
 import { whyChosen } from "../campaign/page/running";
-import { href } from "../router";
-import { ButtonLink, Chip } from "../ui/basics";
+import { go, href } from "../router";
+import { Button, ButtonLink, Chip } from "../ui/basics";
+import { Trouble } from "../ui/dialog";
 import { JsonLink } from "../ui/json";
 import { Title } from "../ui/title";
 import { CAUSE_WORDS, simulated, trialWord } from "../words";
@@ -12,6 +17,27 @@ interface HeaderProps {
   campaign: CampaignView;
   trial: TrialView;
   path: string;
+}
+
+/** A fresh job of the same setting, as a trial of its own. */
+function Again({ campaign, number, path }: { campaign: CampaignView; number: number; path: string }) {
+  const may = useCan("launch");
+  const changes = useChanges(campaign);
+  const act = useAct();
+  const [key, setKey] = useState(newKey);
+  if (!may || !changes) return null;
+  const start = () =>
+    act.run(async () => {
+      const again = await post<TrialView>(`${path}:rerun`, { body: {}, idempotencyKey: key });
+      setKey(newKey());
+      go(href({ page: "trial", id: campaign.id, number: again.number }));
+    });
+  return (
+    <>
+      <Button busy={act.busy} aria-label={`Measure trial ${number} again`} onClick={() => void start()}>Measure again</Button>
+      <Trouble act={act} />
+    </>
+  );
 }
 
 export function Header({ campaign, trial, path }: HeaderProps) {
@@ -33,7 +59,8 @@ export function Header({ campaign, trial, path }: HeaderProps) {
           {trial.number > 0 && <ButtonLink kind="quiet" href={at(trial.number - 1)}>← {trial.number - 1}</ButtonLink>}
           {trial.number + 1 < trials && <ButtonLink kind="quiet" href={at(trial.number + 1)}>{trial.number + 1} →</ButtonLink>}
           <JsonLink path={path} />
-          <ExportButton path={path} title={`The setting of trial ${trial.number}, for use`} />
+          {trial.state === "done" && <Again campaign={campaign} number={trial.number} path={path} />}
+          {trial.measurement && <ExportButton path={path} title={`The setting of trial ${trial.number}, for use`} primary={trial.verdict === "ok"} />}
         </div>
       </div>
       <p class="muted">{whyChosen(trial)}</p>

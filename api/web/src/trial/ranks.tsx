@@ -1,15 +1,18 @@
 /** Memory and own work of every rank: whether they are alike, and which one holds the others up. */
+import type { ComponentChildren } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
-import uPlot from "uplot";
 import type { CampaignView, MeasurementView, PartialView, ProfileView } from "../api/types";
-import type { Palette } from "../campaign/charts/palette";
-import { axisOf, Plot, type PlotOptions } from "../campaign/charts/plot";
+import { type Axis, byteNumbers, levels, numbers } from "../campaign/charts/axes";
+import { Chart, type Frame } from "../campaign/charts/chart";
+import { box } from "../campaign/charts/marks";
+import { toPixel } from "../campaign/charts/scales";
 import { bytes, number, stepTime } from "../format";
 import { Card } from "../ui/basics";
 
 const HEIGHT = 200;
-/** Round numbers of MiB and GiB. */
-const BYTE_STEPS = [2 ** 20, 2 ** 30, 2 ** 40].flatMap((unit) => [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map((times) => times * unit));
+/** Of the room of a rank, what its bar fills, and the widest that one is. */
+const FILLED = 0.7;
+const WIDEST = 60;
 
 interface RanksProps {
   campaign: CampaignView;
@@ -35,11 +38,7 @@ export function Ranks({ campaign, measured, profile }: RanksProps) {
 function RankMemory({ measured, limit }: { measured: RanksProps["measured"]; limit: number | null }) {
   const { peak_memory_bytes: tensors, peak_held_bytes: held } = measured;
   const ranks = Math.max(tensors.length, held.length);
-  const data = useMemo<uPlot.AlignedData>(() => {
-    const x = Array.from({ length: ranks }, (_, rank) => rank);
-    const of = (values: readonly number[]) => x.map((rank) => values[rank] ?? null);
-    return [x, of(held), of(tensors), x.map(() => limit)];
-  }, [measured, limit]);
+  const y = useMemo(() => byteNumbers([...tensors, ...held, ...(limit === null ? [] : [limit])], { fromZero: true, room: 0.05 }), [measured, limit]);
   const describe = useCallback(
     (index: number | null) => {
       const rank = index ?? fullest(held.length > 0 ? held : tensors);
@@ -48,14 +47,23 @@ function RankMemory({ measured, limit }: { measured: RanksProps["measured"]; lim
     },
     [measured],
   );
-  const options = useCallback((palette: Palette) => memoryOptions(palette), []);
+  const draw = useCallback(
+    (frame: Frame) => (
+      <>
+        <path class="bars-held" d={bars(held, frame)} />
+        <path class="bars-own" d={bars(tensors, frame)} />
+        {limit !== null && <path class="limit" d={`M${frame.left} ${toPixel(frame.y, limit)}H${frame.right}`} />}
+      </>
+    ),
+    [measured, limit],
+  );
   return (
     <Card title="Memory by rank" testid="rank-memory">
       {ranks === 0 ? (
         <p class="muted">The job told no memory.</p>
       ) : (
         <>
-          <Plot label={`Peak memory of ${ranks} ranks. ${describe(null)}${limit === null ? "" : `; the device has ${bytes(limit)}`}.`} height={HEIGHT} data={data} options={options} describe={describe} />
+          <RankChart label={`Peak memory of ${ranks} ranks. ${describe(null)}${limit === null ? "" : `; the device has ${bytes(limit)}`}.`} ranks={ranks} y={y} describe={describe} draw={draw} />
           <ul class="chart-legend">
             <li><span class="mark-key accent" /> tensors</li>
             <li><span class="mark-key held" /> held by the process</li>
@@ -69,11 +77,7 @@ function RankMemory({ measured, limit }: { measured: RanksProps["measured"]; lim
 
 function OwnTimes({ profile }: { profile: ProfileView }) {
   const { own_time_s, straggler, stages } = profile;
-  const data = useMemo<uPlot.AlignedData>(() => {
-    const x = own_time_s.map((_, rank) => rank);
-    const split = (slow: boolean) => x.map((rank) => ((rank === straggler?.rank) === slow ? own_time_s[rank]! : null));
-    return [x, split(false), split(true)];
-  }, [profile]);
+  const y = useMemo(() => numbers(own_time_s, { format: stepTime, fromZero: true, room: 0.05 }), [profile]);
   const describe = useCallback(
     (index: number | null) => {
       if (index !== null) return `Rank ${index}, stage ${stages[index]}: ${stepTime(own_time_s[index])} of own work in a step`;
@@ -81,9 +85,21 @@ function OwnTimes({ profile }: { profile: ProfileView }) {
     },
     [profile],
   );
+  const draw = useCallback(
+    (frame: Frame) => {
+      const split = (slow: boolean) => bars(own_time_s.map((time, rank) => ((rank === straggler?.rank) === slow ? time : 0)), frame);
+      return (
+        <>
+          <path class="bars-own" d={split(false)} />
+          <path class="bars-slow" d={split(true)} />
+        </>
+      );
+    },
+    [profile],
+  );
   return (
     <Card title="Own work by rank" aside={straggler && <strong data-testid="straggler">straggler: rank {straggler.rank}</strong>} testid="own-times">
-      <Plot label={`Own work of ${own_time_s.length} ranks. ${describe(null)}`} height={HEIGHT} data={data} options={ownOptions} describe={describe} />
+      <RankChart label={`Own work of ${own_time_s.length} ranks. ${describe(null)}`} ranks={own_time_s.length} y={y} describe={describe} draw={draw} />
       <ul class="chart-legend">
         <li><span class="mark-key accent" /> compute and optimizer, median of the profiled steps</li>
         {straggler && <li><span class="mark-key slow" /> straggler</li>}
@@ -92,34 +108,32 @@ function OwnTimes({ profile }: { profile: ProfileView }) {
   );
 }
 
+interface RankChartProps {
+  label: string;
+  ranks: number;
+  y: Axis;
+  describe: (rank: number | null) => string;
+  draw: (frame: Frame) => ComponentChildren;
+}
+
+function RankChart({ label, ranks, y, describe, draw }: RankChartProps) {
+  const [x, points] = useMemo(() => {
+    const all = Array.from({ length: ranks }, (_, rank) => rank);
+    return [levels(all, "rank"), all.map((rank) => [rank, null] as const)];
+  }, [ranks]);
+  return (
+    <Chart label={label} height={HEIGHT} x={x} y={y} points={points} describe={describe}>
+      {draw}
+    </Chart>
+  );
+}
+
 function fullest(values: readonly number[]): number {
   return values.indexOf(Math.max(...values));
 }
 
-function memoryOptions(palette: Palette): PlotOptions {
-  return {
-    ...barOptions(palette, bytes, 68, BYTE_STEPS),
-    series: [{}, bars(palette.line, palette.edge), bars(palette.accent), { stroke: palette.oom, width: 1.5, dash: [5, 4], points: { show: false } }],
-  };
-}
-
-function ownOptions(palette: Palette): PlotOptions {
-  return { ...barOptions(palette, stepTime, 62), series: [{}, bars(palette.accent), bars(palette.failed)] };
-}
-
-function barOptions(palette: Palette, values: (value: number) => string, size: number, steps?: number[]): Omit<PlotOptions, "series"> {
-  return {
-    scales: {
-      x: { time: false, range: (_, low, high) => [low - 0.6, high + 0.6] },
-      y: { range: (_, _low, high) => [0, (high ?? 1) * 1.05] },
-    },
-    axes: [
-      { ...axisOf(palette, (value) => (Number.isInteger(value) ? String(value) : ""), 24), grid: { show: false }, incrs: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] },
-      { ...axisOf(palette, values, size), ...(steps && { incrs: steps }) },
-    ],
-  };
-}
-
-function bars(fill: string, stroke = fill): uPlot.Series {
-  return { fill, stroke, width: 1, paths: uPlot.paths.bars!({ size: [0.7, 60] }), points: { show: false } };
+/** One bar from 0 for each rank that has a value. */
+function bars(values: readonly number[], { x, y, bottom }: Frame): string {
+  const width = Math.min(WIDEST, FILLED * (toPixel(x, 1) - toPixel(x, 0)));
+  return values.map((value, rank) => (value > 0 ? box(toPixel(x, rank) - width / 2, toPixel(y, value), width, bottom - toPixel(y, value)) : "")).join("");
 }

@@ -1,9 +1,10 @@
 /** Every step that was run, in order: first those that warmed up, then the timed ones with their median and interval. */
 import { useCallback, useMemo } from "preact/hooks";
-import uPlot from "uplot";
 import type { MeasurementView, PartialView } from "../api/types";
-import type { Palette } from "../campaign/charts/palette";
-import { axisOf, Plot, type PlotOptions, wholeAxis } from "../campaign/charts/plot";
+import { numbers, whole } from "../campaign/charts/axes";
+import { Chart, type Frame } from "../campaign/charts/chart";
+import { box, marks, type Point } from "../campaign/charts/marks";
+import { toPixel } from "../campaign/charts/scales";
 import { interval as intervalWords, stepTime } from "../format";
 import { Card } from "../ui/basics";
 
@@ -16,51 +17,59 @@ interface StepTimesProps {
   interval: MeasurementView | null;
 }
 
-export function StepTimes({ measured, interval }: StepTimesProps) {
-  const { warmup_times_s: warmup, step_times_s: timed } = measured;
-  const data = useMemo<uPlot.AlignedData>(() => {
-    // The first steps may take many times as long as the others, whose differences are what the plot is for.
-    const top = Math.max(...timed, interval?.step_time_high_s ?? 0, measured.step_time_s * MOST);
-    const steps = [...warmup, ...timed].map((_, at) => at + 1);
-    const level = (value: number | undefined) => steps.map((_, at) => (at < warmup.length ? null : (value ?? null)));
-    return [
-      steps,
-      level(interval?.step_time_low_s),
-      level(interval?.step_time_high_s),
-      level(measured.step_time_s),
-      [...warmup.map((time) => Math.min(time, top)), ...timed.map(() => null)],
-      [...warmup.map(() => null), ...timed],
-    ];
+export function StepTimes({ measured, interval: given }: StepTimesProps) {
+  const { warmup_times_s: warmup, step_times_s: timed, step_time_s: median } = measured;
+  // One step says nothing of how far steps lie apart.
+  const interval = given && timed.length > 1 && given.step_time_low_s < given.step_time_high_s ? given : null;
+  const points = useMemo(() => {
+    // The first steps may take many times as long as the others, whose differences are what the chart is for.
+    const top = Math.max(...timed, interval?.step_time_high_s ?? 0, median * MOST);
+    return [...warmup.map((time) => Math.min(time, top)), ...timed].map((time, at) => [at + 1, time] as const);
   }, [measured, interval]);
+  const [x, y] = useMemo(
+    () => [
+      whole([...points.map(([step]) => step)], "step"),
+      numbers([...points.map(([, time]) => time), ...(interval ? [interval.step_time_low_s, interval.step_time_high_s] : [])], { format: stepTime, room: 0.05 }),
+    ],
+    [points, interval],
+  );
   const describe = useCallback(
     (index: number | null) => {
       if (index === null) {
         const range = interval ? `, 95 %: ${intervalWords(interval.step_time_low_s, interval.step_time_high_s, stepTime)}` : "";
-        return `Median of ${timed.length} timed steps: ${stepTime(measured.step_time_s)}${range}`;
+        return `Median of ${timed.length} timed ${timed.length === 1 ? "step" : "steps"}: ${stepTime(median)}${range}`;
       }
       const warms = index < warmup.length;
       return `Step ${index + 1}${warms ? ", warming up" : ""}: ${stepTime(warms ? warmup[index] : timed[index - warmup.length])}`;
     },
     [measured, interval],
   );
+  const draw = useCallback(
+    ({ x, y, right }: Frame) => {
+      const at = points.map(([step, time]): Point => [toPixel(x, step), toPixel(y, time)]);
+      const left = toPixel(x, warmup.length + 1);
+      const [low, high] = interval ? [toPixel(y, interval.step_time_low_s), toPixel(y, interval.step_time_high_s)] : [0, 0];
+      return (
+        <>
+          {interval && <path class="band" data-testid="interval" d={box(left, high, right - left, low - high)} />}
+          <path class="best-line" d={`M${left} ${toPixel(y, median)}H${right}`} />
+          <path class="dots warm" d={marks(at.slice(0, warmup.length), "square")} />
+          <path class="dots" d={marks(at.slice(warmup.length), "disc")} />
+        </>
+      );
+    },
+    [points, interval],
+  );
   return (
     <Card title="Step times" testid="step-times">
-      <Plot label={`Step times. ${describe(null)}; ${warmup.length} steps warmed up.`} height={230} data={data} options={optionsOf} describe={describe} />
+      <Chart label={`Step times. ${describe(null)}; ${warmup.length} steps warmed up.`} height={230} x={x} y={y} points={points} describe={describe}>
+        {draw}
+      </Chart>
       <ul class="chart-legend">
-        {warmup.length > 0 && <li><span class="mark-key warm" /> warming up, not counted{Math.max(...warmup) > measured.step_time_s * MOST && " (the longest at the upper edge)"}</li>}
+        {warmup.length > 0 && <li><span class="mark-key warm" /> warming up, not counted{Math.max(...warmup) > median * MOST && " (the longest at the upper edge)"}</li>}
         <li><span class="mark-key point" /> timed step</li>
         <li><span class="mark-key best" /> median{interval && " with 95 % interval"}</li>
       </ul>
     </Card>
   );
-}
-
-function optionsOf(palette: Palette): PlotOptions {
-  const points = (fill: string): uPlot.Series => ({ paths: () => null, points: { show: true, size: 6, width: 0, fill } });
-  const edge: uPlot.Series = { points: { show: false } };
-  return {
-    axes: [wholeAxis(palette), axisOf(palette, stepTime, 62)],
-    series: [{}, edge, edge, { stroke: palette.best, width: 2, points: { show: false } }, points(palette.pruned), points(palette.accent)],
-    bands: [{ series: [2, 1], fill: palette.best.replace(/^rgb\((.*)\)$/, "rgba($1, 0.18)") }],
-  };
 }

@@ -1,11 +1,22 @@
 /** The trial in a few figures. */
-import type { CampaignView, TrialView } from "../api/types";
-import { bytes, gain, interval, number, share, short, stepTime } from "../format";
+import { withQuery } from "../api/client";
+import { useResource } from "../api/resource";
+import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
+import { baselineOf, gainOf, goalOf, isAgain } from "../campaign/data/goal";
+import { bytes, gain, interval, number, objective, share, short, stepTime } from "../format";
 import { Tile } from "../ui/basics";
+import { simulated } from "../words";
 
 export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
-  const measured = trial.measurement;
+  const made = simulated(campaign);
+  const goal = goalOf(campaign);
   const baseline = campaign.summary.baseline;
+  const brief = useResource<TrialBriefPage>(trial.measurement && withQuery(`campaigns/${encodeURIComponent(campaign.id)}/trials`, { view: "brief", number: [trial.number, baseline?.trial ?? trial.number] }));
+  const briefs = brief.data?.trials ?? [];
+  const own = briefs.find((one) => one.number === trial.number);
+  const known = baselineOf(campaign, briefs);
+  const than = own && isAgain(own) ? known.again : known.first;
+  const measured = trial.measurement;
   const tensors = largest((measured ?? trial.partial)?.peak_memory_bytes);
   const held = largest((measured ?? trial.partial)?.peak_held_bytes);
   const limit = campaign.spec.cluster.device?.memory_bytes;
@@ -14,30 +25,35 @@ export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: Tria
       <Tile
         label="Step time, median"
         testid="tile-step"
+        simulated={made}
         value={stepTime(measured?.step_time_s)}
-        note={measured ? `95 %: ${interval(measured.step_time_low_s, measured.step_time_high_s, stepTime)} of ${measured.step_times_s.length} steps` : "not measured"}
+        note={measured ? `95 %: ${interval(measured.step_time_low_s, measured.step_time_high_s, stepTime)}, of ${measured.step_times_s.length} steps of one run` : "not measured"}
       />
       <Tile
         label="Against the baseline"
         testid="tile-gain"
-        value={measured && baseline ? gain(baseline.step_time_s / measured.step_time_s - 1) : "–"}
-        note={baseline ? `step ${stepTime(baseline.step_time_s)} in trial ${baseline.trial}` : "no baseline was measured"}
+        simulated={made}
+        value={baseline?.trial === trial.number ? "the baseline" : own ? gain(gainOf(goal, own, known)) : "–"}
+        note={baseline ? `${goal.label}: ${objective(own?.objective?.value, goal.unit)}, ${objective(than, goal.unit)} in trial ${baseline.trial}` : "no baseline was measured"}
       />
       <Tile
         label="Tokens/s per device"
         testid="tile-tokens"
+        simulated={made}
         value={measured ? number(measured.tokens_per_s_per_device, 4) : "–"}
         note={measured ? `${short(measured.tokens_per_s)} tokens/s over all` : undefined}
       />
       <Tile
         label="Share of the device's peak (MFU)"
         testid="tile-mfu"
+        simulated={made}
         value={share(measured?.mfu)}
         note={measured?.flops_per_s_per_device != null ? `${number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device` : undefined}
       />
       <Tile
         label="Peak memory, fullest rank"
         testid="tile-memory"
+        simulated={made}
         value={bytes(tensors)}
         note={held === null ? undefined : `${bytes(held)} held${limit === undefined ? "" : ` of ${bytes(limit)}`}`}
       />

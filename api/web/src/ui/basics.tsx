@@ -1,16 +1,17 @@
 /** The plain parts that every page is made of. */
 import type { AnchorHTMLAttributes, ButtonHTMLAttributes, ComponentChildren } from "preact";
+import { href } from "../router";
 import type { Tone } from "../words";
 
 export type ButtonProps = Omit<ButtonHTMLAttributes<HTMLButtonElement>, "size"> & {
-  kind?: "primary" | "plain" | "danger" | "quiet";
+  kind?: "primary" | "plain" | "danger" | "quiet" | "link";
   /** Shows that the action is under way, and takes no second click. */
   busy?: boolean;
 };
 
 export function Button({ kind = "plain", busy = false, class: more, children, ...rest }: ButtonProps) {
   return (
-    <button type="button" {...rest} class={`button ${kind} ${more ?? ""}`} disabled={rest.disabled || busy} aria-busy={busy}>
+    <button type="button" {...rest} class={`${kind === "link" ? "json-link" : `button ${kind}`} ${more ?? ""}`} disabled={rest.disabled || busy} aria-busy={busy}>
       {children}
     </button>
   );
@@ -110,6 +111,18 @@ export function Tile({ label, title, simulated = false, value, note, testid, chi
       {children}
       <div class="tile-note">{note ?? "\u00a0"}</div>
     </section>
+  );
+}
+
+/** Each leads to the campaigns that have it. */
+export function Tags({ tags }: { tags: readonly string[] | undefined }) {
+  if (!tags?.length) return null;
+  return (
+    <p class="row tags" data-testid="tags">
+      {tags.map((tag) => (
+        <a key={tag} class="chip" href={href({ page: "campaigns" }, { tag })}>{tag}</a>
+      ))}
+    </p>
   );
 }
 

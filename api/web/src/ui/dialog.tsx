@@ -1,7 +1,9 @@
 /** A panel over the page: the browser's own dialog, so focus stays inside and Esc closes it. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import type { Act } from "../api/act";
 import { Button } from "./basics";
+import { ErrorState } from "./states";
 
 interface DialogProps {
   title: string;
@@ -68,6 +70,16 @@ export function Confirm({ title, children, action, danger = false, busy = false,
           {action}
         </Button>
       </div>
+    </Dialog>
+  );
+}
+
+/** Says why what was asked for was not done. */
+export function Trouble({ act }: { act: Act }) {
+  if (act.problem === null) return null;
+  return (
+    <Dialog title="That did not work" onClose={act.forget}>
+      <ErrorState problem={act.problem} />
     </Dialog>
   );
 }

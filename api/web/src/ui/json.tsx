@@ -39,10 +39,10 @@ function JsonPanel({ path, onClose }: { path: string; onClose: () => void }) {
   );
 }
 
-/** Offer a text as a file. */
-export function save(text: string, name: string, type = "application/json"): void {
+/** Offer a text, or a file that the service made, to be kept. */
+export function save(content: BlobPart, name: string, type = "application/json"): void {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.href = URL.createObjectURL(new Blob([content], { type }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

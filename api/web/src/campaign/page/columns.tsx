@@ -5,7 +5,7 @@ import { bareObjective, bytes, duration, gain, interval, number, probability, st
 import { href } from "../../router";
 import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
-import { gainOver, type Goal } from "../data/goal";
+import { type Baseline, gainOf, type Goal } from "../data/goal";
 import { surprise } from "../data/rows";
 import { type Dimension, INACTIVE, valueOf } from "../data/values";
 
@@ -23,13 +23,18 @@ export interface Column {
 interface Context {
   readonly campaign: string;
   readonly goal: Goal;
-  /** The objective of the baseline. */
-  readonly baseline: number | null;
-  /** What trials are called beside their outcome: "recommended", and the like. */
-  readonly marks: ReadonlyMap<number, readonly string[]>;
+  readonly baseline: Baseline;
+  /** What trials are called beside their outcome, such as "recommended". */
+  readonly marks: ReadonlyMap<number, Mark>;
   /** Dimensions that vary, and those that vary but follow from them. */
   readonly varied: readonly Dimension[];
   readonly following: readonly Dimension[];
+}
+
+/** again: the objective by second runs, where those are what the words are about. */
+export interface Mark {
+  readonly words: readonly string[];
+  readonly again: number | null;
 }
 
 export function columnsOf(context: Context): Column[] {
@@ -38,11 +43,11 @@ export function columnsOf(context: Context): Column[] {
     column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
   return [
     column("number", "#", (trial) => <a href={href({ page: "trial", id: context.campaign, number: trial.number })}>{trial.number}</a>, { numeric: true }),
-    column("verdict", "outcome", (trial) => <Outcome trial={trial} marks={context.marks.get(trial.number) ?? []} />, { numeric: false }),
+    column("verdict", "outcome", (trial) => <Outcome trial={trial} marks={context.marks.get(trial.number)?.words ?? []} />, { numeric: false }),
     ...varied.map((one) => dimension(one, false)),
     ...following.map((one) => dimension(one, true)),
-    column("objective", goal.label, (trial) => <Reached trial={trial} goal={goal} />, { descendingFirst: !goal.smallerIsBetter }),
-    column("gain", "gain", (trial) => gainCell(trial, context), { title: "Speed over the baseline's", descendingFirst: !goal.smallerIsBetter }),
+    column("objective", goal.label, (trial) => <Reached trial={trial} goal={goal} again={context.marks.get(trial.number)?.again ?? null} />, { descendingFirst: !goal.smallerIsBetter }),
+    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(gainOf(goal, trial, context.baseline))), { title: "Speed over the baseline's", descendingFirst: !goal.smallerIsBetter }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
     column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
@@ -76,15 +81,16 @@ function Outcome({ trial, marks }: { trial: TrialBrief; marks: readonly string[]
   );
 }
 
-function Reached({ trial: { objective: reached }, goal }: { trial: TrialBrief; goal: Goal }) {
+function Reached({ trial: { objective: reached }, goal, again }: { trial: TrialBrief; goal: Goal; again: number | null }) {
   if (reached === null) return <>–</>;
-  const format = (value: number | null | undefined) => bareObjective(value, goal.unit);
-  return <span title={`95 %: ${interval(reached.low, reached.high, format)}`}>{format(reached.value)}</span>;
+  return (
+    <>
+      {bareObjective(reached.value, goal.unit)}
+      {again !== null && <div class="small muted">{bareObjective(again, goal.unit)} again</div>}
+    </>
+  );
 }
 
-function gainCell(trial: TrialBrief, { goal, baseline }: Context): string {
-  return trial.objective === null || baseline === null ? "–" : gain(gainOver(goal, trial.objective.value, baseline));
-}
 
 function Expected({ trial }: { trial: TrialBrief }) {
   const { expectation } = trial;

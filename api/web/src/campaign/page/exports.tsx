@@ -16,13 +16,15 @@ interface ExportsProps {
   path: string;
   title: string;
   disabled?: boolean;
+  /** Of what can be used as it is. */
+  primary?: boolean;
 }
 
-export function ExportButton({ path, title, disabled = false }: ExportsProps) {
+export function ExportButton({ path, title, disabled = false, primary = true }: ExportsProps) {
   const [open, setOpen] = useState(false);
   return (
     <>
-      <Button kind="primary" disabled={disabled} onClick={() => setOpen(true)} data-testid="copy-launch">
+      <Button kind={primary ? "primary" : "plain"} disabled={disabled} onClick={() => setOpen(true)} data-testid="copy-launch">
         Copy launch command
       </Button>
       {open && (

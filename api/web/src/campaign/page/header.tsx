@@ -2,21 +2,26 @@
 import { useMemo } from "preact/hooks";
 import type { CampaignView } from "../../api/types";
 import { CampaignActions } from "../../campaign_actions";
-import { count, duration, probability } from "../../format";
+import { count, duration, number, probability } from "../../format";
+import { href } from "../../router";
 import { useStore } from "../../use_store";
-import { Button, Chip } from "../../ui/basics";
+import { Button, Chip, Tags } from "../../ui/basics";
+import { Download } from "../../ui/download";
 import { JsonLink } from "../../ui/json";
 import { LiveMark } from "../../ui/states";
 import { Ago, useNow } from "../../ui/time";
 import { Title } from "../../ui/title";
 import { CAMPAIGN_TONES, simulated } from "../../words";
 import { ExportButton } from "./exports";
+import { More } from "./more";
 import type { Feed } from "../data/feed";
 
 export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed }) {
   const stream = useStore(feed.stream.state);
   const paused = stream === "paused";
   const path = `campaigns/${encodeURIComponent(campaign.id)}`;
+  const good = (campaign.summary.recommended ?? campaign.summary.fastest_once)?.trial;
+  const start = feed.snapshot.get().trials.find((trial) => trial.number === good)?.plan ?? campaign.spec.baseline;
   return (
     <section class="campaign-head" data-testid="campaign-head">
       <div class="page-head">
@@ -34,6 +39,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
             {paused ? "Go live" : "Pause live"}
           </Button>
           <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />
+          <More campaign={campaign} path={path} start={start} onChange={() => feed.refresh()} />
           <ExportButton path={path} title="The recommended setting, for use" disabled={campaign.summary.recommended === null} />
         </div>
       </div>
@@ -43,6 +49,12 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
         ))}
         <Worked campaign={campaign} />
         <span>started <Ago time={campaign.created_at} /></span>
+        <span class="row" data-testid="downloads">
+          Save:
+          <Download kind="link" path={`${path}/report`} name={`${campaign.id}.html`}>report</Download>
+          <Download kind="link" path={`${path}/data?format=csv`} name={`${campaign.id}.csv`}>CSV</Download>
+          <Download kind="link" path={`${path}/spec.yaml`} name={`${campaign.id}.yaml`}>spec</Download>
+        </span>
         <span class="row">
           JSON:
           <JsonLink path={path} label="campaign" />
@@ -51,6 +63,19 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
           <JsonLink path={`${path}/analysis`} label="analysis" />
         </span>
       </p>
+      <Tags tags={campaign.tags} />
+      {campaign.notes && <p class="notes" data-testid="notes">{campaign.notes}</p>}
+      {campaign.lessons.length > 0 && (
+        <p class="muted" data-testid="lessons">
+          Learns from{" "}
+          {campaign.lessons.map(({ campaign_id, trials, weight, calibration }, at) => (
+            <span key={campaign_id}>
+              {at > 0 && ", "}
+              <a href={href({ page: "campaign", id: campaign_id })}>{campaign_id}</a> ({calibration && "calibration of "}{count(trials)} {trials === 1 ? "trial" : "trials"}, each worth {number(weight, 2)} of its own)
+            </span>
+          ))}
+        </p>
+      )}
       {standing(campaign).map((words) => (
         <p key={words} data-testid="standing">{words}</p>
       ))}

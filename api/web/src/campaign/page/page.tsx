@@ -6,13 +6,13 @@ import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../../
 import { BestChart } from "../charts/best_chart";
 import "../charts/charts.css";
 import "./campaign.css";
-import { columnsOf } from "./columns";
+import { columnsOf, type Mark } from "./columns";
 import { useConditions } from "../data/conditions";
 import { FailureChart } from "../charts/failure_chart";
 import { type Feed, type Snapshot, useFeed } from "../data/feed";
 import { FilterBar } from "./filter_bar";
 import { passes } from "../data/filters";
-import { goalOf } from "../data/goal";
+import { baselineOf, goalOf } from "../data/goal";
 import { Later } from "../charts/frames";
 import { Header } from "./header";
 import { HeatMap } from "../charts/heat_map";
@@ -53,10 +53,14 @@ function namesOf(dimensions: readonly Dimension[]): string {
 }
 
 /** What trials are called, by their numbers. */
-function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: CampaignView): [number, string[]][] {
-  const marks = new Map<number, string[]>();
-  const named = [["recommended", recommended], ["fastest confirmed", fastest_confirmed], ["fastest once", fastest_once]] as const;
-  for (const [name, found] of named) if (found) marks.set(found.trial, [...(marks.get(found.trial) ?? []), name]);
+function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: CampaignView): [number, Mark][] {
+  const marks = new Map<number, Mark>();
+  const named = [["fastest once", fastest_once], ["fastest confirmed", fastest_confirmed], ["recommended", recommended]] as const;
+  for (const [name, found] of named) {
+    if (!found) continue;
+    const again = fastest_confirmed && found !== fastest_once ? found.objective.value : null;
+    marks.set(found.trial, { words: [name, ...(marks.get(found.trial)?.words ?? [])], again });
+  }
   return [...marks];
 }
 
@@ -76,11 +80,11 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
     () => namesOf(dimensions.filter((one) => !varied.includes(one) && levelsOf(trials, one).length > 1)),
     [trials, dimensions, varied],
   );
-  const baseline = campaign.summary.baseline?.objective.value ?? null;
+  const { first, again } = baselineOf(campaign, trials);
   const marked = JSON.stringify(marksOf(campaign));
   const columns = useMemo(
-    () => columnsOf({ campaign: campaign.id, goal, baseline, marks: new Map(JSON.parse(marked) as [number, string[]][]), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
-    [campaign.id, goal, baseline, marked, dimensions, varied, others],
+    () => columnsOf({ campaign: campaign.id, goal, baseline: { first, again }, marks: new Map(JSON.parse(marked) as [number, Mark][]), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
+    [campaign.id, goal, first, again, marked, dimensions, varied, others],
   );
   if (!trialsRead && trials.length === 0) {
     return (

@@ -12,8 +12,8 @@ export function Tiles({ campaign }: { campaign: CampaignView }) {
   const { recommended, recommended_is_baseline, fastest_once, fastest_confirmed } = campaign.summary;
   return (
     <div class="tiles two-up" data-testid="tiles">
-      <FoundTile campaign={campaign} found={recommended} label="Recommended" testid="tile-recommended" title="The setting to use, by the rules of the recommendation" twice={fastest_confirmed !== null} baseline={recommended_is_baseline} />
-      <FoundTile campaign={campaign} found={fastest_confirmed} label="Fastest confirmed" testid="tile-confirmed" title="The best of the settings that fresh jobs measured again, by those runs" twice none="no setting was measured again" />
+      <FoundTile campaign={campaign} found={recommended} label="Recommended" testid="tile-recommended" title="The setting to use, by the rules of the recommendation" baseline={recommended_is_baseline} />
+      <FoundTile campaign={campaign} found={fastest_confirmed} label="Fastest confirmed" testid="tile-confirmed" title="The best of the settings that fresh jobs measured again, by those runs" none="no setting was measured again" />
       <FoundTile campaign={campaign} found={fastest_once} label="Fastest once" testid="tile-once" title="The best setting by its first run alone, which luck and noise favour" />
       <Budget campaign={campaign} />
       <Failures campaign={campaign} />
@@ -27,19 +27,18 @@ interface FoundProps {
   label: string;
   testid: string;
   title: string;
-  /** Of second runs: an interval says something. */
-  twice?: boolean;
   baseline?: boolean;
   none?: string;
 }
 
-function FoundTile({ campaign, found, label, testid, title, twice = false, baseline = false, none = "nothing was measured yet" }: FoundProps) {
+function FoundTile({ campaign, found, label, testid, title, baseline = false, none = "nothing was measured yet" }: FoundProps) {
   const made = simulated(campaign);
   if (!found) return <Tile label={label} title={title} testid={testid} simulated={made} value="–" note={none} />;
   const { value, low, high, unit } = found.objective;
   const [head, ...rest] = objective(value, unit).split(" ");
   const over = found.gain_over_baseline;
-  const range = twice ? `95 %: ${interval(low, high, (end) => bareObjective(end, unit))}` : "one run";
+  const known = found.interval_known; // one run alone does not say how far runs lie apart
+  const range = known ? ` · 95 %: ${interval(low, high, (end) => bareObjective(end, unit))}` : "";
   return (
     <Tile
       label={label}
@@ -49,8 +48,8 @@ function FoundTile({ campaign, found, label, testid, title, twice = false, basel
       value={<>{head} <span class="unit">{rest.join(" ")}</span></>}
       note={
         <>
-          {baseline ? "the baseline" : over && <span title="Gain over the baseline, in speed"><strong>{gain(over.value)}</strong>{twice && ` (${gainInterval(over)})`}</span>}
-          {baseline || over ? " · " : ""}{range}
+          {baseline ? "the baseline" : over && <span title="Gain over the baseline, in speed"><strong>{gain(over.value)}</strong>{known && ` (${gainInterval(over)})`}</span>}
+          {range}
           <br />
           <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>: {found.plan_key}
         </>

@@ -10,7 +10,7 @@ import { Button, Card, Chip } from "../../ui/basics";
 import { TableFrame } from "../../ui/table";
 import { trialWord } from "../../words";
 import { PartLegend, Stack, wordsOf } from "../charts/stack";
-import { gainOver, type Goal } from "../data/goal";
+import { baselineOf, gainOf, type Goal } from "../data/goal";
 import { meanParts, partNames } from "../data/parts";
 import { MOST, pick, pickedOf, togglePick } from "../data/picked";
 import { type Dimension, valueOf } from "../data/values";
@@ -32,12 +32,12 @@ export function TrialComparison({ campaign, goal, trials, dimensions }: Comparis
   const shown = numbers.flatMap((number) => trials.find((trial) => trial.number === number) ?? []);
   const whole = useTrials(campaign.id, numbers);
   const profiles = whole.map((trial) => trial?.measurement?.profile ?? null);
-  const known = profiles.filter((profile) => profile !== null);
-  const names = partNames(known);
-  const scale_s = Math.max(...known.map((profile) => profile.step_time_s), 0);
+  const told = profiles.filter((profile) => profile !== null);
+  const names = partNames(told);
+  const scale_s = Math.max(...told.map((profile) => profile.step_time_s), 0);
   const differ = (dimension: Dimension) => new Set(shown.map((trial) => valueOf(trial, dimension.name))).size > 1;
-  const told = whole.map((trial) => trial?.measurement ?? trial?.partial);
-  const reached = (trial: TrialBrief, than: number | undefined) => (trial.objective && than !== undefined ? gain(gainOver(goal, trial.objective.value, than)) : UNKNOWN);
+  const measured = whole.map((trial) => trial?.measurement ?? trial?.partial);
+  const known = baselineOf(campaign, trials);
   const row = (head: ComponentChildren, cell: (trial: TrialBrief, at: number) => ComponentChildren) => (
     <tr key={String(head)}>
       <th scope="row">{head}</th>
@@ -68,16 +68,16 @@ export function TrialComparison({ campaign, goal, trials, dimensions }: Comparis
               {dimensions.filter(differ).map(({ name, label }) => row(label, (trial) => <strong>{String(valueOf(trial, name))}</strong>))}
               {row("outcome", (trial) => <Chip tone={trialWord(trial).tone}>{trialWord(trial).word}</Chip>)}
               {row(goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit))}
-              {row(baseline ? "gain over the baseline" : `gain over trial ${shown[0]!.number}`, (trial) => reached(trial, baseline?.objective.value ?? shown[0]!.objective?.value))}
+              {baseline && row("gain over the baseline", (trial) => (trial.origin === "baseline" ? UNKNOWN : gain(gainOf(goal, trial, known))))}
               {row("step, median", (trial) => stepTime(trial.step_time_s))}
               {row("memory of tensors, fullest rank", (trial) => bytes(trial.peak_memory_bytes))}
-              {row("held by the process", (_, at) => bytes(told[at]?.peak_held_bytes.length ? Math.max(...told[at]!.peak_held_bytes) : null))}
+              {row("held by the process", (_, at) => bytes(measured[at]?.peak_held_bytes.length ? Math.max(...measured[at]!.peak_held_bytes) : null))}
               {row("left of the device", (trial) => bytes(trial.headroom_bytes))}
               {names.length > 0 && row("profiled step", (_, at) => (profiles[at] ? <Stack parts={meanParts(profiles[at]!, names)} scale_s={scale_s} /> : "not profiled"))}
               {names.map((part) => row(wordsOf(part), (_, at) => (profiles[at] ? stepTime(meanParts(profiles[at]!, [part])[0]!.time_s) : UNKNOWN)))}
             </tbody>
           </TableFrame>
-          {names.length > 0 && <PartLegend names={names} waiting={known.some((profile) => profile.waiting_s.some((of) => Object.values(of).some((time) => time > 0)))} />}
+          {names.length > 0 && <PartLegend names={names} waiting={told.some((profile) => profile.waiting_s.some((of) => Object.values(of).some((time) => time > 0)))} />}
         </>
       )}
     </Card>

@@ -1,11 +1,12 @@
 /** The trials that pass the filters, in the order asked for; a row opens its trial. */
 import type { VNode } from "preact";
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
 import { setFilters, useFilter } from "../../filters";
 import { count } from "../../format";
 import { go, href } from "../../router";
 import { Button, Card } from "../../ui/basics";
+import { Menu } from "../../ui/menu";
 import { EmptyState } from "../../ui/states";
 import { Pick } from "./trial_comparison";
 import { Head, parseSort, sortText, TableFrame } from "../../ui/table";
@@ -15,6 +16,9 @@ import type { Filters } from "../data/filters";
 import { useGrowing } from "../data/growing";
 import { useRemembered } from "../data/remembered";
 import { inOrder, ROWS } from "../data/rows";
+
+/** Where a row is a card: what says most, and the whole setting as one. Others can be ticked. */
+const ON_PHONES = ["number", "verdict", "setting", "objective", "gain", "memory"];
 
 interface TrialsTableProps {
   campaign: string;
@@ -34,24 +38,23 @@ export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst 
   const sort = parseSort(asked || bestFirst);
   const order = useMemo(() => inOrder(shown, { column: sort.key, descending: sort.descending }), [shown, sort.key, sort.descending]);
   const isShown = (column: Column) => choice[column.name] ?? !column.hidden;
-  const visible = useMemo(() => columns.filter(isShown), [columns, choice]);
+  const narrow = useNarrow();
+  const isShownHere = (column: Column) => (narrow ? ON_PHONES.includes(column.name) || choice[column.name] : isShown(column));
+  const visible = useMemo(() => columns.filter(isShownHere), [columns, choice, narrow]);
   // A sorted or filtered table is looked at from its top; one that trials are added to stays as it is.
   const look = useMemo(() => ({}), [filters, sort.key, sort.descending]);
   const [rows, end] = useGrowing<HTMLDivElement>(look, Math.min(most, order.length));
   const drawn = useRows(order.slice(0, rows), visible);
   const left = order.length - most;
   const menu = (
-    <details class="menu">
-      <summary class="button">Columns</summary>
-      <div class="menu-inside">
-        {columns.slice(1).map((column) => (
-          <label key={column.name}>
-            <input type="checkbox" checked={isShown(column)} onChange={() => remember({ ...choice, [column.name]: !isShown(column) })} />
-            {column.title && column.title.length < 24 ? column.title : column.head}
-          </label>
-        ))}
-      </div>
-    </details>
+    <Menu label="Columns" stays>
+      {columns.slice(1).map((column) => (
+        <label key={column.name}>
+          <input type="checkbox" checked={isShown(column)} onChange={() => remember({ ...choice, [column.name]: !isShown(column) })} />
+          {column.title && column.title.length < 24 ? column.title : column.head}
+        </label>
+      ))}
+    </Menu>
   );
   return (
     <Card title="Trials" testid="trials" class="below" aside={menu}>
@@ -108,7 +111,7 @@ function useRows(trials: readonly TrialBrief[], columns: readonly Column[]): VNo
       <tr key={trial.number} data-trial={trial.number} data-testid={`row-${trial.number}`}>
         <td><Pick number={trial.number} /></td>
         {columns.map((column) => (
-          <td key={column.name} class={column.numeric ? "num" : undefined}>
+          <td key={column.name} class={column.numeric ? "num" : undefined} data-label={column.head}>
             {column.cell(trial)}
           </td>
         ))}
@@ -117,6 +120,18 @@ function useRows(trials: readonly TrialBrief[], columns: readonly Column[]): VNo
     rows.set(trial, row);
     return row;
   });
+}
+
+/** True on a phone; campaign.css has the same width. */
+function useNarrow(): boolean {
+  const query = useMemo(() => matchMedia("(max-width: 640px)"), []);
+  const [narrow, setNarrow] = useState(query.matches);
+  useEffect(() => {
+    const look = () => setNarrow(query.matches);
+    query.addEventListener("change", look);
+    return () => query.removeEventListener("change", look);
+  }, [query]);
+  return narrow;
 }
 
 function open(event: MouseEvent, campaign: string): void {
