@@ -86,7 +86,8 @@ def _choose(
         why = "the baseline is of another size" if elsewhere else "the baseline itself has no measurement"
     else:
         why = f"the baseline itself {_failure(baseline)}"
-    return candidates[0], False, f"the fastest setting measured; {why}"
+    measured = "that was measured again" if candidates[0].confirmed else "measured"
+    return candidates[0], False, f"the fastest setting {measured}; {why}"
 
 
 def _against(baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bool, str]:

@@ -1,0 +1,96 @@
+"""Fastest once, fastest confirmed, recommended: three words with one number each, over REST and in commands, for a
+campaign so noisy that they are three settings."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from meshtune.runners.documents import plain
+from meshtune.tuner.campaign.units import number
+from meshtune.tuner.cli.commands.campaign import print_best, print_campaign
+from meshtune.tuner.results.export import choose
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.views import best_view
+
+NOISY = {
+    "model": "llama3-8b",
+    "cluster": {"preset": "frontier", "nodes": 2},
+    "global_batch_size": 32,
+    "space": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "micro_batch_size": [1, 2], "recompute": ["none", "full"]},
+    "workload": "simulated",
+    "runner": {"kind": "simulated", "seed": 4, "noise": 0.25},
+    "baseline": {"tp": 4, "pp": 2, "micro_batch_size": 1, "zero_stage": 1, "recompute": "full"},
+    "budget": {"trials": 40},
+    "confirm": 3,
+    "trial": {"time_limit_s": 1e6},
+}
+
+
+@pytest.fixture
+def noisy(create, drive, monkeypatch):
+    """The noise of a simulated job is drawn by its name, which begins with the campaign's id."""
+    monkeypatch.setattr("meshtune.tuner.service.service.new_id", lambda name: "noisy-8")
+    id = create(**NOISY)
+    drive(id)
+    return id
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What a command prints."""
+
+    def run(command, *arguments) -> str:
+        printed = io.StringIO()
+        console = Console(file=printed, width=300)
+        for module in ("commands.campaign", "common"):
+            monkeypatch.setattr(f"meshtune.tuner.cli.{module}.console", console)
+        command(*arguments)
+        return printed.getvalue()
+
+    return run
+
+
+def test_each_word_has_one_number_wherever_it_is_shown(client, service, noisy, told):
+    summary = client.get(f"/v1/campaigns/{noisy}").json()["summary"]
+    best = client.get(f"/v1/campaigns/{noisy}/best").json()
+    campaign, trials = service.store.campaign(noisy), service.store.trials(noisy)
+    found = {
+        "fastest_once": best["fastest_once"],
+        "fastest_confirmed": best["fastest_confirmed"],
+        "recommended": best["recommendation"]["setting"],
+    }
+    assert len({one["trial"] for one in found.values()}) == 3
+    assert best == plain(best_view(campaign, rank(campaign, trials), 10))  # `meshtune best --json`
+    for name, one in found.items():
+        assert summary[name] == {key: one[key] for key in summary[name]}
+        assert choose(campaign, trials, name.replace("_", "-")).trial.number == one["trial"]
+    assert summary["recommended_is_baseline"] is True
+    assert best["recommendation"]["reason"].startswith(summary["recommended_reason"])
+    listed = client.get("/v1/campaigns").json()["campaigns"][0]
+    assert listed["summary"] == summary
+    for text in (told(print_best, campaign, service, 10), told(print_campaign, campaign, service)):
+        for words, one in (("Fastest once", found["fastest_once"]), ("Fastest confirmed", found["fastest_confirmed"])):
+            value = number(one["objective"]["value"])
+            assert f"{words}: trial {one['trial']}, {one['plan_key']}: {value} tokens/s/device by " in text
+        assert f"Recommended: {found['recommended']['plan_key']}: {best['recommendation']['reason']}." in text
+        assert text.startswith("simulated: nothing below was measured on any device\n")
+
+
+def test_the_fastest_once_is_by_first_runs_and_the_fastest_confirmed_by_second_runs_alone(client, noisy):
+    best = client.get(f"/v1/campaigns/{noisy}/best").json()
+    trials = client.get(f"/v1/campaigns/{noisy}/trials", params={"view": "brief", "page_size": 200}).json()["trials"]
+    measured = [trial for trial in trials if trial["objective"] is not None]
+    first = [trial for trial in measured if trial["origin"] != "confirmation"]
+    fastest = max(first, key=lambda trial: trial["objective"]["value"])
+    once, confirmed = best["fastest_once"], best["fastest_confirmed"]
+    assert (once["trial"], once["objective"]["value"]) == (fastest["number"], fastest["objective"]["value"])
+    assert once["first_run"] == once["objective"]
+    again = [trial for trial in measured if trial["plan_key"] == confirmed["plan_key"] and trial not in first]
+    assert confirmed["measured_again"]["runs"] == len(again)
+    product = 1.0
+    for trial in again:
+        product *= trial["objective"]["value"]
+    assert confirmed["objective"]["value"] == pytest.approx(product ** (1 / len(again)))
+    own = next(trial for trial in first if trial["number"] == confirmed["trial"])
+    assert confirmed["first_run"]["value"] == own["objective"]["value"]
