@@ -8,7 +8,7 @@ the others are in PROBLEMS. What HTTP alone says (an unknown route, a wrong meth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http import HTTPStatus
 from math import ceil
 from typing import Any
@@ -29,6 +29,7 @@ from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_files import NoSuchLog, ReportRefused
+from meshtune.tuner.service.views.problems import Mistake, ProblemDetails
 from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec
 from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
 
@@ -36,26 +37,6 @@ PROBLEM_JSON = "application/problem+json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # What the client may wait before it tries a 503 again.
 RETRY_AFTER = {"Retry-After": "5"}
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """What is wrong at one place of the request. pointer: "" is the whole body."""
-
-    pointer: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemDetails:
-    """An error as RFC 9457 has it. errors: every mistake of the request, where that is the trouble."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    errors: tuple[Mistake, ...] = ()
 
 
 class Malformed(ValueError):

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api import static_files
 from meshtune.api.dependencies import READERS
-from meshtune.api.errors import PROBLEM_JSON, ProblemDetails
+from meshtune.api.errors import PROBLEM_JSON
 from meshtune.api.middleware.idempotency import PARAMETER
 from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.bounds import MAX_VALUE, Bounds
@@ -33,6 +33,7 @@ from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Acceptance, Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.service.views.problems import ProblemDetails
 from meshtune.tuner.specs.read import FREE
 
 SPEC_EXAMPLE: dict[str, Any] = {
