@@ -23,8 +23,8 @@ from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
 
 from meshtune.api import errors, openapi, static_files
-from meshtune.api.analyses import Analyses
 from meshtune.api.campaign_cache import CampaignCache
+from meshtune.api.campaign_documents import Documents
 from meshtune.api.connections import STREAMS, capacity_of, log_accept_failures_seldom, protocol, raise_file_limit
 from meshtune.api.dependencies import reads_all
 from meshtune.api.middleware.gate import Gate
@@ -40,6 +40,7 @@ from meshtune.api.routes import (
     logs,
     plans,
     recommendation,
+    records,
     stream,
     trials,
 )
@@ -122,7 +123,7 @@ def create_app(
     app.state.driver = driver
     app.state.cache = cache
     app.state.pool = pool
-    app.state.analyses = Analyses(service.store, cache, pool)
+    app.state.documents = Documents(service.store, cache, pool)
     app.state.hub = hub
     app.state.end_soon = end_soon
     app.state.thread = None
@@ -135,6 +136,7 @@ def create_app(
         catalog,
         calibrations,
         recommendation,
+        records,
         access,
         stream,
     ):

@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import TypeAdapter
 
-from meshtune.api.analyses import AnalysesHandle
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
+from meshtune.api.campaign_documents import DocumentsHandle
 from meshtune.api.dependencies import MAX_PER_PAGE, CallerHandle, CampaignId, ServiceHandle, TrialNumber, reads
 from meshtune.api.openapi import problems
 from meshtune.api.page_queries import TrialQuery
@@ -88,10 +88,10 @@ def pareto_front(request: Request, campaign_id: CampaignId, service: ServiceHand
 
 @router.get("/campaigns/{campaign_id}/analysis", response_model=Analysis, responses=NOT_MODIFIED)
 async def analyse_campaign(
-    request: Request, campaign_id: CampaignId, caller: CallerHandle, analyses: AnalysesHandle
+    request: Request, campaign_id: CampaignId, caller: CallerHandle, documents: DocumentsHandle
 ) -> Response:
     """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
-    return respond(request, await analyses.of(campaign_id, caller.identity))
+    return respond(request, await documents.analysis(campaign_id, caller.identity))
 
 
 def _best(service: Service, campaign_id: str, top: int) -> bytes:
