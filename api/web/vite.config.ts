@@ -21,7 +21,7 @@ function compressed(): Plugin {
         if (!/\.(js|css|html|svg)$/.test(name)) continue;
         const whole = readFileSync(join(dir, name));
         const packed = gzipSync(whole, { level: 9 });
-        bytes += packed.length;
+        if (/\.(js|css)$/.test(name)) bytes += packed.length;
         writeFileSync(join(dir, `${name}.gz`), packed);
         writeFileSync(join(dir, `${name}.br`), brotliCompressSync(whole));
       }
@@ -74,7 +74,7 @@ const FILES: [string, RegExp][] = [
     "frame",
     /node_modules\/preact|web\/src\/(campaign\/charts\/(canvas|scales)\.|(?!campaign\/|trial\/|pages\/(create|quote|spec_|use_quote|compare|scaling)))/,
   ],
-  ["charts", /node_modules\/uplot|\.css$|web\/src\/campaign\/(charts\/(plot|stack)|data\/parts|page\/(exports|running))\./],
+  ["charts", /\.css$|web\/src\/campaign\/(charts\/(axes|chart|marks|stack)|data\/parts|page\/(exports|running))\./],
   ["pages", /web\/src\/(trial|pages)\//],
 ];
 

@@ -32,12 +32,12 @@ export function amount(value: Maybe): string {
 }
 
 /** A short time, such as of a step: 850 µs, 12.3 ms, 1.23 s. */
-export function stepTime(seconds: Maybe): string {
+export function stepTime(seconds: Maybe, digits = 3): string {
   if (seconds === null || seconds === undefined) return UNKNOWN;
   const size = Math.abs(seconds);
-  if (size !== 0 && size < 0.9995e-3) return `${number(seconds * 1e6)} µs`;
-  if (size !== 0 && size < 0.9995) return `${number(seconds * 1e3)} ms`;
-  return `${number(seconds)} s`;
+  if (size !== 0 && size < 0.9995e-3) return `${number(seconds * 1e6, digits)} µs`;
+  if (size !== 0 && size < 0.9995) return `${number(seconds * 1e3, digits)} ms`;
+  return `${number(seconds, digits)} s`;
 }
 
 /** How long something took or takes: 45 s, 12 min, 3 h 20 min, 2 d 4 h. */
@@ -86,7 +86,7 @@ export function clock(time: string | null | undefined): string {
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] as const;
 
 /** 512 B, 1.50 MiB, 74.2 GiB. */
-export function bytes(value: Maybe): string {
+export function bytes(value: Maybe, digits = 3): string {
   if (value === null || value === undefined) return UNKNOWN;
   let size = value;
   let unit = 0;
@@ -94,7 +94,7 @@ export function bytes(value: Maybe): string {
     size /= 1024;
     unit++;
   }
-  return `${number(size)} ${BYTE_UNITS[unit]}`;
+  return `${number(size, digits)} ${BYTE_UNITS[unit]}`;
 }
 
 /** 1.23 k, 4.56 M, 70.6 B: for parameters and tokens/s where room is short. */
@@ -154,13 +154,13 @@ export function interval(low: Maybe, high: Maybe, format: (value: Maybe) => stri
 }
 
 /** An objective's value beside a label that says its unit: only a short unit stands with each number. */
-export function bareObjective(value: Maybe, unit: string): string {
-  return objective(value, unit === "s" || unit === "%" ? unit : "");
+export function bareObjective(value: Maybe, unit: string, digits = 4): string {
+  return objective(value, unit === "s" || unit === "%" ? unit : "", digits);
 }
 
 /** An objective's value with its unit as the service names it ("s", "%", "tokens/s/device", "TFLOP/s"). */
-export function objective(value: Maybe, unit: string): string {
+export function objective(value: Maybe, unit: string, digits = 4): string {
   if (value === null || value === undefined) return UNKNOWN;
-  if (unit === "s") return stepTime(value);
-  return unit ? `${number(value, 4)} ${unit}` : number(value, 4);
+  if (unit === "s") return stepTime(value, Math.max(3, digits - 1));
+  return unit ? `${number(value, digits)} ${unit}` : number(value, digits);
 }

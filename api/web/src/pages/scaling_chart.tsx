@@ -1,8 +1,12 @@
 /** One quantity against the number of nodes, which are apart by doublings: measured as a line, projected dashed. */
-import { useWidth } from "../campaign/charts/canvas";
-import { extent, linear, ticks, toPixel, type Scale } from "../campaign/charts/scales";
+import { useCallback, useMemo } from "preact/hooks";
+import { doublings, numbers } from "../campaign/charts/axes";
+import { Chart, type Frame } from "../campaign/charts/chart";
+import { line as pathOf, marks, type Point as Place } from "../campaign/charts/marks";
+import { toPixel } from "../campaign/charts/scales";
 
-/** low and high: the ends of the interval. name: the campaign. line: the points of one (a model) are joined. */
+/** low and high: the ends of the interval, equal where nothing is known of it. name: the campaign. line: the points of one
+ * (a model) are joined. note: what has to be known of the value. */
 export interface Point {
   nodes: number;
   name: string;
@@ -10,6 +14,7 @@ export interface Point {
   value: number;
   low: number;
   high: number;
+  note?: string;
 }
 
 interface ChartProps {
@@ -17,77 +22,77 @@ interface ChartProps {
   measured: Point[];
   projected: Point[];
   /** A value without its unit, which the heading names. */
-  format: (value: number) => string;
+  format: (value: number, digits?: number) => string;
   unit: string;
+  /** Of what no device measured: "simulated" stands for "measured". */
+  simulated?: boolean;
+  /** The value that all others are shares of: a line across. */
+  whole?: number;
   testid: string;
 }
 
 const HEIGHT = 240;
-const MARGIN = { left: 56, right: 16, top: 12, bottom: 40 };
 
-export function ScalingChart({ label, measured, projected, format, unit, testid }: ChartProps) {
-  const [box, width] = useWidth<HTMLDivElement>();
-  const all = [...measured, ...projected];
+export function ScalingChart({ label, measured, projected, format, unit, simulated = false, whole, testid }: ChartProps) {
+  const said = JSON.stringify([measured, projected]);
+  const all = useMemo(() => {
+    const [real, guessed] = JSON.parse(said) as [Point[], Point[]];
+    return [...real.map((point) => ({ ...point, word: simulated ? "simulated" : "measured" })), ...guessed.map((point) => ({ ...point, word: "projected" }))].sort((a, b) => a.nodes - b.nodes);
+  }, [said, simulated]);
   const withUnit = (value: number) => (unit ? `${format(value)} ${unit}` : format(value));
-  return (
-    <figure class="scaling" data-testid={testid}>
-      <div ref={box} style={{ height: `${HEIGHT}px` }}>
-        {width > 0 && all.length > 0 && (
-          <svg width={width} height={HEIGHT} role="img" aria-label={inWords(label, measured, projected, withUnit)}>
-            <Axes all={all} width={width} format={format} />
-            <Series points={projected} all={all} width={width} kind="projected" format={withUnit} />
-            <Series points={measured} all={all} width={width} kind="measured" format={withUnit} />
-          </svg>
-        )}
-        {all.length === 0 && <p class="muted">None of these campaigns has measured a setting yet.</p>}
-      </div>
-      <figcaption class="row small">
-        <span class="scaling-key measured">measured</span>
-        <span class="scaling-key projected">projected from the smallest</span>
-        <span class="muted">bars: intervals</span>
-      </figcaption>
-    </figure>
+  const [x, y] = useMemo(
+    () => [
+      doublings(all.map(({ nodes }) => nodes), "nodes"),
+      numbers([0, whole ?? 0, ...all.flatMap(({ value, high }) => [value, high])], { title: unit, format: (value, digits) => format(value, digits), fromZero: true, room: 0.05 }),
+    ],
+    [all, whole],
   );
-}
-
-function inWords(label: string, measured: Point[], projected: Point[], format: (value: number) => string): string {
-  const list = (points: Point[]) => points.map(({ nodes, value }) => `${format(value)} on ${nodes} nodes`).join(", ");
-  return `${label}: measured ${list(measured) || "nothing"}${projected.length ? `; projected ${list(projected)}` : ""}`;
-}
-
-/** Doublings across, from the smallest to the largest; upwards from zero. */
-function scales(all: Point[], width: number): { x: Scale; y: Scale } {
-  const [fewest, most] = extent(all.map(({ nodes }) => Math.log2(nodes))) ?? [0, 1];
-  const [, top] = extent(all.map(({ high }) => high)) ?? [0, 1];
-  return {
-    x: linear(fewest - 0.15, most + 0.15, MARGIN.left, width - MARGIN.right),
-    y: linear(0, top * 1.05, HEIGHT - MARGIN.bottom, MARGIN.top),
+  const points = useMemo(() => all.map(({ nodes, value }) => [nodes, value] as const), [all]);
+  const describe = (index: number | null) => {
+    if (index === null) return inWords(measured, projected, withUnit, simulated);
+    const { name, nodes, value, low, high, word, note } = all[index]!;
+    return `${name}, ${nodes} nodes: ${withUnit(value)} ${word}${low < high ? ` (${format(low)} to ${format(high)})` : ""}${note ? `. ${note}` : ""}`;
   };
+  const find = (atX: number, atY: number, frame: Frame) => {
+    let [found, least]: [number | null, number] = [null, 20];
+    all.forEach(({ nodes, value }, index) => {
+      const away = Math.hypot(toPixel(frame.x, nodes) - atX, toPixel(frame.y, value) - atY);
+      if (away < least) [found, least] = [index, away];
+    });
+    return found;
+  };
+  const draw = useCallback(
+    (frame: Frame) => (
+      <>
+        {whole !== undefined && <path class="baseline" d={`M${frame.left} ${toPixel(frame.y, whole)}H${frame.right}`} />}
+        {[true, false].map((guessed) => (
+          <Series key={String(guessed)} points={all.filter(({ word }) => (word === "projected") === guessed)} frame={frame} kind={guessed ? "projected" : "measured"} />
+        ))}
+      </>
+    ),
+    [all, whole],
+  );
+  return (
+    <div class="scaling" data-testid={testid}>
+      {all.length === 0 ? (
+        <p class="muted">None of these campaigns has measured a setting yet.</p>
+      ) : (
+        <Chart label={`${label}: ${describe(null)}`} height={HEIGHT} x={x} y={y} points={points} describe={describe} find={find}>
+          {draw}
+        </Chart>
+      )}
+      <div class="row small">
+        <span class="scaling-key measured">{simulated ? "simulated" : "measured"}</span>
+        {projected.length > 0 && <span class="scaling-key projected">projected from the smallest</span>}
+        {all.some(({ low, high }) => low < high) && <span class="muted">bars: intervals</span>}
+      </div>
+    </div>
+  );
 }
 
-function Axes({ all, width, format }: { all: Point[]; width: number; format: (value: number) => string }) {
-  const { x, y } = scales(all, width);
-  const nodes = [...new Set(all.map((point) => point.nodes))].sort((a, b) => a - b);
-  return (
-    <g class="scaling-axes">
-      {ticks(y.low, y.high, 5).map((value) => (
-        <g key={value}>
-          <line x1={MARGIN.left} x2={width - MARGIN.right} y1={toPixel(y, value)} y2={toPixel(y, value)} />
-          <text x={MARGIN.left - 8} y={toPixel(y, value) + 4} text-anchor="end">
-            {format(value)}
-          </text>
-        </g>
-      ))}
-      {nodes.map((number) => (
-        <text key={number} x={toPixel(x, Math.log2(number))} y={HEIGHT - MARGIN.bottom + 17} text-anchor="middle">
-          {number}
-        </text>
-      ))}
-      <text x={(MARGIN.left + width - MARGIN.right) / 2} y={HEIGHT - 6} text-anchor="middle">
-        nodes
-      </text>
-    </g>
-  );
+function inWords(measured: Point[], projected: Point[], format: (value: number) => string, simulated: boolean): string {
+  const list = (points: Point[]) => points.map(({ nodes, value }) => `${format(value)} on ${nodes} nodes`).join(", ");
+  return `${simulated ? "simulated" : "measured"} ${list(measured) || "nothing"}${projected.length ? `; projected ${list(projected)}` : ""}`;
 }
 
 /** The points of each line by the number of nodes; of several on one number the best. */
@@ -102,30 +107,13 @@ export function lines<P extends Point>(points: P[]): P[][] {
   return [...found.values()].map((line) => [...line.values()]);
 }
 
-interface SeriesProps {
-  points: Point[];
-  all: Point[];
-  width: number;
-  kind: "measured" | "projected";
-  format: (value: number) => string;
-}
-
-function Series({ points, all, width, kind, format }: SeriesProps) {
-  const { x, y } = scales(all, width);
-  const at = points.map((point) => ({ ...point, px: toPixel(x, Math.log2(point.nodes)), py: toPixel(y, point.value) }));
+function Series({ points, frame: { x, y }, kind }: { points: Point[]; frame: Frame; kind: "measured" | "projected" }) {
+  const at = ({ nodes, value }: Point): Place => [toPixel(x, nodes), toPixel(y, value)];
   return (
-    <g class={`scaling-series ${kind}`}>
-      {lines(at).map((line) => (
-        <polyline key={line[0]?.line} points={line.map(({ px, py }) => `${px},${py}`).join(" ")} />
-      ))}
-      {at.map((point) => (
-        <g key={point.name}>
-          <line class="scaling-bar" x1={point.px} x2={point.px} y1={toPixel(y, point.low)} y2={toPixel(y, point.high)} />
-          <circle cx={point.px} cy={point.py} r={kind === "measured" ? 4 : 3.5}>
-            <title>{`${point.name}, ${point.nodes} nodes: ${format(point.value)} ${kind} (${format(point.low)} to ${format(point.high)})`}</title>
-          </circle>
-        </g>
-      ))}
+    <g class={`scaling-series ${kind}`} data-marks={points.length}>
+      <path class="scaling-line" d={lines(points).map((line) => pathOf(line.map(at))).join("")} />
+      <path class="scaling-bar" d={points.filter(({ low, high }) => low < high).map(({ nodes, low, high }) => `M${toPixel(x, nodes)} ${toPixel(y, low)}V${toPixel(y, high)}`).join("")} />
+      <path class="scaling-mark" d={marks(points.map(at), kind === "measured" ? "disc" : "diamond")} />
     </g>
   );
 }

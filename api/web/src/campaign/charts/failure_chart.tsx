@@ -1,14 +1,15 @@
 /** Whether the search learnt to avoid failures: their share in windows of trials, and of all so far. */
 import { useCallback, useMemo } from "preact/hooks";
-import uPlot from "uplot";
 import type { Analysis } from "../../api/types";
 import { count, share } from "../../format";
 import { Card } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
 import { failureWords } from "../../words";
 import { setConditions, wordOf } from "../data/conditions";
-import type { Palette } from "./palette";
-import { axisOf, Plot, type PlotOptions, wholeAxis } from "./plot";
+import { numbers, whole } from "./axes";
+import { Chart, type Frame } from "./chart";
+import { box, line } from "./marks";
+import { toPixel } from "./scales";
 
 const HEIGHT = 190;
 
@@ -28,12 +29,14 @@ export function FailureChart({ analysis }: { analysis: Analysis | undefined }) {
 
 function Rates({ failures }: { failures: Analysis["failures"] }) {
   const { windows, so_far } = failures;
-  const data = useMemo<uPlot.AlignedData>(() => {
-    const rates = new Map(windows.map((window) => [window.first, window.rate]));
-    // Steps hold their value to the next point, so the last window is ended by hand.
-    const held = so_far.map(({ trial }, at) => rates.get(trial) ?? (at === so_far.length - 1 ? windows.at(-1)!.rate : undefined));
-    return [so_far.map(({ trial }) => trial), held as (number | null)[], so_far.map(({ rate }) => rate)];
-  }, [windows, so_far]);
+  const points = useMemo(() => so_far.map(({ trial, rate }) => [trial, rate] as const), [so_far]);
+  const [x, y] = useMemo(
+    () => [
+      whole([...so_far.map(({ trial }) => trial), ...windows.flatMap(({ first, last }) => [first, last])], "trial"),
+      numbers([0.1, ...windows.map(({ rate }) => rate), ...so_far.map(({ rate }) => rate)], { format: (value, digits) => share(value, digits), fromZero: true }),
+    ],
+    [windows, so_far],
+  );
   const describe = useCallback(
     (index: number | null) => {
       const trial = index === null ? undefined : so_far[index]?.trial;
@@ -47,10 +50,32 @@ function Rates({ failures }: { failures: Analysis["failures"] }) {
     },
     [failures],
   );
-  const select = (low: number, high: number) => setConditions({ number: { kind: "range", low: Math.ceil(low), high: Math.floor(high) } });
+  const draw = useCallback(
+    ({ x, y, bottom }: Frame) => {
+      const held = windows.map(({ first, last, rate }) => [toPixel(x, first), toPixel(x, last), toPixel(y, rate)] as const);
+      return (
+        <>
+          <path class="window-area" d={held.map(([from, to, top]) => box(from, top, Math.max(1, to - from), bottom - top)).join("")} />
+          <path class="window-line" d={held.map(([from, to, top]) => `M${from.toFixed(1)} ${top.toFixed(1)}H${to.toFixed(1)}`).join("")} />
+          <path class="dark-line" d={line(so_far.map(({ trial, rate }) => [toPixel(x, trial), toPixel(y, rate)]))} />
+        </>
+      );
+    },
+    [windows, so_far],
+  );
   return (
     <>
-      <Plot label={`Failures over time. ${describe(null)}. Last window: ${share(windows.at(-1)?.rate, 2)}.`} height={HEIGHT} data={data} options={optionsOf} describe={describe} onSelect={select} />
+      <Chart
+        label={`Failures over time. ${describe(null)}. Last window: ${share(windows.at(-1)?.rate, 2)}.`}
+        height={HEIGHT}
+        x={x}
+        y={y}
+        points={points}
+        describe={describe}
+        onSelect={([low, high]) => setConditions({ number: { kind: "range", low: Math.ceil(low), high: Math.floor(high) } })}
+      >
+        {draw}
+      </Chart>
       <ul class="chart-legend">
         <li><span class="mark-key window" /> windows of {windows[0]?.trials ?? 10} trials</li>
         <li><span class="mark-key dark" /> all so far</li>
@@ -74,17 +99,4 @@ function ByValue({ values }: { values: Analysis["failures"]["by_value"] }) {
       ))}
     </ul>
   );
-}
-
-function optionsOf(palette: Palette): PlotOptions {
-  const stepped = uPlot.paths.stepped!({ align: 1 });
-  return {
-    scales: { y: { range: (_, _low, high) => [0, Math.max(0.1, Math.min(1, (high ?? 0) * 1.1))] } },
-    axes: [wholeAxis(palette), axisOf(palette, (value) => share(value, 2), 48)],
-    series: [
-      {},
-      { paths: stepped, stroke: palette.failed, fill: palette.failed.replace(/^rgb\((.*)\)$/, "rgba($1, 0.25)"), width: 1, spanGaps: true, points: { show: false } },
-      { stroke: palette.ink, width: 1.5, points: { show: false } },
-    ],
-  };
 }

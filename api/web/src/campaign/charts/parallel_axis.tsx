@@ -1,10 +1,11 @@
 /** One axis of the parallel coordinates: its levels, what is kept of it, and how to keep something else. */
 import { useRef } from "preact/hooks";
-import { number, objective } from "../../format";
+import { bareObjective } from "../../format";
 import { conditionWords } from "../data/conditions";
 import type { Condition } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { type Axis, bandMiddle, conditionOf, conditionOfLevels, type Frame, levelsHeld, stretches } from "./parallel";
+import { inWords, linear, ticks, toPixel } from "./scales";
 import { labelOf } from "../data/values";
 
 /** An axis of numbers is walked by keyboard in so many steps. */
@@ -84,16 +85,14 @@ export function ParallelAxis({ axis, x, frame, goal, condition, onBrush, onCondi
   );
 }
 
-/** Labels of an axis: its levels, or the ends and the middle of its numbers. */
+/** Labels of an axis: its levels, or round numbers between its ends. */
 function marks(axis: Axis, unit: string): [number, string][] {
   const every = Math.ceil(axis.levels.length / MOST_LABELS);
   if (axis.levels.length > 0) {
     return axis.levels.flatMap((level, at): [number, string][] => (at % every === 0 ? [[bandMiddle(axis, at), String(level)]] : []));
   }
-  return [0, 0.5, 1].map((at) => {
-    const value = axis.low + (axis.flipped ? 1 - at : at) * (axis.high - axis.low);
-    return [at, unit === "s" || unit === "%" ? objective(value, unit) : number(value)];
-  });
+  const scale = linear(axis.low, axis.high, axis.flipped ? 1 : 0, axis.flipped ? 0 : 1);
+  return inWords(ticks(scale.low, scale.high, 6), (value, digits) => bareObjective(value, unit, digits)).map(([value, words]) => [axis.low === axis.high ? 0.5 : toPixel(scale, value), words]);
 }
 
 function stepsOf(axis: Axis): number {

@@ -2,11 +2,12 @@
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
 import { setFilters, useFilter } from "../../filters";
+import { count } from "../../format";
 import { Card, Switch } from "../../ui/basics";
 import type { Filters } from "../data/filters";
 import { type Goal, isBetter } from "../data/goal";
 import { ParallelPlot } from "./parallel_plot";
-import type { Dimension } from "../data/values";
+import { AXES, type Dimension } from "../data/values";
 import { useRemembered } from "../data/remembered";
 
 type Lines = "all" | "best" | "last";
@@ -20,21 +21,26 @@ const LINES: readonly (readonly [Lines, string])[] = [
 const MANY = 1000;
 const LAST = 200;
 
+const FIRST_AXES = AXES.filter(({ name }) => ["tp", "pp", "dp", "micro_batch_size", "zero_stage", "recompute"].includes(name));
+
 interface ParallelCardProps {
   campaign: string;
   goal: Goal;
   varied: readonly Dimension[];
   trials: readonly TrialBrief[];
   filters: Filters;
+  simulated: boolean;
 }
 
-export function ParallelCard({ campaign, goal, varied, trials, filters }: ParallelCardProps) {
+export function ParallelCard({ campaign, goal, varied, trials, filters, simulated }: ParallelCardProps) {
   const [chosen] = useFilter("lines");
   const [hidden, hide] = useRemembered<readonly string[]>("meshtune.axes.hidden", []);
   const ended = useMemo(() => trials.filter((trial) => trial.verdict !== null && trial.verdict !== "cancelled"), [trials]);
   const lines = LINES.find(([name]) => name === chosen)?.[0] ?? (ended.length > MANY ? "best" : "all");
   const drawn = useMemo(() => choose(ended, lines, goal), [ended, lines, goal]);
-  const dimensions = useMemo(() => varied.filter(({ name }) => !hidden.includes(name)), [varied, hidden]);
+  // One trial, or several that are alike, have no axis in which they differ: then those that every plan has.
+  const axes = varied.length > 0 ? varied : FIRST_AXES;
+  const dimensions = useMemo(() => axes.filter(({ name }) => !hidden.includes(name)), [axes, hidden]);
   return (
     <Card
       title="Parallel coordinates"
@@ -46,7 +52,7 @@ export function ParallelCard({ campaign, goal, varied, trials, filters }: Parall
           <details class="menu">
             <summary class="button">Axes</summary>
             <div class="menu-inside">
-              {varied.map(({ name, label, title }) => (
+              {axes.map(({ name, label, title }) => (
                 <label key={name} title={title}>
                   <input
                     type="checkbox"
@@ -61,9 +67,15 @@ export function ParallelCard({ campaign, goal, varied, trials, filters }: Parall
         </>
       }
     >
-      <ParallelPlot campaign={campaign} goal={goal} dimensions={dimensions} trials={ended} drawn={drawn} filters={filters} />
+      <ParallelPlot campaign={campaign} goal={goal} dimensions={dimensions} trials={ended} drawn={drawn} filters={filters} none={noneWords(ended.length, drawn.length, simulated)} />
     </Card>
   );
+}
+
+/** Why there is no line; empty where there is one. */
+function noneWords(ended: number, drawn: number, simulated: boolean): string {
+  if (ended === 0) return "No trial has ended yet: each that does is a line.";
+  return drawn === 0 ? `None of ${count(ended)} ended trials was ${simulated ? "simulated to its end" : "measured"}, so there are no best ones: choose all lines.` : "";
 }
 
 function choose(ended: readonly TrialBrief[], lines: Lines, goal: Goal): readonly TrialBrief[] {

@@ -37,9 +37,11 @@ interface ParallelPlotProps {
   /** Which of them are drawn. */
   drawn: readonly TrialBrief[];
   filters: Filters;
+  /** Why nothing is drawn, where nothing is. */
+  none: string;
 }
 
-export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filters }: ParallelPlotProps) {
+export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filters, none }: ParallelPlotProps) {
   const [box, room] = useWidth<HTMLDivElement>();
   const [drag, setDrag] = useState<{ name: string; condition: Condition | null } | null>(null);
   const [pointed, point] = useState<Line | null>(null);
@@ -58,6 +60,8 @@ export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filter
     (context: CanvasRenderingContext2D) => drawLines(context, split, frame, palette),
     [split, frame, palette],
   );
+  const why = none || (split.on.length === 0 && room > 0 ? "No trial passes the filters." : "");
+  const without = countWords(split.on.filter(({ ramp }) => ramp === null).map(({ line }) => wordOf(outcomeOf(line.trial))));
   const brush = (name: string, condition: Condition | null, done: boolean) => {
     setDrag(done ? null : { name, condition });
     if (done) setConditions({ [name]: condition });
@@ -71,7 +75,7 @@ export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filter
             width={width}
             height={HEIGHT}
             role="group"
-            aria-label={`Parallel coordinates of ${split.on.length} trials`}
+            aria-label={`Parallel coordinates of ${split.on.length} trials${without && `; without a result: ${without}`}${why && `. ${why}`}`}
             onPointerMove={(event) => {
               if (drag === null) point(nearest(split.on.map(({ line }) => line), frame, event.offsetX, event.offsetY, REACH));
             }}
@@ -93,14 +97,22 @@ export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filter
               />
             ))}
             <text class="rail-label" x={frame.x.at(-1)! + 8} y={RAIL + 3}>no result</text>
+            {why && <text class="none" data-testid="no-lines" x={Math.min(width, room) / 2} y={HEIGHT / 2} text-anchor="middle">{why}</text>}
           </svg>
         </div>
       </div>
       <p class="chart-note" aria-hidden="true">
-        {pointed ? lineWords(pointed.trial, goal) : "Drag over an axis to filter, click it to clear. By keyboard: arrows move, Shift and arrows widen, Delete clears."}
+        {pointed ? lineWords(pointed.trial, goal) : `${without && `No result: ${without}. `}Drag over an axis to filter, click it to clear. By keyboard: arrows move, Shift and arrows widen, Delete clears.`}
       </p>
     </figure>
   );
+}
+
+/** "5 out of memory, 2 crashed". */
+function countWords(words: readonly string[]): string {
+  const found = new Map<string, number>();
+  for (const word of words) found.set(word, (found.get(word) ?? 0) + 1);
+  return [...found].sort((a, b) => b[1] - a[1]).map(([word, times]) => `${times} ${word}`).join(", ");
 }
 
 function axesOf(trials: readonly TrialBrief[], dimensions: readonly Dimension[], goal: Goal): Axis[] {
@@ -155,6 +167,8 @@ function drawLines(context: CanvasRenderingContext2D, { off, on }: Split, frame:
     context.strokeStyle = ramp === null ? (verdict === "oom" ? palette.oom : verdict === "pruned" ? palette.pruned : palette.failed) : palette.ramp[ramp]!;
     context.globalAlpha = (ramp === null ? 0.4 : 0.35 + 0.15 * ramp) * (0.4 + 0.6 * many);
     context.lineWidth = ramp === null ? 0.75 : THICKEST;
+    // Broken lines, for those who do not tell the colours apart; of many they would take long, and cover each other.
+    context.setLineDash(on.length > MOST_OFF || ramp !== null ? [] : verdict === "oom" ? [5, 3] : [1, 3]);
     stroke(context, line, frame);
   }
 }

@@ -1,25 +1,35 @@
-/** From data to pixels and back, with round ticks. */
+/** From data to pixels and back, with ticks that are round, whole where they count, and of which no two read alike. */
 
 export interface Scale {
   readonly low: number;
   readonly high: number;
   readonly from: number;
   readonly to: number;
+  /** Equal ratios are equally far apart, not equal differences. */
+  readonly log: boolean;
 }
 
 /** low to high in data is from..to in pixels; equal ends are moved apart, so that a single value lies in the middle. */
 export function linear(low: number, high: number, from: number, to: number): Scale {
-  if (low !== high) return { low, high, from, to };
+  if (low !== high) return { low, high, from, to, log: false };
   const room = Math.abs(low) * 0.1 || 1;
-  return { low: low - room, high: high + room, from, to };
+  return { low: low - room, high: high + room, from, to, log: false };
 }
 
-export function toPixel(scale: Scale, value: number): number {
-  return scale.from + ((value - scale.low) / (scale.high - scale.low)) * (scale.to - scale.from);
+/** Of values above 0. */
+export function logarithmic(low: number, high: number, from: number, to: number): Scale {
+  return low === high ? { low: low / 1.1, high: high * 1.1, from, to, log: true } : { low, high, from, to, log: true };
 }
 
-export function toValue(scale: Scale, pixel: number): number {
-  return scale.low + ((pixel - scale.from) / (scale.to - scale.from)) * (scale.high - scale.low);
+/** Of a log scale 0 and less lie at its lower end. */
+export function toPixel({ low, high, from, to, log }: Scale, value: number): number {
+  const along = log ? Math.log(Math.max(low, value) / low) / Math.log(high / low) : (value - low) / (high - low);
+  return from + along * (to - from);
+}
+
+export function toValue({ low, high, from, to, log }: Scale, pixel: number): number {
+  const along = (pixel - from) / (to - from);
+  return log ? low * (high / low) ** along : low + along * (high - low);
 }
 
 /** The smallest and the largest; null for no values. */
@@ -33,13 +43,83 @@ export function extent(values: Iterable<number>): [number, number] | null {
   return low <= high ? [low, high] : null;
 }
 
+/** The first of these, times a power of ten, that is not less. */
+const ROUND = [1, 2, 2.5, 5, 10];
+const WHOLE = [1, 2, 5, 10];
+export const BINARY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const CLOCK_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+
+/** How the steps between the ticks of an axis are found. */
+export type Steps = "round" | "whole" | "bytes" | "clock";
+
+function stepOf(least: number, steps: Steps): number {
+  if (steps === "clock" && least >= 1) return CLOCK_S.find((step) => step >= least * 0.999) ?? Math.ceil(least / 604800) * 604800;
+  if (steps === "bytes") {
+    const unit = 1024 ** Math.max(0, Math.floor(Math.log(least) / Math.log(1024)));
+    return BINARY.find((factor) => factor * unit >= least * 0.999)! * unit;
+  }
+  if (steps === "whole" && least <= 1) return 1;
+  const power = 10 ** Math.floor(Math.log10(least));
+  return (steps === "whole" ? WHOLE : ROUND).find((factor) => factor * power >= least * 0.999)! * power;
+}
+
 /** Round values between the ends, about as many as asked for. */
-export function ticks(low: number, high: number, about: number): number[] {
-  const raw = (high - low) / Math.max(1, about);
-  if (!(raw > 0)) return [low];
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((one) => one >= raw * 0.999)!;
+export function ticks(low: number, high: number, about: number, steps: Steps = "round"): number[] {
+  const least = (high - low) / Math.max(1, about);
+  if (!(least > 0)) return [low];
+  const step = stepOf(least, steps);
   const first = Math.ceil(low / step - 1e-9);
   const last = Math.floor(high / step + 1e-9);
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
+}
+
+/** Of a log scale: powers of two or ten where the ends are far apart, with 2 and 5 between them where there is room. */
+export function logTicks(low: number, high: number, about: number, base = 10): number[] {
+  const powers = (factors: readonly number[], every = 1) => {
+    const [first, last] = [low, high].map((end) => Math.floor(Math.log(end) / Math.log(base) + 1e-9)) as [number, number];
+    const found: number[] = [];
+    for (let power = Math.ceil(first / every) * every; power <= last; power += every) {
+      for (const factor of factors) found.push(Number((factor * base ** power).toPrecision(12)));
+    }
+    return found.filter((value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9));
+  };
+  const decades = powers([1]);
+  if (base === 10 && decades.length < 3) {
+    const fine = powers([1, 2, 5]);
+    // Less than a decade: as on a linear scale.
+    return fine.length < 3 ? ticks(low, high, about) : fine;
+  }
+  return decades.length <= about ? decades : powers([1], Math.ceil(decades.length / Math.max(1, about)));
+}
+
+/** A tick: where, and what is written there. */
+export type Tick = readonly [at: number, words: string];
+
+/** The ticks in words: with as many digits as tell them apart, and no zeros that say nothing. */
+export function inWords(values: readonly number[], format: (value: number, digits: number) => string): Tick[] {
+  for (let digits = 3; ; digits++) {
+    const words = values.map((value) => plain(format(value, digits)));
+    if (new Set(words).size === words.length || digits === 9) return values.map((value, at) => [value, words[at]!]);
+  }
+}
+
+/** "1.50 GiB" is "1.5 GiB". */
+function plain(text: string): string {
+  return text.replace(/(\d)\.(\d*?)0+(?!\d)/, (_, whole: string, part: string) => (part ? `${whole}.${part}` : whole));
+}
+
+/** About what a letter takes of a line of 11 px. */
+export const LETTER_PX = 6.2;
+
+/** Those of the ticks that do not overlap along a line: all, or every second, third ... */
+export function apart(all: readonly Tick[], scale: Scale): readonly Tick[] {
+  for (let every = 1; every < all.length; every++) {
+    const kept = all.filter((_, at) => at % every === 0);
+    const free = kept.every(([at, words], index) => {
+      const next = kept[index + 1];
+      return !next || Math.abs(toPixel(scale, next[0]) - toPixel(scale, at)) >= ((words.length + next[1].length) / 2) * LETTER_PX + 8;
+    });
+    if (free) return kept;
+  }
+  return all.slice(0, 1);
 }

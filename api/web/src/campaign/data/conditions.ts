@@ -1,11 +1,11 @@
 /** The filters as the page holds them: read from the address, written to it, and said in words. */
 import { useMemo } from "preact/hooks";
-import { bareObjective, bytes } from "../../format";
 import { clearFilters, setFilters, useFilters } from "../../filters";
 import { CAUSE_WORDS, STATE_WORDS, VERDICT_WORDS } from "../../words";
 import { type Condition, type Filters, OTHER_KEYS, readFilters, written } from "./filters";
 import type { Goal } from "./goal";
-import { INACTIVE, labelOf } from "./values";
+import { quantityLabel, quantityWords } from "./quantities";
+import { INACTIVE } from "./values";
 
 export function useConditions(): Filters {
   const query = useFilters();
@@ -31,16 +31,10 @@ export function clearConditions(): void {
 
 /** "tp 2 to 4", "recompute none or full", "memory 20 GiB to 40 GiB". */
 export function conditionWords(name: string, condition: Condition, goal: Goal): string {
-  const label = name === "objective" ? goal.label : name === "number" ? "trial" : labelOf(name);
+  const label = quantityLabel(name, goal);
   if (condition.kind === "words") return `${label} ${condition.words.map(wordOf).join(" or ")}`;
-  const [low, high] = [numberWord(name, condition.low, goal), numberWord(name, condition.high, goal)];
+  const [low, high] = [condition.low, condition.high].map((end) => quantityWords(name, end, goal));
   return low === high ? `${label} ${low}` : `${label} ${low} to ${high}`;
-}
-
-function numberWord(name: string, value: number, goal: Goal): string {
-  if (name === "memory") return bytes(value);
-  if (name === "objective") return bareObjective(value, goal.unit);
-  return String(value);
 }
 
 /** A verdict, a state or a cause in plain words; what is none of them as it is. */

@@ -17,7 +17,7 @@ export interface Filters {
 export const NO_FILTERS: Filters = { text: "", on: {} };
 
 // Of the address, what is no condition.
-export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "pick"]);
+export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "slice", "below", "left", "log", "lanes", "pick"]);
 
 export function isEmpty(filters: Filters): boolean {
   return filters.text === "" && Object.keys(filters.on).length === 0;
@@ -76,7 +76,7 @@ export function written(name: string, condition: Condition): string[] {
 }
 
 // An address that can be read aloud; brushes of what was measured are given in pixels, which are coarser.
-const MEASURED = new Set(["objective", "memory"]);
+const MEASURED = new Set(["objective", "memory", "step_time", "tokens", "headroom", "device_hours", "predicted_step_time", "predicted_memory"]);
 
 function short(value: number): string {
   return String(Number(value.toPrecision(6)));

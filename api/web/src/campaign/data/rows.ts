@@ -1,6 +1,6 @@
 /** The order of the table: trials without the sorted value come last, upwards and downwards alike. */
 import type { TrialBrief } from "../../api/types";
-import { INACTIVE, type Value, outcomeOf, valueOf } from "./values";
+import { INACTIVE, type Value, valueOf } from "./values";
 
 export interface Order {
   readonly column: string;
@@ -13,18 +13,10 @@ export const ROWS = 200;
 /** What a column sorts by; null sorts last. */
 export function sortValue(trial: TrialBrief, column: string): Value | null {
   switch (column) {
-    case "step_time":
-      return trial.step_time_s;
     case "expected":
       return surprise(trial);
-    case "headroom":
-      return trial.headroom_bytes;
-    case "device_hours":
-      return trial.device_seconds;
     case "nodes":
       return trial.nodes.join(" ") || null;
-    case "verdict":
-      return outcomeOf(trial);
     case "gain":
       return valueOf(trial, "objective");
     default: {

@@ -2,6 +2,7 @@
 import { useMemo } from "preact/hooks";
 import type { CampaignView } from "../../api/types";
 import { useStore } from "../../use_store";
+import { simulated } from "../../words";
 import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../../ui/states";
 import { BestChart } from "../charts/best_chart";
 import "../charts/charts.css";
@@ -21,6 +22,7 @@ import { Running } from "./running";
 import { Scatter } from "../charts/scatter";
 import { SensitivityCard } from "../charts/sensitivity";
 import { SizesCard } from "../charts/sizes";
+import { TimelineCard } from "../charts/timeline";
 import { Tiles } from "./tiles";
 import { TrialComparison } from "./trial_comparison";
 import { TrialsTable } from "./trials_table";
@@ -86,6 +88,9 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
     () => columnsOf({ campaign: campaign.id, goal, baseline: { first, again }, marks: new Map(JSON.parse(marked) as [number, Mark][]), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
     [campaign.id, goal, first, again, marked, dimensions, varied, others],
   );
+  // In what the trials differ at all, what follows from the others included.
+  const differing = useMemo(() => dimensions.filter((one) => varied.includes(one) || others.split(",").includes(one.name)), [dimensions, varied, others]);
+  const made = simulated(campaign);
   if (!trialsRead && trials.length === 0) {
     return (
       <>
@@ -111,21 +116,22 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
         <>
           <FilterBar trials={trials} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />
           <div class="charts" data-testid="charts">
-            <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
-            <HeatMap goal={goal} dimensions={dimensions} varied={varied} trials={trials} shown={shown} filters={filters} />
-            <Scatter campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
+            <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} simulated={made} />
+            <HeatMap goal={goal} dimensions={dimensions} varied={differing} trials={trials} shown={shown} filters={filters} simulated={made} />
+            <Scatter campaign={campaign} goal={goal} dimensions={differing} trials={trials} shown={shownSet} simulated={made} />
           </div>
           <Later>
             {() => (
               <>
                 <div class="two-thirds">
-                  <ParallelCard campaign={campaign.id} goal={goal} varied={varied} trials={trials} filters={filters} />
+                  <ParallelCard campaign={campaign.id} goal={goal} varied={varied} trials={trials} filters={filters} simulated={made} />
                   <SensitivityCard analysis={analysis} />
                 </div>
                 <div class="halves">
                   <Running campaign={campaign} trials={trials} />
                   <FailureChart analysis={analysis} />
                 </div>
+                <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
                 <SizesCard campaign={campaign.id} analysis={analysis} />
                 <TrialComparison campaign={campaign} goal={goal} trials={trials} dimensions={dimensions} />
               </>

@@ -1,0 +1,46 @@
+/** What an axis of a chart can be: every number of a trial, and every dimension of its plan. */
+import { bareObjective, bytes, number, stepTime } from "../../format";
+import type { Goal } from "./goal";
+import { type Dimension, labelOf } from "./values";
+
+type Words = (value: number, digits?: number) => string;
+
+const plain: Words = (value, digits = 4) => number(value, digits);
+const exact: Words = (value) => String(value);
+
+/** By the names of `values.ts`. */
+const MEASURES: Readonly<Record<string, readonly [label: string, words: Words]>> = {
+  memory: ["peak memory", bytes],
+  step_time: ["step time", stepTime],
+  tokens: ["tokens/s per device", plain],
+  headroom: ["headroom", bytes],
+  predicted_step_time: ["predicted step time", stepTime],
+  predicted_memory: ["predicted memory", bytes],
+  device_hours: ["device-hours", plain],
+  number: ["trial", exact],
+};
+
+export interface Quantity {
+  readonly name: string;
+  readonly label: string;
+  /** What its levels are in order; undefined of what is measured. */
+  readonly dimension?: Dimension;
+}
+
+/** dimensions: those in which the trials differ. A measure that is the objective itself comes once. */
+export function quantitiesOf(goal: Goal, dimensions: readonly Dimension[]): Quantity[] {
+  const measures = Object.entries(MEASURES).map(([name, [label]]) => ({ name, label })).filter(({ label }) => label !== goal.label);
+  return [{ name: "objective", label: goal.label }, ...measures, ...dimensions.map((dimension) => ({ name: dimension.name, label: dimension.label, dimension }))];
+}
+
+export function quantityLabel(name: string, goal: Goal): string {
+  return name === "objective" ? goal.label : (MEASURES[name]?.[0] ?? labelOf(name));
+}
+
+export function isBytes(name: string): boolean {
+  return MEASURES[name]?.[1] === bytes;
+}
+
+export function quantityWords(name: string, value: number, goal: Goal, digits?: number): string {
+  return name === "objective" ? bareObjective(value, goal.unit, digits) : (MEASURES[name]?.[1] ?? exact)(value, digits);
+}
