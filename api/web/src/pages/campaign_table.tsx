@@ -138,7 +138,7 @@ function Done({ campaign: { summary, elapsed_s, state } }: { campaign: CampaignV
         : [elapsed_s, budget.wall_time_s, `${count(done)} trials`];
   return (
     <>
-      <div class="nowrap">{words}</div>
+      <div>{words}</div>
       <Progress done={used} total={limit} label="Budget used" />
       {MOVES[state].length > 1 && <div class="muted small">{in_flight ? `${in_flight} in flight` : "\u00a0"}</div>}
     </>

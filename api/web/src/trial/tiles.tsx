@@ -3,7 +3,7 @@ import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
 import { baselineOf, gainOf, goalOf, isAgain } from "../campaign/data/goal";
-import { bytes, gain, interval, number, objective, share, short, stepTime } from "../format";
+import { bareObjective, bytes, gain, interval, number, share, short, stepTime } from "../format";
 import { Tile } from "../ui/basics";
 import { simulated } from "../words";
 
@@ -34,7 +34,7 @@ export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: Tria
         testid="tile-gain"
         simulated={made}
         value={baseline?.trial === trial.number ? "the baseline" : own ? gain(gainOf(goal, own, known)) : "–"}
-        note={baseline ? `${goal.label}: ${objective(own?.objective?.value, goal.unit)}, ${objective(than, goal.unit)} in trial ${baseline.trial}` : "no baseline was measured"}
+        note={baseline ? `${goal.label}: ${bareObjective(own?.objective?.value, goal.unit)}, ${bareObjective(than, goal.unit)} in trial ${baseline.trial}` : "no baseline was measured"}
       />
       <Tile
         label="Tokens/s per device"

@@ -1,0 +1,208 @@
+"""What the dashboard says of campaigns that are over: one word, one number; and what can be done with them."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from service_lab import ServiceLab
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+PHONE = {"width": 390, "height": 844}
+# The widest layouts run out of memory; with tensor parallelism over all of a node the baseline is slow.
+SPEC = """\
+# Which layout is fastest on one node?
+name: gain
+model: gpt-22b
+cluster: {preset: dgx-h100, nodes: 2}
+global_batch_size: 128
+baseline: {tp: 8, pp: 2, micro_batch_size: 1, zero_stage: 0, recompute: full}
+workload: {kind: simulated, framework: megatron-deepspeed}
+runner: simulated
+search: random  # which also meets what does not fit
+trial: {time_limit_s: 1e6}
+budget: {trials: 24}
+parallel: 4
+seed: 3
+"""
+WORDS = (("recommended", "Recommended"), ("confirmed", "Fastest confirmed"), ("once", "Fastest once"))
+THIN_SPACE = "\u202f"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
+    with ServiceLab(tmp_path_factory.mktemp("page")) as lab:
+        yield lab
+
+
+def launched(service: ServiceLab, spec: str = SPEC) -> str:
+    """The id of a campaign of this spec, once it is over."""
+    headers = {"authorization": f"Bearer {service.token}", "content-type": "application/yaml"}
+    request = urllib.request.Request(f"{service.url}/v1/campaigns", spec.encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        id: str = json.load(answer)["id"]
+    service.wait_state(id, "completed")
+    return id
+
+
+@pytest.fixture(scope="module")
+def campaign(service: ServiceLab) -> str:
+    """Over, with a gain, settings that ran out of memory, and second runs."""
+    id = launched(service)
+    summary = service.call("GET", f"/v1/campaigns/{id}")["summary"]
+    assert not summary["recommended_is_baseline"]
+    assert summary["failures"]["oom"] > 0
+    return id
+
+
+@pytest.fixture
+def page(open_page, service: ServiceLab, sign_in) -> Page:
+    page = open_page()
+    sign_in(page, service)
+    return page
+
+
+def go(page: Page, service: ServiceLab, place: str) -> None:
+    page.goto(f"{service.url}/#/{place}")
+    expect(page.locator("h1")).to_be_visible()
+
+
+def shown(value: float) -> str:
+    """As the page writes a speed: four digits, thousands apart from five on."""
+    text = f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+    return text if len(text) < 5 else f"{text[:-3]}{THIN_SPACE}{text[-3:]}"
+
+
+def winners(service: ServiceLab, campaign: str) -> dict[str, dict[str, Any]]:
+    """As the summary has them, by the words' short names."""
+    summary = service.call("GET", f"/v1/campaigns/{campaign}")["summary"]
+    return {"recommended": summary["recommended"]} | {
+        name: summary[f"fastest_{name}"] for name in ("confirmed", "once")
+    }
+
+
+def test_tiles_list_and_table_show_one_number_for_each_word(page, service, campaign):
+    found = winners(service, campaign)
+    go(page, service, f"campaigns/{campaign}")
+    for name, words in WORDS:
+        tile, value = page.get_by_test_id(f"tile-{name}"), found[name]["objective"]["value"]
+        expect(tile).to_contain_text(words)
+        expect(tile.locator(".tile-value")).to_contain_text(shown(value))
+        expect(tile).to_contain_text(f"trial {found[name]['trial']}: {found[name]['plan_key']}")
+        expect(tile).to_contain_text("simulated")
+        expect(page.get_by_test_id(f"row-{found[name]['trial']}")).to_contain_text(words.lower())
+    once = found["once"]["first_run"]["value"]
+    expect(page.get_by_test_id("best-so-far")).to_contain_text(f"{shown(once)} tokens/s/device")
+    summary = service.call("GET", f"/v1/campaigns/{campaign}")["summary"]
+    expect(page.get_by_test_id("recommendation")).to_contain_text(summary["recommended_reason"])
+    go(page, service, "")
+    row = page.locator(f"[data-id={campaign}]")
+    expect(row.get_by_test_id("recommended")).to_contain_text(shown(found["recommended"]["objective"]["value"]))
+    expect(row.get_by_test_id("fastest-once")).to_contain_text(shown(once))
+
+
+def test_two_to_five_trials_lie_side_by_side_with_what_differs_first(page, service, campaign):
+    go(page, service, f"campaigns/{campaign}")
+    trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
+    oom = next(trial for trial in trials if trial["verdict"] == "oom")
+    good = [trial for trial in trials if trial["verdict"] == "ok" and trial["origin"] == "search"][:4]
+    table, side = page.get_by_test_id("trial-comparison"), page.get_by_test_id("side-by-side")
+    page.get_by_test_id("trials").scroll_into_view_if_needed()
+    page.get_by_label("Filter by text").fill(f"#{good[0]['number']} ")
+    page.get_by_label(f"Lay trial {good[0]['number']} beside others", exact=True).check()
+    page.get_by_label("Filter by text").fill("")
+    for trial in (oom, *good[1:]):
+        side.get_by_label("Number of a trial to add").fill(str(trial["number"]))
+        side.get_by_role("button", name="Add").click()
+    expect(table.get_by_role("columnheader")).to_have_count(6)
+    expect(side.get_by_role("button", name="Add")).to_be_disabled()
+    picked = [good[0], oom, *good[1:]]
+    differ = [axis for axis in ("tp", "pp", "dp") if len({trial["plan"][axis] for trial in picked}) > 1]
+    heads = table.get_by_role("rowheader").all_inner_texts()
+    assert heads[: len(differ)] == differ
+    assert heads.index("outcome") < heads.index("memory of tensors, fullest rank") < heads.index("compute")
+    for axis in differ:
+        row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=axis, exact=True))
+        assert row.get_by_role("cell").all_inner_texts() == [str(trial["plan"][axis]) for trial in picked]
+    page.reload()  # the address holds what was picked
+    expect(table.get_by_role("columnheader")).to_have_count(6)
+    table.get_by_role("button", name=f"Take trial {oom['number']} out").click()
+    expect(table.get_by_role("columnheader")).to_have_count(5)
+
+
+def test_out_of_memory_and_ok_are_told_apart_by_shape_and_word(page, service, campaign):
+    go(page, service, f"campaigns/{campaign}")
+
+    def shape(outcome: str) -> str:
+        chip: Locator = page.get_by_test_id(f"outcome-{outcome}")
+        drawn: str = chip.locator(".dot").evaluate("(dot) => getComputedStyle(dot).clipPath")
+        return drawn
+
+    expect(page.get_by_test_id("outcome-oom")).to_contain_text("out of memory")
+    assert shape("ok") != shape("oom") != "none"
+
+
+def test_times_go_on_while_one_looks(page, service, campaign):
+    page.clock.install()
+    go(page, service, f"campaigns/{campaign}")
+    head = page.get_by_test_id("campaign-head")
+    expect(head.locator("time")).to_be_visible()
+    before = head.locator("time").inner_text()
+    page.clock.run_for(3 * 3600 * 1000)
+    expect(head.locator("time")).to_have_text("3 h ago")
+    assert before != "3 h ago"
+
+
+def test_focus_goes_to_the_heading_of_the_page_that_one_opens(page, service, campaign):
+    go(page, service, "")
+    page.get_by_role("link", name="gain", exact=True).first.click()
+    expect(page.locator("h1", has_text="gain")).to_be_focused()
+    page.get_by_test_id("tile-once").get_by_role("link").click()
+    expect(page.locator("h1", has_text="Trial")).to_be_focused()
+    page.go_back()
+    expect(page.locator("h1", has_text="gain")).to_be_focused()
+
+
+def test_the_trials_of_a_phone_are_cards_with_what_says_most(open_page, service, campaign, sign_in):
+    page = open_page(viewport=PHONE)
+    sign_in(page, service)
+    go(page, service, f"campaigns/{campaign}")
+    best = winners(service, campaign)["once"]
+    row = page.get_by_test_id(f"row-{best['trial']}")
+    row.scroll_into_view_if_needed()
+    for words in ("ok", "fastest once", best["plan_key"], shown(best["first_run"]["value"]), "GiB"):
+        expect(row).to_contain_text(words)
+    for cell in row.get_by_role("cell").all():
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= PHONE["width"]
+
+
+def test_a_trial_that_ran_out_of_memory_offers_no_launch_command(page, service, campaign):
+    trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
+    oom = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
+    go(page, service, f"campaigns/{campaign}/trials/{oom}")
+    expect(page.get_by_test_id("outcome")).to_have_text("out of memory")
+    expect(page.get_by_test_id("copy-launch")).to_be_hidden()
+    expect(page.get_by_test_id("tiles")).to_contain_text("simulated")
+
+
+def test_no_job_waited_a_negative_time(page, service, campaign):
+    """Its node's clock may be behind the service's."""
+
+    def behind(route: Any) -> None:
+        answer = route.fetch()
+        trial = answer.json()
+        for attempt in trial["attempts"]:
+            attempt["submitted_at"], attempt["started_at"] = "2026-01-01T00:00:00.083Z", "2026-01-01T00:00:00Z"
+        route.fulfill(response=answer, json=trial)
+
+    page.route(re.compile(r"/trials/0$"), behind)
+    go(page, service, f"campaigns/{campaign}/trials/0")
+    attempt = page.get_by_test_id("attempts").get_by_role("row").nth(1)
+    expect(attempt.get_by_role("cell").nth(4)).to_have_text("0 s")
