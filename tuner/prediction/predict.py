@@ -8,7 +8,7 @@ jobs do to a shared cluster is not in them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import exp
 from pathlib import Path
@@ -86,6 +86,13 @@ class Basis:
     startup_s: Annotated[float | None, Field(exclude=True)] = None
     subject: str = ""
     error_factor: float | None = None
+    learnt_from: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A basis that was read back from JSON has no calibration, and knows what it was learnt from all the same.
+        if self.calibration is not UNCALIBRATED or not self.learnt_from:
+            counts = {name: getattr(self.calibration, name) for name in ("times", "memories", "ooms")}
+            object.__setattr__(self, "learnt_from", counts)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -94,19 +101,15 @@ class Basis:
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def learnt_from(self) -> dict[str, int]:
-        return {name: getattr(self.calibration, name) for name in ("times", "memories", "ooms")}
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
     def words(self) -> str:
-        known, told = self.calibration, ""
+        told = ""
         if self.error_factor is not None:
             off = "95 % of times are within" if self.calibrated else "times may be off by"
             told = f"{off} a factor of {self.error_factor:.2f}"
         if self.calibrated:
-            own = (known.times, known.memories, known.ooms)
-            times = "{} step times, {} memory peaks and {} out-of-memory verdicts".format(*own)
+            times = "{times} step times, {memories} memory peaks and {ooms} out-of-memory verdicts".format(
+                **self.learnt_from
+            )
             sources = [f"by {times}", *([f"of {self.campaign}"] if self.campaign else [])]
             sources += [] if self.anchor is None else [f"{'on top of' if self.campaign else 'of'} {self.anchor}"]
             return "; ".join(["calibrated " + " ".join(sources), *([told] if told else [])])
@@ -164,7 +167,7 @@ class Prediction:
     plan_key: str
     p_fits: float
     peak_bytes: Estimate
-    device_bytes: Annotated[int, Field(exclude=True)]
+    device_bytes: int
     memory_parts_bytes: Mapping[MemoryPart, float]
     speed: Speed | None
 

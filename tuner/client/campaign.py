@@ -1,0 +1,263 @@
+"""A campaign of a service, by its id: what is known of it, what can be done to it, and its figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.spec import Budget
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.client.errors import WaitedTooLong
+from meshtune.tuner.client.follow import Follower
+from meshtune.tuner.client.requests import Answer, Pause, Request, Steps, ask, get, json_of, place, post
+from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
+from meshtune.tuner.prediction.quote import Explanation
+from meshtune.tuner.prediction.scaling import Projection
+from meshtune.tuner.results.analysis.analysis import Analysis
+from meshtune.tuner.results.record import Record, read_record
+from meshtune.tuner.results.views import BestView
+from meshtune.tuner.service.views.campaigns import CampaignView, EventView
+from meshtune.tuner.service.views.trials import TrialBrief, TrialBriefPage, TrialView
+
+MAX_PAGE = 1000
+# Between two looks of `wait`.
+FIRST_LOOK_S, MOST_LOOK_S = 0.2, 5.0
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class CampaignCalls:
+    """Methods raise ServiceError.
+
+    view: the campaign as this object was last told of it: by `refresh`, and by what changes it.
+    """
+
+    def __init__(self, link: Any, view: CampaignView) -> None:
+        self._link = link
+        self.view = view
+
+    @property
+    def id(self) -> str:
+        return self.view.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {self.view.state}>"
+
+    @step
+    def refresh(self) -> Steps[CampaignView]:
+        """The campaign as it is now."""
+        return (yield from self._shown(get(self._place(), CampaignView)))
+
+    @step
+    def best(self, top: int = 10) -> Steps[BestView]:
+        """The best settings measured, the recommended one and why, and the front of speed and memory."""
+        return (yield from self._ask(get(self._place("best"), BestView, {"top": top})))
+
+    @step
+    def trials(
+        self,
+        *,
+        verdicts: Sequence[Verdict | str] = (),
+        states: Sequence[TrialState | str] = (),
+        origins: Sequence[Origin | str] = (),
+        failures: Sequence[Cause | str] = (),
+        sort: str = "number",
+        limit: int | None = None,
+    ) -> Steps[list[TrialBrief]]:
+        """One line of numbers for each trial, those of any of these verdicts and so on. limit: so many at the most;
+        None: all. `trial` has the rest of one, `record` of all."""
+        named = {"verdict": verdicts, "state": states, "origin": origins, "failure": failures, "sort": sort}
+        found: list[TrialBrief] = []
+        token: str | None = None
+        while limit is None or len(found) < limit:
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
+            query = {**named, "view": "brief", "page_size": size, "page_token": token}
+            page = yield from self._ask(get(self._place("trials"), TrialBriefPage, query))
+            found += page.trials
+            token = page.next_page_token
+            if token is None:
+                break
+        return found
+
+    @step
+    def trial(self, number: int) -> Steps[TrialView]:
+        """Everything of one trial: attempts, step times, where the time went."""
+        return (yield from self._ask(get(self._place("trials", number), TrialView)))
+
+    @step
+    def analysis(self) -> Steps[Analysis]:
+        """What the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
+        return (yield from self._ask(get(self._place("analysis"), Analysis)))
+
+    @step
+    def why(self, plan: Plan | Mapping[str, Any]) -> Steps[Explanation]:
+        """Why a plan was not chosen: the rules it breaks, the memory it needs, where it would lose its time."""
+        fields = dict(_fields(plan))
+        knobs = fields.pop("knobs", {})
+        query = {**fields, "knob": [f"{name}:{_text(value)}" for name, value in knobs.items()]}
+        return (yield from self._ask(get(self._place("space", "why"), Explanation, query)))
+
+    @step
+    def projection(self, nodes: Sequence[int] = ()) -> Steps[Projection]:
+        """Speed and efficiency at other node counts; none named: the spec's, doubled 5 times."""
+        return (yield from self._ask(get(self._place("projection"), Projection, {"nodes": nodes})))
+
+    @step
+    def events(self, after: int = 0) -> Steps[list[EventView]]:
+        """What has happened until now, in order. after: only events with larger ids."""
+        found: list[EventView] = []
+        while True:
+            query = {"after": found[-1].id if found else after, "limit": MAX_PAGE}
+            page = yield from self._ask(get(self._place("events"), list[EventView], query))
+            found += page
+            if len(page) < MAX_PAGE:
+                return found
+
+    @step
+    def wait(self, limit_s: float | None = None) -> Steps[CampaignView]:
+        """The campaign once it is over. Raises WaitedTooLong where it is not after so long; it goes on."""
+        give_up, pause_s = None if limit_s is None else time.monotonic() + limit_s, FIRST_LOOK_S
+        while True:
+            view = yield from self._shown(get(self._place(), CampaignView))
+            if view.state.final:
+                return view
+            if give_up is not None and time.monotonic() + pause_s > give_up:
+                raise WaitedTooLong(f"{self.id} is {view.state} after {limit_s:g} s, and goes on")
+            yield Pause(pause_s)
+            pause_s = min(MOST_LOOK_S, 1.2 * pause_s)
+
+    @step
+    def pause(self) -> Steps[CampaignView]:
+        """Start no more trials; those that run are measured to their end."""
+        return (yield from self._shown(post(self._verb("pause"), CampaignView)))
+
+    @step
+    def resume(self) -> Steps[CampaignView]:
+        """Go on with a paused campaign."""
+        return (yield from self._shown(post(self._verb("resume"), CampaignView)))
+
+    @step
+    def cancel(self) -> Steps[CampaignView]:
+        """End the campaign and its running jobs; what was measured stays. `wait` for its end."""
+        return (yield from self._shown(post(self._verb("cancel"), CampaignView)))
+
+    @step
+    def delete(self) -> Steps[None]:
+        """Forget a campaign that is over, with its trials, events and job folders."""
+        yield from self._ask(Request(method="DELETE", path=self._place(), answer=type(None)))
+
+    @step
+    def update(
+        self,
+        *,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        notes: str | None = None,
+        budget: Mapping[str, float | None] | None = None,
+    ) -> Steps[CampaignView]:
+        """Change what is given. budget: of `trials`, `wall_time_s` and `device_hours` those that are named; None lifts
+        a limit. An ended campaign goes on with a larger budget."""
+        given = {"name": name, "tags": tags, "notes": notes, "budget": budget}
+        return (yield from self._patched({key: value for key, value in given.items() if value is not None}))
+
+    @step
+    def extend(self, *, trials: int = 0, wall_time_s: float = 0.0, device_hours: float = 0.0) -> Steps[CampaignView]:
+        """Let it have so much more than its budget says now. An ended campaign goes on."""
+        view = yield from self._shown(get(self._place(), CampaignView))
+        more = {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours}
+        return (yield from self._patched({"budget": _raised(self.id, view.summary.budget, more)}))
+
+    @step
+    def report(self, path: str | Path) -> Steps[Path]:
+        """Write the campaign's report, one HTML file that needs no network."""
+        text = yield from self._ask(get(self._place("report"), bytes))
+        return _written(Path(path), text)
+
+    @step
+    def data(self, format: Literal["csv", "parquet", "json"] = "csv") -> Steps[bytes]:
+        """One flat row for each trial."""
+        return (yield from self._ask(get(self._place("data"), bytes, {"format": format})))
+
+    @step
+    def record(self) -> Steps[Record]:
+        """All that is known of it: the campaign with its spec, and every trial with every step, as the values that
+        meshtune's own rankings, analyses and figures take."""
+        return read_record((yield from self._ask(get(self._place("record"), bytes))))
+
+    @step
+    def spec(self) -> Steps[str]:
+        """The spec as it was written, comments and all."""
+        return (yield from self._ask(get(self._place("spec.yaml"), bytes))).decode()
+
+    def _place(self, *parts: object) -> str:
+        return place("campaigns", self.id, *parts)
+
+    def _verb(self, verb: str) -> str:
+        return place("campaigns", f"{self.id}:{verb}")
+
+    def _ask(self, request: Request[Answer]) -> Steps[Answer]:
+        return (yield from ask(request, self._link.patience_s))
+
+    def _shown(self, request: Request[CampaignView]) -> Steps[CampaignView]:
+        self.view = yield from self._ask(request)
+        return self.view
+
+    def _patched(self, changes: object) -> Steps[CampaignView]:
+        request = Request(
+            method="PATCH",
+            path=self._place(),
+            answer=CampaignView,
+            body=json_of(changes),
+            content_type=MERGE_PATCH,
+        )
+        return (yield from self._shown(request))
+
+
+class Campaign(CampaignCalls, Blocking):
+    """A campaign of a service."""
+
+    _link: BlockingLink
+
+    def follow(self, after: int = 0) -> Iterator[EventView]:
+        """What happens, event by event, from the campaign's first event on until it is over; where the service is away
+        for a while, it goes on afterwards. after: only events with larger ids."""
+        return self._link.follow(Follower(self.id, after, self._link.patience_s))
+
+
+class AsyncCampaign(CampaignCalls, Awaiting):
+    """A campaign of a service, for asyncio."""
+
+    _link: AsyncLink
+
+    def follow(self, after: int = 0) -> AsyncIterator[EventView]:
+        """As of `Campaign`."""
+        return self._link.follow(Follower(self.id, after, self._link.patience_s))
+
+
+def _raised(id: str, budget: Budget, more: Mapping[str, float]) -> dict[str, float]:
+    """The limits with so much more. Raises ValueError where there is nothing to raise."""
+    named = {name: value for name, value in more.items() if value}
+    if not named or min(named.values()) < 0:
+        raise ValueError(f"extend: give a positive number of one of {', '.join(more)}")
+    limits = asdict(budget)
+    if free := [name for name in named if limits[name] is None]:
+        raise ValueError(f"extend: the budget of {id} sets no limit of {free[0]}; `update` sets one")
+    return {name: limits[name] + value for name, value in named.items()}
+
+
+def _fields(plan: Plan | Mapping[str, Any]) -> Mapping[str, Any]:
+    return asdict(plan) if isinstance(plan, Plan) else plan
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path

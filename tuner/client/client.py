@@ -1,0 +1,153 @@
+"""The client of a service: `Client` for blocking code, `AsyncClient` for asyncio; the same calls.
+
+    with Client("https://meshtune.example.org", token) as client:
+        campaign = client.create("spec.yaml")
+        for event in campaign.follow():
+            print(event.kind, event.data)
+        print(campaign.best().recommendation.reason)
+
+Answers are the values of meshtune itself: what the REST API serializes is read back into the dataclass that it was. A
+service that is away for a while, or says that it is busy, is asked again; nothing is done twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.client.campaign import AsyncCampaign, Campaign
+from meshtune.tuner.client.errors import ServiceError
+from meshtune.tuner.client.requests import Answer, Request, Steps, ask, get, place, post
+from meshtune.tuner.client.spec import body_of
+from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
+from meshtune.tuner.prediction.quote import Quote
+from meshtune.tuner.service.views.campaigns import CampaignPage, CampaignView
+
+URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "MESHTUNE_SERVER", "MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE"
+DEFAULT_URL = "http://127.0.0.1:8000"
+MAX_PAGE = 500
+Handle = TypeVar("Handle")
+Spec = Mapping[str, Any] | str | Path
+
+
+class ClientCalls(Generic[Handle]):
+    """Methods raise ServiceError."""
+
+    _link: Any
+    _handle: type[Handle]
+
+    def _of(self, view: CampaignView) -> Handle:
+        return self._handle(self._link, view)  # type: ignore[call-arg]  # both handles are made so
+
+    def _ask(self, request: Request[Answer]) -> Steps[Answer]:
+        return (yield from ask(request, self._link.patience_s))
+
+    @step
+    def campaigns(
+        self,
+        *,
+        states: Sequence[CampaignState | str] = (),
+        owner: str | None = None,
+        project: str | None = None,
+        name: str = "",
+        model: str | None = None,
+        cluster: str | None = None,
+        sort: str = "-created_at",
+        limit: int | None = None,
+    ) -> Steps[list[Handle]]:
+        """The campaigns that the token may read, the newest first. name: a part of it. limit: so many at the most;
+        None: all."""
+        named = {"state": states, "owner": owner, "project": project, "name": name, "model": model}
+        found: list[CampaignView] = []
+        token: str | None = None
+        while limit is None or len(found) < limit:
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
+            query = {**named, "cluster": cluster, "sort": sort, "page_size": size, "page_token": token}
+            page = yield from self._ask(get(place("campaigns"), CampaignPage, query))
+            found += page.campaigns
+            token = page.next_page_token
+            if token is None:
+                break
+        return [self._of(view) for view in found]
+
+    @step
+    def campaign(self, id: str) -> Steps[Handle]:
+        """The campaign of this id. Raises NotFound."""
+        return self._of((yield from self._ask(get(place("campaigns", id), CampaignView))))
+
+    @step
+    def create(self, spec: Spec, *, key: str = "") -> Steps[Handle]:
+        """Start a campaign. spec: a document, the path of a file, or a text in YAML, which is kept as it is written.
+
+        key: a name for this request; within 24 h the same key with the same spec starts nothing again and gives the
+        campaign that it started before. By default each call has one of its own, for its own tries.
+        """
+        request = post(place("campaigns"), CampaignView, body_of(spec), key=key)
+        return self._of((yield from self._ask(request)))
+
+    @step
+    def estimate(self, spec: Spec) -> Steps[Quote]:
+        """What a campaign of this spec would meet and cost, predicted; nothing is started."""
+        return (yield from self._ask(post(place("estimates"), Quote, body_of(spec))))
+
+
+class Client(ClientCalls[Campaign], Blocking):
+    """A service. url: default MESHTUNE_SERVER, else a service on this machine. token: default MESHTUNE_TOKEN, else what
+    the file holds that MESHTUNE_TOKEN_FILE names. patience_s: for how long a call tries while the service is away."""
+
+    _handle = Campaign
+
+    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
+        self._link: BlockingLink = BlockingLink(*_opened(url, token), patience_s)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(ClientCalls[AsyncCampaign], Awaiting):
+    """As `Client`, for asyncio: its calls are awaited."""
+
+    _handle = AsyncCampaign
+
+    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
+        self._link: AsyncLink = AsyncLink(*_opened(url, token), patience_s)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _opened(url: str, token: str) -> tuple[str, dict[str, str]]:
+    """The address, and the headers of every request."""
+    address = (url or os.environ.get(URL_VARIABLE, "") or DEFAULT_URL).rstrip("/")
+    if not address.startswith(("http://", "https://")):
+        raise ServiceError(f"the service's address must begin with http:// or https://, not {address!r}")
+    secret = token or os.environ.get(TOKEN_VARIABLE, "") or _filed_token()
+    return address, {"Authorization": f"Bearer {secret}"} if secret else {}
+
+
+def _filed_token() -> str:
+    file = os.environ.get(TOKEN_FILE_VARIABLE, "")
+    try:
+        return Path(file).read_text(encoding="utf-8").strip() if file else ""
+    except OSError as error:
+        raise ServiceError(f"{TOKEN_FILE_VARIABLE}: {file}: {error.strerror}") from None

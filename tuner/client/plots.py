@@ -1,0 +1,1 @@
+"""Figures of a campaign, drawn here from its record."""

@@ -1,0 +1,172 @@
+"""The two ways to take the steps of a call: blocking, and with asyncio; and what makes a method of steps one of either.
+
+A connection is used again by later calls. Nothing else is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+import httpx2
+
+from meshtune.tuner.client.follow import Follower
+from meshtune.tuner.client.requests import Pause, Reply, Request, Steps
+from meshtune.tuner.service.views.campaigns import EventView
+
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+# Large analyses and records take a while; a service that is there takes a connection at once.
+TIMEOUT = httpx2.Timeout(120.0, connect=10.0)
+# Of a stream, on which the service sends something every 15 s.
+SILENCE = httpx2.Timeout(45.0, connect=10.0)
+
+
+class BlockingLink:
+    """A service, its token, and how long a call tries."""
+
+    def __init__(self, url: str, headers: dict[str, str], patience_s: float) -> None:
+        self.url, self.patience_s = url, patience_s
+        self._http = httpx2.Client(base_url=url, headers=headers, timeout=TIMEOUT)
+
+    def take(self, steps: Steps[Answer]) -> Answer:
+        advance: Callable[[], Request[Any] | Pause] = lambda: next(steps)  # noqa: E731
+        while True:
+            try:
+                step = advance()
+            except StopIteration as end:
+                answer: Answer = end.value
+                return answer
+            try:
+                done = self._do(step)
+            except httpx2.TransportError as error:
+                advance = _throwing(steps, error)
+            else:
+                advance = _sending(steps, done)
+
+    def _do(self, step: Request[Any] | Pause) -> Reply | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
+        return _reply(self._http.request(**_arguments(step)))
+
+    def follow(self, follower: Follower) -> Iterator[EventView]:
+        while not follower.is_over():
+            try:
+                with self._http.stream(**_arguments(follower.request), timeout=SILENCE) as response:
+                    if response.status_code != 200:
+                        follower.refused(Reply(response.status_code, response.headers, response.read()))
+                    for sent in httpx2.EventSource(response):
+                        yield from follower.taken(sent)
+                        if follower.is_over():
+                            return
+                pause_s = follower.broken()
+            except httpx2.TransportError as error:
+                pause_s = follower.broken(error)
+            time.sleep(pause_s)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class AsyncLink:
+    """As BlockingLink, with asyncio."""
+
+    def __init__(self, url: str, headers: dict[str, str], patience_s: float) -> None:
+        self.url, self.patience_s = url, patience_s
+        self._http = httpx2.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT)
+
+    async def take(self, steps: Steps[Answer]) -> Answer:
+        advance: Callable[[], Request[Any] | Pause] = lambda: next(steps)  # noqa: E731
+        while True:
+            try:
+                step = advance()
+            except StopIteration as end:
+                answer: Answer = end.value
+                return answer
+            try:
+                done = await self._do(step)
+            except httpx2.TransportError as error:
+                advance = _throwing(steps, error)
+            else:
+                advance = _sending(steps, done)
+
+    async def _do(self, step: Request[Any] | Pause) -> Reply | None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        return _reply(await self._http.request(**_arguments(step)))
+
+    async def follow(self, follower: Follower) -> AsyncIterator[EventView]:
+        while not follower.is_over():
+            try:
+                async with self._http.stream(**_arguments(follower.request), timeout=SILENCE) as response:
+                    if response.status_code != 200:
+                        follower.refused(Reply(response.status_code, response.headers, await response.aread()))
+                    async for sent in httpx2.EventSource(response):
+                        for event in follower.taken(sent):
+                            yield event
+                        if follower.is_over():
+                            return
+                pause_s = follower.broken()
+            except httpx2.TransportError as error:
+                pause_s = follower.broken(error)
+            await asyncio.sleep(pause_s)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+def _sending(steps: Steps[Any], done: Reply | None) -> Callable[[], Request[Any] | Pause]:
+    return lambda: steps.send(done)
+
+
+def _throwing(steps: Steps[Any], error: Exception) -> Callable[[], Request[Any] | Pause]:
+    return lambda: steps.throw(error)
+
+
+def _arguments(request: Request[Any]) -> dict[str, Any]:
+    named = {"method": request.method, "url": request.path, "headers": request.headers, "content": request.body}
+    return {**named, "params": list(request.query)}
+
+
+def _reply(response: httpx2.Response) -> Reply:
+    return Reply(response.status_code, response.headers, response.content)
+
+
+class Blocking:
+    """Whose methods return answers."""
+
+    _link: BlockingLink
+
+
+class Awaiting:
+    """Whose methods return awaitables of answers."""
+
+    _link: AsyncLink
+
+
+class step(Generic[Parameters, Answer]):
+    """Makes a method that yields steps one that returns the answer, or, of an `Awaiting`, an awaitable of it."""
+
+    def __init__(self, method: Callable[Concatenate[Any, Parameters], Steps[Answer]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, owner: Blocking, kind: type) -> Callable[Parameters, Answer]: ...
+    @overload
+    def __get__(self, owner: Awaiting, kind: type) -> Callable[Parameters, Awaitable[Answer]]: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return owner._link.take(self._method(owner, *arguments, **named))
+
+        return update_wrapper(call, self._method)
