@@ -27,6 +27,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.export import FORMATS
+from meshtune.tuner.results.export_options import ExportOption, options_of
 from meshtune.tuner.results.knob_views import CatalogsView, catalogs_view
 from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
@@ -125,8 +126,14 @@ class ObjectiveEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatEntry:
+    """An export format. program: the training program that it is for; empty for none, and for the one that measured the
+    setting. simulated: whether it applies to simulated campaigns too."""
+
     name: str
     words: str
+    program: str
+    simulated: bool
+    options: tuple[ExportOption, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +253,10 @@ def get_registry() -> RegistryView:
         searches=sorted(SEARCHES),
         objectives=[view_of(ObjectiveEntry, one, name=one) for one in Objective],
         catalogs=list(knob_catalogs()),
-        export_formats=[FormatEntry(name=name, words=format.words) for name, format in FORMATS.items()],
+        export_formats=[
+            view_of(FormatEntry, format, simulated=not format.script, options=options_of(name))
+            for name, format in FORMATS.items()
+        ],
         dimensions=list(PLAN_FIELDS),
         verdicts=list(Verdict),
         causes=list(Cause),

@@ -19,7 +19,17 @@ from meshtune.api.openapi import problems
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import job_of
-from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of, handover_of
+from meshtune.tuner.results.archive import README, pack, readme
+from meshtune.tuner.results.export import (
+    FORMATS,
+    Export,
+    choose,
+    command_of,
+    export_files,
+    export_of,
+    handover_of,
+    note_of,
+)
 from meshtune.tuner.results.handover import Handover, MeasuredWith, measured_with
 from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
@@ -40,7 +50,19 @@ _EXAMPLES: dict[str, Any] = {
 }
 JobName = Annotated[str, Path(pattern=ID_PATTERN, max_length=200)]
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-Format = Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$", examples=["slurm"])]
+_FORMAT = f"^({'|'.join(FORMATS)})$"
+Format = Annotated[str, Path(pattern=_FORMAT, examples=["slurm"])]
+FormatQuery = Annotated[str, Query(pattern=_FORMAT, examples=["slurm"])]
+Selector = Annotated[
+    str,
+    Query(
+        description="`recommended`, `fastest-once`, `fastest-confirmed`, `best`, or a trial's number.",
+        pattern=r"^(recommended|fastest-once|fastest-confirmed|best|\d{1,9})$",
+    ),
+]
+ARCHIVE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}}
+}
 Options = Annotated[
     list[Annotated[str, Query(max_length=1000)]] | None,
     Query(
@@ -68,14 +90,18 @@ class JobView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportView:
     """A measured setting in the words of one format. files: by name, to be put into `directory`. command: the line that
-    starts it there; null for a format that starts nothing. handover: a warning where the format is for another program
-    than measured_with; null elsewhere."""
+    starts it there; null for a format that starts nothing. note: what the files are not, such as a job that could be
+    started, of a simulated campaign; else empty. handover: a warning where the format is for another program than
+    measured_with; null elsewhere."""
 
     format: str
     trial: int
+    plan_key: str
+    simulated: bool
     directory: str
     files: Mapping[str, str]
     command: str | None
+    note: str
     measured_with: MeasuredWith
     handover: Handover | None
 
@@ -116,13 +142,36 @@ def export_campaign(
     campaign_id: CampaignId,
     format: Format,
     service: ServiceHandle,
-    trial: Annotated[
-        str, Query(description="`recommended`, `best`, or a trial's number.", pattern=r"^(recommended|best|\d{1,9})$")
-    ] = "recommended",
+    trial: Selector = "recommended",
     option: Options = None,
 ) -> ExportView:
     """The winner's setting in the words of a scheduler or training program."""
     return _export(service, campaign_id, trial, format, option)
+
+
+@router.get("/campaigns/{campaign_id}/trials/{number}/archive", response_class=Response, responses=ARCHIVE)
+def archive_trial(
+    campaign_id: CampaignId,
+    number: TrialNumber,
+    service: ServiceHandle,
+    format: FormatQuery = "job",
+    option: Options = None,
+) -> Response:
+    """All files of an export in one folder, with a README. 409 as of the export."""
+    service.trial(campaign_id, number)
+    return _archive(_export(service, campaign_id, str(number), format, option), campaign_id)
+
+
+@router.get("/campaigns/{campaign_id}/archive", response_class=Response, responses=ARCHIVE)
+def archive_campaign(
+    campaign_id: CampaignId,
+    service: ServiceHandle,
+    format: FormatQuery = "job",
+    trial: Selector = "recommended",
+    option: Options = None,
+) -> Response:
+    """The winner's export in one folder, with a README."""
+    return _archive(_export(service, campaign_id, trial, format, option), campaign_id)
 
 
 @reports.put(
@@ -157,18 +206,34 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
     try:
         export = export_of(campaign, entry, directory, options)
         files = export_files(export, format)
-        command = FORMATS[format].command
-        line = command(export, files) if command else None
+        command = command_of(export, format, files)
     except InvalidValue as error:
         raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
     return ExportView(
         format=format,
         trial=entry.trial.number,
+        plan_key=entry.trial.plan.key,
+        simulated=campaign.simulated,
         directory=str(directory),
         files=files,
-        command=line,
+        command=command,
+        note=note_of(export, format),
         measured_with=measured_with(campaign.spec, entry.measurement),
         handover=handover_of(export, format),
+    )
+
+
+def _archive(view: ExportView, campaign_id: str) -> Response:
+    folder = f"{campaign_id}-trial-{view.trial}-{view.format}"
+    made = "simulated" if view.simulated else "measured"
+    title = f"{view.plan_key}: trial {view.trial} of {campaign_id}, {made}, as {view.format}"
+    # A scheduler's script names the folder that it runs in.
+    directory = view.directory if FORMATS[view.format].script else ""
+    text = readme(title, view.command, view.note, view.handover, directory)
+    return Response(
+        pack(folder, {README: text, **view.files}),
+        media_type="application/gzip",
+        headers={"Content-Disposition": f'attachment; filename="{folder}.tar.gz"'},
     )
 
 

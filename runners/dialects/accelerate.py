@@ -6,14 +6,17 @@ ds_config.json lies beside."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import yaml
 
 from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
 from meshtune.runners.dialects.deepspeed import CONFIG_FILE
 from meshtune.runners.dialects.deepspeed import render as render_deepspeed
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.runners.documents import read_value
+from meshtune.runners.trainer.job import Dtype
+from meshtune.search_spaces.checks import CLOSED
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
 from meshtune.search_spaces.layer_shapes import Shape
@@ -70,7 +73,7 @@ _CAPABILITIES = Capabilities(
 _COMMENT = (
     "# For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there.\n"
 )
-_MIXED: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}
+_MIXED: Mapping[Dtype, str] = {Dtype.BFLOAT16: "bf16", Dtype.FLOAT16: "fp16", Dtype.FLOAT32: "no"}
 # accelerate/utils/dataclasses.py, TorchContextParallelConfig.
 _STRATEGIES: Mapping[ContextParallel, str] = {
     ContextParallel.ALL_GATHER: "allgather",
@@ -78,15 +81,24 @@ _STRATEGIES: Mapping[ContextParallel, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccelerateOptions:
+    """script: the program, from `directory`: what starts it names them."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    script: str = ""
+    directory: str = ""
+    dtype: Dtype = Dtype.BFLOAT16
+
+
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
-    """The YAML file, and a ds_config.json where it names one. extra: `dtype` is read. Raises as `deepspeed.render`."""
-    dtype = str((extra or {}).get("dtype") or "bfloat16")
-    if dtype not in _MIXED:
-        raise InvalidValue([Problem("dtype", f"must be one of {', '.join(_MIXED)}, not {dtype!r}")])
+    """The YAML file, and a ds_config.json where it names one. extra: options. Raises as `deepspeed.render`."""
+    dtype = read_value(AccelerateOptions, dict(extra or {})).dtype
     problems = unsupported(model, plan, cluster, _CAPABILITIES)
     if problems:
         raise CannotExpress("Accelerate", problems)
-    files = render_deepspeed(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
+    files = render_deepspeed(model, plan, cluster, {"dtype": str(dtype)}) if plan.zero_stage == 1 else {}
     document = {
         "compute_environment": "LOCAL_MACHINE",
         **_distributed(plan),

@@ -116,6 +116,11 @@ class Workload(ABC):
         """The number format it computes in, by which a device's peak FLOP/s is looked up."""
         return self.framework.dtype
 
+    @property
+    def knows_dtype(self) -> bool:
+        """False where nobody said the number format, and that of a framework is taken that may be like it."""
+        return True
+
     @abstractmethod
     def job(self, request: JobRequest) -> JobSpec:
         """The job of `materialize`."""

@@ -115,6 +115,7 @@ class CommandWorkload(Workload):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = read_value(CommandOptions, _worded(options))
+        self._knows_dtype = "dtype" in options or "framework" in options
         self._templates = _parse(self._options)
         # Every placeholder that the script is told by.
         self._choices = _choices(self._options)
@@ -137,6 +138,10 @@ class CommandWorkload(Workload):
     def framework(self) -> FrameworkProfile:
         framework = FRAMEWORKS[self._options.framework]
         return framework if self._options.dtype is None else replace(framework, dtype=self._options.dtype)
+
+    @property
+    def knows_dtype(self) -> bool:
+        return self._knows_dtype
 
     @property
     def program(self) -> str:

@@ -1,7 +1,9 @@
 """What a trial ran as, and what it measured in other programs' words, over HTTP."""
 
+import io
 import json
 import resource
+import tarfile
 import time
 
 import pytest
@@ -9,6 +11,7 @@ import yaml
 
 from meshtune.api.routes.catalog import list_examples
 from meshtune.runners.registry import RUNNERS
+from meshtune.tuner.results.archive import pack
 from meshtune.tuner.results.export import FORMATS
 
 
@@ -86,6 +89,80 @@ def test_options_reach_the_format(client, done):
     assert "\nmodule load cuda\n" in shown["files"]["job.sbatch"]
     assert shown["command"] == "sbatch job.sbatch"
     assert shown["directory"] in shown["files"]["job.sbatch"]
+
+
+def unpacked(response):
+    """The files of an archive by path, and which can be executed."""
+    assert response.status_code == 200, response.text
+    with tarfile.open(fileobj=io.BytesIO(response.content), mode="r:gz") as archive:
+        members = archive.getmembers()
+        texts = {one.name: archive.extractfile(one).read().decode() for one in members}
+    return texts, {one.name for one in members if one.mode & 0o100}
+
+
+def test_an_archive_has_all_files_of_a_format_in_one_folder_with_what_to_know(client, done):
+    shown = client.get(f"/v1/campaigns/{done}/exports/megatron?trial=best").json()
+    response = client.get(f"/v1/campaigns/{done}/archive?format=megatron&trial=best")
+    folder = f"{done}-trial-{shown['trial']}-megatron"
+    assert response.headers["content-disposition"] == f'attachment; filename="{folder}.tar.gz"'
+    texts, programs = unpacked(response)
+    assert texts.keys() == {f"{folder}/{name}" for name in (*shown["files"], "README.txt")}
+    assert {name: texts[f"{folder}/{name}"] for name in shown["files"]} == shown["files"]
+    assert programs == {f"{folder}/launch.sh"}
+    readme = texts[f"{folder}/README.txt"]
+    assert f"{shown['plan_key']}: trial {shown['trial']} of {done}, measured, as megatron\n" in readme
+    assert "\n    bash launch.sh\n" in readme
+    assert f"    {shown['handover']['confirm']}\n" in readme
+    again = client.get(f"/v1/campaigns/{done}/trials/{shown['trial']}/archive?format=megatron")
+    assert again.content == response.content
+
+
+def test_an_archive_takes_options_and_refuses_as_the_export_does(client, done, problem):
+    url = f"/v1/campaigns/{done}/archive"
+    texts, _ = unpacked(client.get(url, params={"format": "jobset", "option": "image=example.org/train:1"}))
+    assert any("image: example.org/train:1" in text for text in texts.values())
+    problem(client.get(url, params={"format": "jobset"}), 422, "/problems/malformed-request")
+    problem(client.get(url, params={"format": "tar"}), 422, "/problems/malformed-request")
+
+
+def test_a_name_that_would_leave_the_folder_is_not_packed():
+    for name in ("../x", "/x", "a/../../x", "..", "a\\b", ""):
+        with pytest.raises(ValueError, match="is no name of a file in a folder"):
+            pack("folder", {name: "text"})
+
+
+def test_a_simulated_job_starts_nothing_and_says_so(client, create, drive):
+    id = create(
+        model="llama3-8b", cluster="dgx-h100", global_batch_size=64, baseline={"tp": 8},
+        workload="simulated", runner="simulated", budget={"trials": 1}, trial={"time_limit_s": 1e6},
+    )
+    drive(id)
+    shown = client.get(f"/v1/campaigns/{id}/exports/job").json()
+    assert (shown["simulated"], shown["command"], list(shown["files"])) == (True, None, ["simulated.json"])
+    assert shown["note"].startswith("Simulated: no device ran this setting, and nothing here can be started.")
+    texts, _ = unpacked(client.get(f"/v1/campaigns/{id}/archive?format=job"))
+    readme = next(text for name, text in texts.items() if name.endswith("README.txt"))
+    assert ", simulated, as job\n" in readme
+    assert "torchrun" not in readme
+    megatron = client.get(f"/v1/campaigns/{id}/exports/megatron").json()
+    assert megatron["handover"]["warning"].startswith("made up by a simulation")
+
+
+def test_the_registry_tells_the_options_of_each_format_and_each_is_taken(client, done):
+    formats = {one["name"]: one for one in client.get("/v1/registry").json()["export_formats"]}
+    assert list(formats) == list(FORMATS)
+    options = {(name, one["name"]): one for name, format in formats.items() for one in format["options"]}
+    assert {where for where, one in options.items() if one["required"]} == {("jobset", "image"), ("trainjob", "image")}
+    assert options["torchtitan", "dtype"]["choices"] == ["float32", "bfloat16"]
+    assert options["pbs", "place"]["default"] == "scatter:excl"
+    assert not any(formats[name]["options"] for name in ("json", "job"))
+    assert all(one["meaning"] for one in options.values())
+    assert [name for name, one in formats.items() if not one["simulated"]] == ["slurm", "pbs", "jobset", "trainjob"]
+    for name, format in formats.items():
+        image = ["image=example.org/x"] if name in ("jobset", "trainjob") else []
+        given = [f"{one['name']}={one['default']}" for one in format["options"] if one["default"]]
+        response = client.get(f"/v1/campaigns/{done}/exports/{name}", params={"trial": "best", "option": image + given})
+        assert response.status_code in (200, 409), (name, response.text)
 
 
 WRONG = {

@@ -191,6 +191,7 @@ class FakeWorkload:
     capabilities = Capabilities(kv_replication=True)
     framework = TRAINER_FLOAT32
     dtype = framework.dtype
+    knows_dtype = True
     program = ""
     completed = staticmethod(Workload.completed)
     problems_with = Workload.problems_with

@@ -13,6 +13,7 @@ import toy
 import yaml
 from command_lab import run_meshtune
 
+from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import PROGRAMS, WORKLOADS
 from meshtune.search_spaces.plan import Plan
@@ -94,10 +95,47 @@ def test_what_differs_is_the_format_that_was_asked_for(export):
     assert handover_of(export(), "megatron").differs == ()
 
 
-@pytest.mark.parametrize(("dtype", "said"), [("float32", set()), ("bfloat16", {"--bf16"})])
-def test_an_export_has_the_campaign_s_number_format(export, dtype, said):
-    told = export_files(export(dtype=dtype), "megatron")["megatron-args.txt"].splitlines()
-    assert {"--bf16", "--fp16"} & set(told) == said
+def dtype_in(format, files):
+    """The number format that the program is told."""
+    if format == "megatron":
+        words = files["megatron-args.txt"].split()
+        return "bfloat16" if "--bf16" in words else "float16" if "--fp16" in words else "float32"
+    if format == "deepspeed":
+        config = json.loads(files["ds_config.json"])
+        given = [name for key, name in (("bf16", "bfloat16"), ("fp16", "float16")) if config[key]["enabled"]]
+        return given[0] if given else "float32"
+    if format == "torchtitan":
+        return re.search(r"--training.mixed_precision_param (\w+)", files["torchtitan.args"])[1]
+    mixed = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}
+    return mixed[yaml.safe_load(files["accelerate.yaml"])["mixed_precision"]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("format", "options"), DIALECTS.items())
+def test_every_format_has_the_number_format_that_was_measured_or_is_refused(export, format, options, dtype):
+    handed = export(dtype=dtype, asked=options)
+    assert handed.setting["measured_with"]["dtype"] == dtype
+    if (format, dtype) == ("torchtitan", "float16"):
+        with pytest.raises(CannotExpress, match="number format: is float16; the format has float32 and bfloat16 alone"):
+            export_files(handed, format)
+        handed = export(dtype=dtype, asked={"dtype": "bfloat16"})
+        assert dtype_in(format, export_files(handed, format)) == "bfloat16"
+        assert handover_of(handed, format).differs == ("number format float16 there, bfloat16 here",)
+        return
+    assert dtype_in(format, export_files(handed, format)) == dtype
+    assert handover_of(handed, format).differs == ()
+
+
+@pytest.mark.parametrize("format", DIALECTS)
+def test_a_script_whose_number_format_nobody_said_is_exported_with_a_warning_of_it(export, format):
+    words = ["train.py", *(f"{{{name}}}" for name in ("tp", "pp", "dp", "micro_batch_size", "grad_accum_steps"))]
+    handed = export("command", command=words, asked=DIALECTS[format])
+    assert handed.setting["measured_with"]["dtype"] is None
+    told = "bfloat16 here, as the spec does not say which number format it had there (workload.dtype)"
+    assert handover_of(handed, format).differs == (told,)
+    said = export("command", command=words, dtype="float32", asked=DIALECTS[format])
+    assert handover_of(said, format).differs == ()
+    assert dtype_in(format, export_files(said, format)) == "float32"
 
 
 @pytest.mark.parametrize("format", [name for name, format in FORMATS.items() if not format.program])

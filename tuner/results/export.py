@@ -15,7 +15,7 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
-from meshtune.runners.dialects.base import Files
+from meshtune.runners.dialects.base import CannotExpress, Files
 from meshtune.runners.documents import plain
 from meshtune.runners.registry import (
     PROGRAMS,
@@ -27,7 +27,7 @@ from meshtune.runners.registry import (
     load_part,
     schedulers,
 )
-from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.knobs import sized
@@ -36,7 +36,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.exported_knobs import ToldKnobs, tell, told_to_programs, with_keys
-from meshtune.tuner.results.handover import Handover, MeasuredWith, hand_over, measured_with
+from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, hand_over, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.views import ranked_views
 from meshtune.tuner.results.winners import FASTEST_CONFIRMED, FASTEST_ONCE, RECOMMENDED, winners_of
@@ -146,7 +146,7 @@ class Format:
     name: str
     # For people.
     words: str
-    # The texts by file name. Raises InvalidValue for options, CannotExpress for a plan without words.
+    # The texts by file name. Raises InvalidValue for options, CannotExpress for a setting without words.
     render: Callable[[Export], Files]
     # The line that starts the setting in the folder of its files; None: the format starts nothing. On several nodes a
     # launcher's line is typed on each of them, with its NODE_RANK and the first one's MASTER_ADDR.
@@ -158,12 +158,21 @@ class Format:
 
 
 def _dialect(
-    name: str, words: str, renderer: str, command: Callable[[Export, Files], str], program: str = ""
+    name: str,
+    words: str,
+    renderer: str,
+    command: Callable[[Export, Files], str],
+    program: str = "",
+    dtypes: Sequence[str] = DTYPES,
 ) -> Format:
     """The words of another program. renderer: "module:function(model, plan, cluster, options) -> files by name".
-    program: by default that of the workload of this name."""
+    program: by default that of the workload of this name. dtypes: the number formats that it has."""
 
     def render(export: Export) -> Files:
+        measured = dtype_of(export.spec)
+        if "dtype" not in export.options and measured in DTYPES and measured not in dtypes:
+            told = f"is {measured}; the format has {' and '.join(dtypes)} alone: --option dtype={dtypes[-1]} changes it"
+            raise CannotExpress(program or PROGRAMS[name], [Problem("number format", told)])
         options = tell(name, export.workload_options(name), export.told(name))
         files: Files = load(renderer)(export.spec.model, export.plan, export.cluster, options)
         return with_keys(name, files, export.told(name))
@@ -261,6 +270,7 @@ _FORMATS = (
         "torchtitan's flags, or its TOML file",
         "meshtune.runners.dialects.torchtitan.dialect:render",
         _torchtitan_line,
+        dtypes=("float32", "bfloat16"),
     ),
     _dialect(
         "accelerate",
@@ -288,6 +298,23 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
         options=options or {},
         setting={"campaign": campaign.id, **plain(ranked_views(campaign, [entry])[0])},
         measured_with=measured_with(spec, entry.measurement),
+    )
+
+
+def command_of(export: Export, name: str, files: Files) -> str | None:
+    """The line that starts the setting in the folder of its files; None where the format starts nothing, as the job of
+    a simulated campaign."""
+    command = FORMATS[name].command
+    return None if command is None or note_of(export, name) else command(export, files)
+
+
+def note_of(export: Export, name: str) -> str:
+    """What people would take the files for who do not know; empty where they are what they seem."""
+    if export.spec.runner.kind != SIMULATED or name != "job":
+        return ""
+    return (
+        "Simulated: no device ran this setting, and nothing here can be started. The file describes the job to the "
+        "simulated runner; the formats of training programs start it for real."
     )
 
 

@@ -21,12 +21,13 @@ from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredWith:
-    """The program behind a measurement. workload: its kind. program: its name for people. software: versions by name,
-    empty where unknown. device: the kind of device. words: all of it, such as "the built-in trainer (torch 2.13.0,
-    cpu)"."""
+    """The program behind a measurement. workload: its kind. program: its name for people. dtype: the number format that
+    it computes in; null where the spec does not say. software: versions by name, empty where unknown. device: the kind
+    of device. words: all of it but the format, such as "the built-in trainer (torch 2.13.0, cpu)"."""
 
     workload: str
     program: str
+    dtype: str | None
     software: Mapping[str, str]
     device: str
     words: str
@@ -74,10 +75,17 @@ def measured_with(spec: CampaignSpec, measurement: Measurement) -> MeasuredWith:
     return MeasuredWith(
         workload=kind,
         program=program,
+        dtype=dtype_of(spec),
         software=measurement.software,
         device=device,
         words=f"{program} ({', '.join([*versions, device])})",
     )
+
+
+def dtype_of(spec: CampaignSpec) -> str | None:
+    """The number format of what the spec measures; None where nobody said it."""
+    workload = workload_of(spec)
+    return workload.dtype if workload.knows_dtype else None
 
 
 def program_of(workload: str) -> str:
@@ -104,8 +112,11 @@ def hand_over(
     """program, workload, dtype: what the setting goes to, by which workload meshtune can run it, and the number format
     that it is told there. campaign, trial: where the setting was measured. untold: the knobs that only the first
     program has words for, with their values."""
-    own = workload_of(spec).dtype
-    differs = [f"number format {own} there, {dtype} here"] if own != dtype else []
+    own = dtype_of(spec)
+    formats = f"number format {own} there, {dtype} here"
+    if own is None:
+        formats = f"{dtype} here, as the spec does not say which number format it had there (workload.dtype)"
+    differs = [formats] if own != dtype else []
     differs += [f"knobs there, not told here: {', '.join(untold)}"] if untold else []
     known = f" Known to differ: {'; '.join(differs)}." if differs else ""
     return Handover(

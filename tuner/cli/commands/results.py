@@ -20,7 +20,16 @@ from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
 from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.results.analysis.analysis import analyse
-from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, handover_of, write_export
+from meshtune.tuner.results.export import (
+    FORMATS,
+    NothingToExport,
+    choose,
+    command_of,
+    export_of,
+    handover_of,
+    note_of,
+    write_export,
+)
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     CampaignRecords,
@@ -52,9 +61,12 @@ def export(
             raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
         for path in written:
             console.print(f"wrote {path}", soft_wrap=True)
-        if form is not None and form.command is not None:
+        if form is not None:
             texts = {path.name: path.read_text(encoding="utf-8") for path in written}
-            errors.print(f"start it in {output}: {form.command(setting, texts)}", soft_wrap=True)
+            if (command := command_of(setting, format, texts)) is not None:
+                errors.print(f"start it in {output}: {command}", soft_wrap=True)
+        if note := note_of(setting, format or "job"):
+            errors.print(note, style="yellow", soft_wrap=True)
         if handover := handover_of(setting, format):
             errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
             errors.print(f"{handover.offer}:\n    {handover.confirm}{home_option(home)}", soft_wrap=True)

@@ -73,7 +73,7 @@ export interface components {
             readonly calibrated: boolean;
             campaign: string | null;
             error_factor: number | null;
-            readonly learnt_from: {
+            learnt_from: {
                 [key: string]: number;
             };
             /** @default  */
@@ -843,6 +843,13 @@ export interface components {
             unpredicted: string;
             violations: components["schemas"]["Violation"][];
         };
+        ExportOption: {
+            choices: string[];
+            default: string;
+            meaning: string;
+            name: string;
+            required: boolean;
+        };
         ExportView: {
             command: string | null;
             directory: string;
@@ -852,6 +859,9 @@ export interface components {
             format: string;
             handover: components["schemas"]["Handover"] | null;
             measured_with: components["schemas"]["MeasuredWith"];
+            note: string;
+            plan_key: string;
+            simulated: boolean;
             trial: number;
         };
         Failures: {
@@ -899,6 +909,9 @@ export interface components {
         Format: "json" | "env";
         FormatEntry: {
             name: string;
+            options: components["schemas"]["ExportOption"][];
+            program: string;
+            simulated: boolean;
             words: string;
         };
         Handover: {
@@ -1001,6 +1014,7 @@ export interface components {
         };
         MeasuredWith: {
             device: string;
+            dtype: string | null;
             program: string;
             software: {
                 [key: string]: string;
@@ -1172,6 +1186,7 @@ export interface components {
         /** @enum {string} */
         Position: "learned" | "rope";
         Prediction: {
+            device_bytes: number;
             memory_parts_bytes: {
                 [key: string]: number;
             };
@@ -1291,6 +1306,16 @@ export interface components {
         };
         /** @enum {string} */
         Recompute: "none" | "selective" | "full";
+        RecordDocument: {
+            campaign: {
+                [key: string]: unknown;
+            };
+            trials: {
+                [key: string]: unknown;
+            }[];
+            /** @constant */
+            version: 1;
+        };
         RegistryView: {
             catalogs: string[];
             causes: components["schemas"]["Cause"][];
@@ -1597,6 +1622,7 @@ export type ExampleView = components['schemas']['ExampleView'];
 export type ExamplesView = components['schemas']['ExamplesView'];
 export type Expectation = components['schemas']['Expectation'];
 export type Explanation = components['schemas']['Explanation'];
+export type ExportOption = components['schemas']['ExportOption'];
 export type ExportView = components['schemas']['ExportView'];
 export type Failures = components['schemas']['Failures'];
 export type FitCheck = components['schemas']['FitCheck'];
@@ -1652,6 +1678,7 @@ export type RankedView = components['schemas']['RankedView'];
 export type RateSoFar = components['schemas']['RateSoFar'];
 export type RecommendationView = components['schemas']['RecommendationView'];
 export type Recompute = components['schemas']['Recompute'];
+export type RecordDocument = components['schemas']['RecordDocument'];
 export type RegistryView = components['schemas']['RegistryView'];
 export type Row = components['schemas']['Row'];
 export type RunnerCondition = components['schemas']['RunnerCondition'];
