@@ -85,7 +85,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {"meshtune", "meshtune-0.1.0.dist-info"}
-    assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == {*PARTS, "examples"}
+    assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == {
+        *(*PARTS, "examples", "__init__.py"),
+    }
     embedded = {name.removeprefix("meshtune/examples/") for name in names if name.startswith("meshtune/examples/")}
     assert embedded == {"__init__.py", *(file for found in known().values() for file in found)}
     for needed in ("search_spaces/presets/", "api/examples/", "tuner/store/migrations/", "runners/sites/frontier.yaml"):
@@ -109,6 +111,9 @@ def test_a_campaign_ends_in_a_folder_with_packages_of_the_same_names(python, tmp
 
     where = run("-c", "import meshtune.tuner, meshtune.api; print(*meshtune.tuner.__path__, *meshtune.api.__path__)")
     assert all(place.startswith(str(python.parents[1])) for place in where.split())
+    loaded = "import sys, meshtune; print(len([name for name in sys.modules if name.startswith('meshtune.')]))"
+    assert run("-c", loaded).strip() == "0"
+    assert "tuner.client.client.Client" in run("-c", "from meshtune import Client; print(Client)")
     run("-m", "meshtune.tuner.cli", "examples", "deepspeed")
     for file in ("campaign.yaml", "train.py"):
         written = (tmp_path / "examples" / "deepspeed" / file).read_text()

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 import httpx2
@@ -125,7 +125,7 @@ def read_answer(request: Request[Answer], reply: Reply) -> Answer:
     if reply.status >= 300:
         raise refusal(request, reply)
     if request.answer is bytes:
-        return reply.body
+        return cast(Answer, reply.body)
     if request.answer is type(None):
         return None
     try:
