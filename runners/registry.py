@@ -37,6 +37,8 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "optuna": {"Optuna": "optuna", "scikit-learn": "sklearn"},
     "postgres": {"psycopg": "psycopg"},
     "kubernetes": {"the Kubernetes client": "kubernetes"},
+    "report": {"Jinja": "jinja2", "Matplotlib": "matplotlib"},
+    "parquet": {"PyArrow": "pyarrow"},
 }
 
 

@@ -106,9 +106,9 @@ def measured_effects(space: Space, measured: Mapping[Plan, float]) -> list[Effec
     """The effects in pairs of measured plans, the largest first. measured: the speed by plan."""
     found: dict[Moves, list[float]] = {}
     for knob in searched(space):
-        for alike in _alike(space, measured, knob):
-            for first, second in combinations(sorted(alike, key=lambda plan: _place(space, knob, plan)), 2):
-                if moves := _moves(knob, first, second):
+        for alike in alike_but(space, measured, knob):
+            for first, second in combinations(sorted(alike, key=lambda plan: place_of(space, knob, plan)), 2):
+                if moves := moves_between(knob, first, second):
                     found.setdefault(moves, []).append(log(measured[second] / measured[first]))
     return by_size([_measured_effect(space, moves, ratios) for moves, ratios in found.items()])
 
@@ -168,7 +168,7 @@ def knob_changes(first: Plan, second: Plan) -> Moves:
     return tuple(one for one in pairs if one.differs)
 
 
-def _place(space: Space, knob: str, plan: Plan) -> int:
+def place_of(space: Space, knob: str, plan: Plan) -> int:
     """The place of a plan's value among the knob's, below all others where it is inactive."""
     if knob in PLAN_FIELDS:
         return code(knob, getattr(plan, knob))
@@ -177,7 +177,7 @@ def _place(space: Space, knob: str, plan: Plan) -> int:
     return -1 if place is None else place
 
 
-def _alike(space: Space, plans: Mapping[Plan, float], knob: str) -> list[list[Plan]]:
+def alike_but(space: Space, plans: Mapping[Plan, float], knob: str) -> list[list[Plan]]:
     """Plans that differ from each other at most in the knob, its followers, knobs with a condition, and what is no
     dimension of the space."""
     conditional = [one.name for one in space.knobs.searched if one.when]
@@ -189,7 +189,7 @@ def _alike(space: Space, plans: Mapping[Plan, float], knob: str) -> list[list[Pl
     return list(groups.values())
 
 
-def _moves(knob: str, first: Plan, second: Plan) -> Moves:
+def moves_between(knob: str, first: Plan, second: Plan) -> Moves:
     """From one plan to another; empty where they have one value, or a follower changes that need not. A knob that one
     of the plans has active and the other has not follows from the change, at whatever value."""
     names = (knob, *FOLLOWERS.get(knob, ()))
@@ -223,7 +223,7 @@ def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Moves, Pl
             for variant in variants
         )
         plan = next((plan for plan in plans if not space.explain(plan, ignore_bounds=True)), None)
-        if plan is not None and (moves := _moves(knob, best, plan)):
+        if plan is not None and (moves := moves_between(knob, best, plan)):
             yield moves, plan
 
 

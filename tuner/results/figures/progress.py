@@ -1,0 +1,245 @@
+"""How a campaign went: the best so far, failures over time, which knobs cause out-of-memory, second runs, and trials by
+node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.search_spaces.knob_values import word
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.results.analysis.analysis import Failures
+from meshtune.tuner.results.analysis.memory_failures import KnobMemory
+from meshtune.tuner.results.figures.canvas import (
+    AGAIN,
+    BASELINE,
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    HEIGHT,
+    MARKS,
+    VERMILLION,
+    Mark,
+    legend,
+    mark_of,
+    name_ticks,
+    new_figure,
+    plain_numbers,
+    say,
+    whole_numbers,
+)
+from meshtune.tuner.results.ranking import Ranked
+
+# Lanes and knobs that fit a printed page and can still be read.
+MAX_LANES, MAX_KNOBS = 40, 6
+# Of the whole time, the least that a trial is drawn with.
+MIN_SPAN = 0.004
+
+
+def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
+    """Every trial's objective by its own run, the best first run so far, and what failed, below, by how."""
+    yardstick = yardstick_of(campaign.spec)
+    figure, axes = new_figure(f"Best so far: {yardstick.objective.words}")
+    groups: dict[Mark, list[Trial]] = {}
+    for trial in trials:
+        if (mark := mark_of(trial)) is not None:
+            groups.setdefault(mark, []).append(trial)
+    measured = [trial for trial in trials if trial.measurement is not None]
+    for mark in sorted(groups, key=[*MARKS.values(), BASELINE, AGAIN].index):
+        shown = [trial for trial in groups[mark] if trial.measurement is not None]
+        if shown:
+            numbers = [trial.number for trial in shown]
+            axes.plot(numbers, [_objective(yardstick, trial) for trial in shown], label=mark.word, **mark.style)
+    _best_line(axes, yardstick, [trial for trial in measured if trial.origin is not Origin.CONFIRMATION], trials)
+    # In lanes below all numbers: what has no speed has no height.
+    failed = {mark: [trial.number for trial in some if trial.measurement is None] for mark, some in groups.items()}
+    lanes = [mark for mark in MARKS.values() if failed.get(mark)]
+    for lane, mark in enumerate(lanes):
+        heights, words = [-0.04 - 0.07 * lane] * len(failed[mark]), f"{mark.word} ({len(failed[mark])})"
+        lifted = axes.get_xaxis_transform()
+        axes.plot(failed[mark], heights, label=words, transform=lifted, clip_on=False, **mark.style)
+    axes.tick_params(axis="x", pad=4 + 12 * len(lanes))
+    axes.set_xlabel("trial, in the order of planning")
+    axes.set_ylabel(yardstick.unit)
+    whole_numbers(axes.xaxis)
+    plain_numbers(axes.yaxis)
+    legend(axes)
+    if not trials:
+        say(axes, "no trial was planned")
+    return figure
+
+
+def failures_over_time(failures: Failures) -> Figure:
+    """The share of trials that failed, in windows of ten by cause, and of all so far."""
+    figure, axes = new_figure("Failures over time: share of trials without a speed")
+    if failures.all is None:
+        say(axes, "no trial has ended")
+        return figure
+    hatches = dict(zip(FAILED, ("///", "\\\\\\", "...", "xx", "++"), strict=True))
+    for verdict in FAILED:
+        bottoms = [
+            sum(window.verdicts.get(other, 0) for other in list(FAILED)[: list(FAILED).index(verdict)]) / window.trials
+            for window in failures.windows
+        ]
+        heights = [window.verdicts.get(verdict, 0) / window.trials for window in failures.windows]
+        if any(heights):
+            axes.bar(
+                [(window.first + window.last) / 2 for window in failures.windows],
+                [100 * height for height in heights],
+                bottom=[100 * bottom for bottom in bottoms],
+                width=[0.9 * (window.last - window.first + 1) for window in failures.windows],
+                color=MARKS[verdict].colour,
+                edgecolor="white",
+                hatch=hatches[verdict],
+                label=f"{MARKS[verdict].word}, of ten trials",
+            )
+    rates = [100 * one.rate for one in failures.so_far]
+    axes.plot([one.trial for one in failures.so_far], rates, color=BLACK, linewidth=1.5, label="all so far")
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("trial, in the order of planning")
+    axes.set_ylabel("failed, %")
+    whole_numbers(axes.xaxis)
+    legend(axes, columns=3)
+    return figure
+
+
+def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
+    """The share of plans that ran out of memory by each value, of the knobs that tell the most."""
+    shown = knobs[:MAX_KNOBS]
+    rows = sum(len(one.values) for one in shown) + len(shown)
+    figure, axes = new_figure("Out of memory by value of a knob", height=max(HEIGHT, 0.2 * rows + 1.0))
+    if not shown:
+        say(axes, "nothing ran out of memory, or everything did")
+        return figure
+    names: list[str] = []
+    for knob in shown:
+        for one in knob.values:
+            at = len(names)
+            name = f"{knob.knob} = {'inactive' if one.value is None else word(one.value)}"
+            axes.barh(at, 100 * one.share, color=VERMILLION, edgecolor="white", hatch="///", height=0.7)
+            axes.text(100 * one.share + 1, at, f"{one.oom} of {one.plans}", va="center", fontsize=8)
+            names.append(name)
+        names.append("")
+    name_ticks(axes.yaxis, names[:-1], fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 112)
+    axes.set_xlabel("out of memory, % of the plans that had this value")
+    return figure
+
+
+def second_runs(ranking: Sequence[Ranked]) -> Figure:
+    """The objective by the first run beside that of the second runs, with intervals, of what was measured again."""
+    again = [entry for entry in ranking if entry.confirmed]
+    figure, axes = new_figure("First runs and second runs", height=max(2.2, 0.35 * len(again) + 1.4))
+    if not again:
+        say(axes, "nothing was measured again")
+        return figure
+    known = again[0].interval_known
+    series = (
+        ("first run", -0.15, Mark("o", BLUE, "", hollow=True), [entry.first_run for entry in again]),
+        ("mean of second runs", 0.15, Mark("s", GREEN, ""), [entry.objective for entry in again]),
+    )
+    for name, offset, mark, values in series:
+        style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
+        spread = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
+        heights = [row + offset for row in range(len(again))]
+        axes.errorbar([one.value for one in values], heights, xerr=spread if known else None, **style)
+    name_ticks(axes.yaxis, [f"trial {entry.trial.number}" + _baseline_word(entry) for entry in again], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(again[0].ground.yardstick.unit + ("" if known else " (of one repeat no interval is known)"))
+    plain_numbers(axes.xaxis)
+    legend(axes)
+    return figure
+
+
+def timeline(trials: Sequence[Trial]) -> Figure:
+    """Every attempt from its start to its end, on the nodes that it ran on; in slots where no node is known."""
+    runs = [
+        (trial, attempt, attempt.started_at, attempt.finished_at or attempt.started_at)
+        for trial in trials
+        for attempt in trial.attempts
+        if attempt.started_at is not None
+    ]
+    figure, axes = new_figure("Trials by node", height=HEIGHT)
+    if not runs:
+        say(axes, "no job has started")
+        return figure
+    begin = min(start for _, _, start, _ in runs)
+    nodes = sorted({node for _, attempt, _, _ in runs for node in attempt.nodes})
+    slots = _slots([(start, end) for _, attempt, start, end in runs if not attempt.nodes])
+    lanes = [*nodes, *(f"slot {number}" for number in range(1, max(slots, default=-1) + 2))]
+    whole = max(end for *_, end in runs) - begin
+    shown, unit, name = lanes[:MAX_LANES], *_unit(whole)
+    figure.set_figheight(max(2.2, 0.22 * len(shown) + 1.4))
+    places, told, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
+    for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
+        mine = list(attempt.nodes) or [f"slot {next(free) + 1}"]
+        verdict = None if attempt.outcome is None else attempt.outcome.verdict
+        mark = MARKS[verdict] if verdict is not None else Mark("", GREY, "under way")
+        for lane in mine:
+            if lane in places:
+                axes.barh(
+                    places[lane],
+                    max(end - start, MIN_SPAN * whole) / unit,
+                    left=(start - begin) / unit,
+                    color=mark.colour,
+                    edgecolor="white",
+                    linewidth=0.5,
+                    height=0.8,
+                    hatch="" if verdict is Verdict.OK else "////",
+                    label="" if mark.word in told else mark.word,
+                )
+                told.add(mark.word)
+        if len(runs) <= MAX_LANES and mine[0] in places:
+            middle = ((start + end) / 2 - begin) / unit
+            axes.text(middle, places[mine[0]], str(trial.number), ha="center", va="center", fontsize=6, color="white")
+    name_ticks(axes.yaxis, shown, fontsize=7)
+    axes.invert_yaxis()
+    more = f" ({len(lanes) - len(shown)} more are not shown)" if len(lanes) > len(shown) else ""
+    axes.set_xlabel(f"{name} since the first start{more}")
+    legend(axes)
+    return figure
+
+
+def _objective(yardstick: Yardstick, trial: Trial) -> float:
+    assert trial.measurement is not None
+    return yardstick.of(trial.measurement, trial.measurement.step_time_s)
+
+
+def _best_line(axes: Axes, yardstick: Yardstick, first_runs: Sequence[Trial], trials: Sequence[Trial]) -> None:
+    best: list[tuple[int, float]] = []
+    pick = min if yardstick.objective.smaller_is_better else max
+    for trial in sorted(first_runs, key=lambda trial: trial.number):
+        value = _objective(yardstick, trial)
+        best.append((trial.number, pick(best[-1][1], value) if best else value))
+    if best:
+        best.append((max(trial.number for trial in trials), best[-1][1]))
+        axes.step(*zip(*best, strict=True), where="post", color=BLACK, linewidth=1.2, label="best first run so far")
+
+
+def _baseline_word(entry: Ranked) -> str:
+    return " (baseline)" if entry.trial.origin is Origin.BASELINE else ""
+
+
+def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:
+    """The first lane that is free, by span, in the order of their starts."""
+    free_at: list[float] = []
+    found = []
+    for start, end in sorted(spans):
+        slot = next((slot for slot, free in enumerate(free_at) if free <= start), len(free_at))
+        free_at[slot:] = [end, *free_at[slot + 1 :]]
+        found.append(slot)
+    return found
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    if seconds >= 2 * 3600:
+        return 3600.0, "hours"
+    return (60.0, "minutes") if seconds >= 120 else (1.0, "seconds")

@@ -1,0 +1,213 @@
+"""What settings are worth: time by part, predictions against measurements, effects of knobs, two axes, and scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from meshtune.runners.outcome import FAILED
+from meshtune.search_spaces.knob_values import word
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
+from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.analysis.forecast_check import ForecastCheck
+from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence, value_in
+from meshtune.tuner.results.comparison import Comparison
+from meshtune.tuner.results.figures.canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    HEIGHT,
+    LIGHT,
+    ORANGE,
+    SERIES,
+    legend,
+    name_ticks,
+    new_figure,
+    plain_numbers,
+    say,
+)
+from meshtune.tuner.results.ranking import Ranked
+from meshtune.tuner.results.sizes import SizePoint
+
+MAX_EFFECTS, MAX_SETTINGS, MAX_CELLS = 20, 8, 400
+# As plots of published scaling have it: a scale with ticks at the sizes themselves.
+_SCALE = 2
+
+
+def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
+    """Where the time of a profiled step went, means over the ranks. settings: by what they are called, such as
+    "baseline"; those without a profile are left out."""
+    profiled = [
+        (f"{name}: trial {entry.trial.number}", parts)
+        for name, entry in settings[:MAX_SETTINGS]
+        if (parts := time_by_part(entry.measurement.profile))
+    ]
+    figure, axes = new_figure("Time of a profiled step by part", height=max(2.2, 0.4 * len(profiled) + 1.5))
+    if not profiled:
+        say(axes, "no step was profiled")
+        return figure
+    names = list(dict.fromkeys(part.part for _, parts in profiled for part in parts))
+    begin = [0.0] * len(profiled)
+    for place, part in enumerate(names):
+        colour, hatch = SERIES[place % len(SERIES)]
+        times = [next((one.time_s for one in parts if one.part == part), 0.0) for _, parts in profiled]
+        if not any(times):
+            continue
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
+        axes.barh(range(len(profiled)), times, left=begin, label=part.replace("_", " "), **style)
+        begin = [start + time for start, time in zip(begin, times, strict=True)]
+    name_ticks(axes.yaxis, [name for name, _ in profiled], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds of a step")
+    plain_numbers(axes.xaxis)
+    legend(axes, columns=5)
+    return figure
+
+
+def predicted_against_measured(check: ForecastCheck) -> Figure:
+    """Step times as the search expected them when it chose the plans, with their 95 % intervals, against measured."""
+    figure, axes = new_figure("Predicted against measured step time", height=1.3 * HEIGHT)
+    if not check.forecasts:
+        say(axes, "the search expected nothing of any measured plan")
+        return figure
+    for within, shape, colour, name in ((True, "o", BLUE, "inside"), (False, "s", ORANGE, "outside")):
+        some = [one for one in check.forecasts if one.within is within]
+        if some:
+            expected = [one.expected_s for one in some]
+            spread = [[one.value - one.low for one in expected], [one.high - one.value for one in expected]]
+            style = {"fmt": shape, "color": colour, "ecolor": colour, "elinewidth": 0.7, "markersize": 5}
+            measured = [one.measured_s for one in some]
+            words = f"{name} the 95 % interval ({len(some)})"
+            axes.errorbar(measured, [one.value for one in expected], yerr=spread, label=words, **style)
+    every = [one.measured_s for one in check.forecasts] + [one.expected_s.value for one in check.forecasts]
+    ends = [min(every) * 0.95, max(every) * 1.05]
+    axes.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", label="equal")
+    axes.set_xscale("log", base=10)
+    axes.set_yscale("log", base=10)
+    axes.set_xlabel("measured, seconds of a step")
+    axes.set_ylabel("predicted, seconds of a step")
+    plain_numbers(axes.xaxis, axes.yaxis)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(axis.get_major_formatter())
+        axis.set_tick_params(which="both", labelsize=7)
+    legend(axes, columns=3)
+    return figure
+
+
+def knob_effects(effects: Sequence[Effect]) -> Figure:
+    """What a change of one knob is worth, all else equal, the largest first."""
+    shown = effects[:MAX_EFFECTS]
+    figure, axes = new_figure("What a change of a knob is worth", height=max(HEIGHT, 0.24 * len(shown) + 1.4))
+    if not shown:
+        say(axes, "no two measured plans differ in one knob alone, and nothing can be predicted")
+        return figure
+    for evidence, colour, hatch in ((Evidence.MEASURED, BLUE, ""), (Evidence.PREDICTED, ORANGE, "///")):
+        rows = [row for row, one in enumerate(shown) if one.evidence is evidence]
+        if rows:
+            gains = [shown[row].gain.times(100) for row in rows]
+            spread = [[one.value - one.low for one in gains], [one.high - one.value for one in gains]]
+            style = {"color": colour, "hatch": hatch, "edgecolor": "white", "ecolor": BLACK, "capsize": 2}
+            axes.barh(rows, [one.value for one in gains], xerr=spread, label=str(evidence), height=0.7, **style)
+    name_ticks(axes.yaxis, [" with ".join(map(str, one.moves)) for one in shown], fontsize=8)
+    axes.set_ylim(max(len(shown), 6) - 0.4, -0.6)
+    axes.axvline(0, color=BLACK, linewidth=0.8)
+    more = f" ({len(effects) - len(shown)} smaller ones are not shown)" if len(effects) > len(shown) else ""
+    axes.set_xlabel(f"faster by, %{more}")
+    plain_numbers(axes.xaxis)
+    legend(axes)
+    return figure
+
+
+def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) -> Figure:
+    """The best first run of every pair of values of two axes or knobs; a cross where all that was tried failed."""
+    yardstick = yardstick_of(campaign.spec)
+    figure, axes = new_figure(f"Best of each {across} and {up}", height=1.2 * HEIGHT)
+    axes.grid(False)
+    cells: dict[tuple[str, str], list[Trial]] = {}
+    values: tuple[dict[str, object], dict[str, object]] = ({}, {})
+    for trial in trials:
+        if trial.verdict is None or trial.origin is Origin.CONFIRMATION:
+            continue
+        pair = [value_in(trial.plan, name) for name in (across, up)]
+        names = ["inactive" if value is None else word(value) for value in pair]
+        for known, name, value in zip(values, names, pair, strict=True):
+            known[name] = value
+        cells.setdefault((names[0], names[1]), []).append(trial)
+    columns, rows = (sorted(known, key=lambda name, known=known: _order(known[name])) for known in values)
+    if not cells or len(columns) * len(rows) > MAX_CELLS:
+        say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
+        return figure
+    pick = min if yardstick.objective.smaller_is_better else max
+    found = np.full((len(rows), len(columns)), np.nan)
+    for (column, row), tried in cells.items():
+        place = rows.index(row), columns.index(column)
+        runs = [one.measurement for one in tried if one.measurement is not None]
+        if runs:
+            found[place] = pick(yardstick.of(one, one.step_time_s) for one in runs)
+        elif any(one.verdict in FAILED for one in tried):
+            axes.plot(place[1], place[0], marker="x", color=GREY, markersize=8)
+    better_is_dark = "cividis" if yardstick.objective.smaller_is_better else "cividis_r"
+    image = axes.imshow(np.ma.masked_invalid(found), cmap=better_is_dark, aspect="auto", origin="lower")
+    for (row_at, column_at), value in np.ndenumerate(found):
+        if isfinite(value):
+            dark = float(sum(image.cmap(image.norm(value))[:3])) < 1.5
+            text = f"{value:.4g}"
+            axes.text(column_at, row_at, text, ha="center", va="center", fontsize=7, color="white" if dark else BLACK)
+    name_ticks(axes.xaxis, columns, fontsize=8)
+    name_ticks(axes.yaxis, rows, fontsize=8)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    figure.colorbar(image, ax=axes, label=yardstick.unit)
+    return figure
+
+
+def scaling_by_size(points: Sequence[SizePoint]) -> Figure:
+    """The best of each size of a campaign whose knob sizes the jobs: speed of one device over the smallest size's."""
+    return scaling([("measured", [(one.devices, one.efficiency) for one in points])])
+
+
+def scaling_of(comparison: Comparison) -> Figure:
+    """Campaigns at several sizes: efficiency as measured, and as projected from the smallest."""
+    found = comparison.campaigns
+    measured = [(one.devices, one.efficiency) for one in found if one.efficiency is not None]
+    shares = [(one.devices, one.projected.efficiency) for one in found if one.projected is not None]
+    projected = [(devices, share) for devices, share in shares if share is not None]
+    return scaling([("measured", measured), ("projected", projected)])
+
+
+def scaling(series: Sequence[tuple[str, Sequence[tuple[int, Estimate]]]]) -> Figure:
+    """Efficiency by the number of devices, a share of the smallest size's speed per device. series: by their names."""
+    figure, axes = new_figure("Scaling: speed of one device against the smallest size")
+    sizes = sorted({devices for _, points in series for devices, _ in points})
+    if len(sizes) < 2:
+        say(axes, "fewer than two sizes were measured")
+        return figure
+    marks = (("o", BLUE, "-"), ("s", ORANGE, "--"), ("^", GREEN, ":"), ("D", BLACK, "-."))
+    for (name, points), (shape, colour, line) in zip(series, marks, strict=False):
+        shares = [one.times(100) for _, one in points]
+        spread = [[one.value - one.low for one in shares], [one.high - one.value for one in shares]]
+        style = {"marker": shape, "color": colour, "linestyle": line, "capsize": 3, "markersize": 5}
+        if points:
+            axes.errorbar([at for at, _ in points], [one.value for one in shares], yerr=spread, label=name, **style)
+    axes.axhline(100, color=LIGHT, linewidth=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xscale("log", base=_SCALE)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("devices")
+    axes.set_ylabel("efficiency, %")
+    legend(axes)
+    return figure
+
+
+def _order(value: object) -> tuple[int, float, str]:
+    """Numbers by size, before words."""
+    if isinstance(value, (int, float)):
+        return (0, float(value), "")
+    return (1, 0.0, str(value))
