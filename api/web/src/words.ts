@@ -1,5 +1,5 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
-import type { CampaignState, CampaignView, Cause, TrialBrief, TrialState, Verdict } from "./api/types";
+import type { CampaignState, Cause, TrialBrief, TrialState, Verdict } from "./api/types";
 import { clock, count } from "./format";
 
 export type Tone = "ok" | "oom" | "failed" | "pruned" | "running" | "plain";
@@ -84,9 +84,4 @@ export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause,
 /** Trials done of the budget's. The best are measured again beyond it. */
 export function trialsOf(done: number, again: number, budget: number): string {
   return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${count(again)} again` : ""}`;
-}
-
-/** No device ran these trials: their numbers are made up. */
-export function simulated(campaign: Pick<CampaignView, "spec">): boolean {
-  return campaign.spec.runner.kind === "simulated";
 }

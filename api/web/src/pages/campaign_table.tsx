@@ -7,7 +7,7 @@ import { Chip, Progress, Tags } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { Head, TableFrame, type Sort } from "../ui/table";
 import { Ago } from "../ui/time";
-import { CAMPAIGN_TONES, CAUSE_WORDS, failureCounts, simulated, trialsOf } from "../words";
+import { CAMPAIGN_TONES, CAUSE_WORDS, failureCounts, trialsOf } from "../words";
 
 interface TableProps {
   campaigns: CampaignView[];
@@ -75,7 +75,7 @@ function Row({ campaign, onChange }: { campaign: CampaignView; onChange: () => v
         <div class="muted small" title={`${count(campaign.nodes)} nodes, ${count(campaign.devices)} devices`}>
           {campaign.cluster}, <span class="nowrap">{size(campaign)}</span>
         </div>
-        {simulated(campaign) && <div class="small mark">simulated</div>}
+        {campaign.simulated && <div class="small mark">simulated</div>}
       </td>
       <td data-label="Progress" class="campaign-progress">
         <Done campaign={campaign} />

@@ -11,7 +11,7 @@ import { Button, ButtonLink, Chip } from "../ui/basics";
 import { Trouble } from "../ui/dialog";
 import { JsonLink } from "../ui/json";
 import { Title } from "../ui/title";
-import { CAUSE_WORDS, simulated, trialWord } from "../words";
+import { CAUSE_WORDS, trialWord } from "../words";
 
 interface HeaderProps {
   campaign: CampaignView;
@@ -53,14 +53,14 @@ export function Header({ campaign, trial, path }: HeaderProps) {
       <div class="page-head">
         <Title>Trial {trial.number}</Title>
         <Chip tone={tone} testid="outcome">{word}</Chip>
-        {simulated(campaign) && <Chip title="No device ran this trial">simulated</Chip>}
+        {campaign.simulated && <Chip title="No device ran this trial">simulated</Chip>}
         <span class="mono">{trial.plan_key}</span>
         <div class="row push">
           {trial.number > 0 && <ButtonLink kind="quiet" href={at(trial.number - 1)}>← {trial.number - 1}</ButtonLink>}
           {trial.number + 1 < trials && <ButtonLink kind="quiet" href={at(trial.number + 1)}>{trial.number + 1} →</ButtonLink>}
           <JsonLink path={path} />
           {trial.state === "done" && <Again campaign={campaign} number={trial.number} path={path} />}
-          {trial.measurement && <ExportButton path={path} title={`The setting of trial ${trial.number}, for use`} primary={trial.verdict === "ok"} />}
+          {trial.measurement && <ExportButton path={path} title={`The setting of trial ${trial.number}, for use`} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
         </div>
       </div>
       <p class="muted">{whyChosen(trial)}</p>

@@ -1,6 +1,5 @@
 /** Memory and own work of every rank: whether they are alike, and which one holds the others up. */
 import type { ComponentChildren } from "preact";
-import { useCallback, useMemo } from "preact/hooks";
 import type { CampaignView, MeasurementView, PartialView, ProfileView } from "../api/types";
 import { type Axis, byteNumbers, levels, numbers } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
@@ -38,24 +37,18 @@ export function Ranks({ campaign, measured, profile }: RanksProps) {
 function RankMemory({ measured, limit }: { measured: RanksProps["measured"]; limit: number | null }) {
   const { peak_memory_bytes: tensors, peak_held_bytes: held } = measured;
   const ranks = Math.max(tensors.length, held.length);
-  const y = useMemo(() => byteNumbers([...tensors, ...held, ...(limit === null ? [] : [limit])], { fromZero: true, room: 0.05 }), [measured, limit]);
-  const describe = useCallback(
-    (index: number | null) => {
-      const rank = index ?? fullest(held.length > 0 ? held : tensors);
-      const words = [tensors[rank] !== undefined && `${bytes(tensors[rank])} of tensors`, held[rank] !== undefined && `${bytes(held[rank])} held`];
-      return `${index === null ? "Fullest: rank" : "Rank"} ${rank}: ${words.filter(Boolean).join(", ")}`;
-    },
-    [measured],
-  );
-  const draw = useCallback(
-    (frame: Frame) => (
-      <>
-        <path class="bars-held" d={bars(held, frame)} />
-        <path class="bars-own" d={bars(tensors, frame)} />
-        {limit !== null && <path class="limit" d={`M${frame.left} ${toPixel(frame.y, limit)}H${frame.right}`} />}
-      </>
-    ),
-    [measured, limit],
+  const y = byteNumbers([...tensors, ...held, limit ?? 0], { fromZero: true, room: 0.05 });
+  const describe = (index: number | null) => {
+    const rank = index ?? fullest(held.length > 0 ? held : tensors);
+    const words = [tensors[rank] !== undefined && `${bytes(tensors[rank])} of tensors`, held[rank] !== undefined && `${bytes(held[rank])} held`];
+    return `${index === null ? "Fullest: rank" : "Rank"} ${rank}: ${words.filter(Boolean).join(", ")}`;
+  };
+  const draw = (frame: Frame) => (
+    <>
+      <path class="bars-held" d={bars(held, frame)} />
+      <path class="bars-own" d={bars(tensors, frame)} />
+      {limit !== null && <path class="limit" d={`M${frame.left} ${toPixel(frame.y, limit)}H${frame.right}`} />}
+    </>
   );
   return (
     <Card title="Memory by rank" testid="rank-memory">
@@ -77,26 +70,20 @@ function RankMemory({ measured, limit }: { measured: RanksProps["measured"]; lim
 
 function OwnTimes({ profile }: { profile: ProfileView }) {
   const { own_time_s, straggler, stages } = profile;
-  const y = useMemo(() => numbers(own_time_s, { format: stepTime, fromZero: true, room: 0.05 }), [profile]);
-  const describe = useCallback(
-    (index: number | null) => {
-      if (index !== null) return `Rank ${index}, stage ${stages[index]}: ${stepTime(own_time_s[index])} of own work in a step`;
-      return straggler ? `Rank ${straggler.rank} takes ${number(straggler.ratio)} times as long as its peers for the same work.` : "No rank is clearly slower than its peers.";
-    },
-    [profile],
-  );
-  const draw = useCallback(
-    (frame: Frame) => {
-      const split = (slow: boolean) => bars(own_time_s.map((time, rank) => ((rank === straggler?.rank) === slow ? time : 0)), frame);
-      return (
-        <>
-          <path class="bars-own" d={split(false)} />
-          <path class="bars-slow" d={split(true)} />
-        </>
-      );
-    },
-    [profile],
-  );
+  const y = numbers(own_time_s, { format: stepTime, fromZero: true, room: 0.05 });
+  const describe = (index: number | null) => {
+    if (index !== null) return `Rank ${index}, stage ${stages[index]}: ${stepTime(own_time_s[index])} of own work in a step`;
+    return straggler ? `Rank ${straggler.rank} takes ${number(straggler.ratio)} times as long as its peers for the same work.` : "No rank is clearly slower than its peers.";
+  };
+  const draw = (frame: Frame) => {
+    const split = (slow: boolean) => bars(own_time_s.map((time, rank) => ((rank === straggler?.rank) === slow ? time : 0)), frame);
+    return (
+      <>
+        <path class="bars-own" d={split(false)} />
+        <path class="bars-slow" d={split(true)} />
+      </>
+    );
+  };
   return (
     <Card title="Own work by rank" aside={straggler && <strong data-testid="straggler">straggler: rank {straggler.rank}</strong>} testid="own-times">
       <RankChart label={`Own work of ${own_time_s.length} ranks. ${describe(null)}`} ranks={own_time_s.length} y={y} describe={describe} draw={draw} />
@@ -117,12 +104,9 @@ interface RankChartProps {
 }
 
 function RankChart({ label, ranks, y, describe, draw }: RankChartProps) {
-  const [x, points] = useMemo(() => {
-    const all = Array.from({ length: ranks }, (_, rank) => rank);
-    return [levels(all, "rank"), all.map((rank) => [rank, null] as const)];
-  }, [ranks]);
+  const all = Array.from({ length: ranks }, (_, rank) => rank);
   return (
-    <Chart label={label} height={HEIGHT} x={x} y={y} points={points} describe={describe}>
+    <Chart label={label} height={HEIGHT} x={levels(all, "rank")} y={y} points={all.map((rank) => [rank, null])} describe={describe}>
       {draw}
     </Chart>
   );

@@ -1,9 +1,8 @@
 /** Every step that was run, in order: first those that warmed up, then the timed ones with their median and interval. */
-import { useCallback, useMemo } from "preact/hooks";
 import type { MeasurementView, PartialView } from "../api/types";
 import { numbers, whole } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
-import { box, marks, type Point } from "../campaign/charts/marks";
+import { box, line, marks, type Point } from "../campaign/charts/marks";
 import { toPixel } from "../campaign/charts/scales";
 import { interval as intervalWords, stepTime } from "../format";
 import { Card } from "../ui/basics";
@@ -21,48 +20,41 @@ export function StepTimes({ measured, interval: given }: StepTimesProps) {
   const { warmup_times_s: warmup, step_times_s: timed, step_time_s: median } = measured;
   // One step says nothing of how far steps lie apart.
   const interval = given && timed.length > 1 && given.step_time_low_s < given.step_time_high_s ? given : null;
-  const points = useMemo(() => {
-    // The first steps may take many times as long as the others, whose differences are what the chart is for.
-    const top = Math.max(...timed, interval?.step_time_high_s ?? 0, median * MOST);
-    return [...warmup.map((time) => Math.min(time, top)), ...timed].map((time, at) => [at + 1, time] as const);
-  }, [measured, interval]);
-  const [x, y] = useMemo(
-    () => [
-      whole([...points.map(([step]) => step)], "step"),
-      numbers([...points.map(([, time]) => time), ...(interval ? [interval.step_time_low_s, interval.step_time_high_s] : [])], { format: stepTime, room: 0.05 }),
-    ],
-    [points, interval],
-  );
-  const describe = useCallback(
-    (index: number | null) => {
-      if (index === null) {
-        const range = interval ? `, 95 %: ${intervalWords(interval.step_time_low_s, interval.step_time_high_s, stepTime)}` : "";
-        return `Median of ${timed.length} timed ${timed.length === 1 ? "step" : "steps"}: ${stepTime(median)}${range}`;
-      }
-      const warms = index < warmup.length;
-      return `Step ${index + 1}${warms ? ", warming up" : ""}: ${stepTime(warms ? warmup[index] : timed[index - warmup.length])}`;
-    },
-    [measured, interval],
-  );
-  const draw = useCallback(
-    ({ x, y, right }: Frame) => {
-      const at = points.map(([step, time]): Point => [toPixel(x, step), toPixel(y, time)]);
-      const left = toPixel(x, warmup.length + 1);
-      const [low, high] = interval ? [toPixel(y, interval.step_time_low_s), toPixel(y, interval.step_time_high_s)] : [0, 0];
-      return (
-        <>
-          {interval && <path class="band" data-testid="interval" d={box(left, high, right - left, low - high)} />}
-          <path class="best-line" d={`M${left} ${toPixel(y, median)}H${right}`} />
-          <path class="dots warm" d={marks(at.slice(0, warmup.length), "square")} />
-          <path class="dots" d={marks(at.slice(warmup.length), "disc")} />
-        </>
-      );
-    },
-    [points, interval],
-  );
+  // The first steps may take many times as long as the others, whose differences are what the chart is for.
+  const top = Math.max(...timed, interval?.step_time_high_s ?? 0, median * MOST);
+  const points = [...warmup.map((time) => Math.min(time, top)), ...timed].map((time, at) => [at + 1, time] as const);
+  const describe = (index: number | null) => {
+    if (index === null) {
+      const range = interval ? `, 95 %: ${intervalWords(interval.step_time_low_s, interval.step_time_high_s, stepTime)}` : "";
+      return `Median of ${timed.length} timed ${timed.length === 1 ? "step" : "steps"}: ${stepTime(median)}${range}`;
+    }
+    const warms = index < warmup.length;
+    return `Step ${index + 1}${warms ? ", warming up" : ""}: ${stepTime(warms ? warmup[index] : timed[index - warmup.length])}`;
+  };
+  const draw = ({ x, y, right }: Frame) => {
+    const at = points.map(([step, time]): Point => [toPixel(x, step), toPixel(y, time)]);
+    const left = toPixel(x, warmup.length + 1);
+    const high = interval ? toPixel(y, interval.step_time_high_s) : 0;
+    return (
+      <>
+        {interval && <path class="band" data-testid="interval" d={box(left, high, right - left, toPixel(y, interval.step_time_low_s) - high)} />}
+        <path class="best-line" d={line([[left, toPixel(y, median)], [right, toPixel(y, median)]])} />
+        <path class="dots warm" d={marks(at.slice(0, warmup.length), "square")} />
+        <path class="dots" d={marks(at.slice(warmup.length), "disc")} />
+      </>
+    );
+  };
+  const ends = interval ? [interval.step_time_low_s, interval.step_time_high_s] : [];
   return (
     <Card title="Step times" testid="step-times">
-      <Chart label={`Step times. ${describe(null)}; ${warmup.length} steps warmed up.`} height={230} x={x} y={y} points={points} describe={describe}>
+      <Chart
+        label={`Step times. ${describe(null)}; ${warmup.length} steps warmed up.`}
+        height={230}
+        x={whole(points.map(([step]) => step), "step")}
+        y={numbers([...points.map(([, time]) => time), ...ends], { format: stepTime, room: 0.05 })}
+        points={points}
+        describe={describe}
+      >
         {draw}
       </Chart>
       <ul class="chart-legend">

@@ -5,10 +5,9 @@ import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
 import { baselineOf, gainOf, goalOf, isAgain } from "../campaign/data/goal";
 import { bareObjective, bytes, gain, interval, number, share, short, stepTime } from "../format";
 import { Tile } from "../ui/basics";
-import { simulated } from "../words";
 
 export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
-  const made = simulated(campaign);
+  const made = campaign.simulated;
   const goal = goalOf(campaign);
   const baseline = campaign.summary.baseline;
   const brief = useResource<TrialBriefPage>(trial.measurement && withQuery(`campaigns/${encodeURIComponent(campaign.id)}/trials`, { view: "brief", number: [trial.number, baseline?.trial ?? trial.number] }));

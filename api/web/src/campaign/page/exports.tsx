@@ -5,7 +5,7 @@ import type { Mistake } from "../../api/problem";
 import { useResource } from "../../api/resource";
 import type { ExportOption, ExportView, FormatEntry, Handover, RegistryView } from "../../api/types";
 import { Button, Field } from "../../ui/basics";
-import { CopyButton, SelectedText } from "../../ui/copy";
+import { CopyButton } from "../../ui/copy";
 import { Dialog } from "../../ui/dialog";
 import { Download } from "../../ui/download";
 import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
@@ -17,12 +17,14 @@ interface ExportsProps {
   /** Below v1/: of a campaign, which exports its winner, or of a trial. */
   path: string;
   title: string;
+  /** Then there is no job that a scheduler could run. */
+  simulated: boolean;
   disabled?: boolean;
   /** Of what can be used as it is. */
   primary?: boolean;
 }
 
-export function ExportButton({ path, title, disabled = false, primary = true }: ExportsProps) {
+export function ExportButton({ path, title, simulated, disabled = false, primary = true }: ExportsProps) {
   const [open, setOpen] = useState(false);
   return (
     <>
@@ -31,17 +33,17 @@ export function ExportButton({ path, title, disabled = false, primary = true }: 
       </Button>
       {open && (
         <Dialog title={title} onClose={() => setOpen(false)} wide testid="exports">
-          <Exports path={path} />
+          <Exports path={path} simulated={simulated} />
         </Dialog>
       )}
     </>
   );
 }
 
-function Exports({ path }: { path: string }) {
+function Exports({ path, simulated }: Pick<ExportsProps, "path" | "simulated">) {
   const registry = useResource<RegistryView>("registry");
   const [name, setName] = useState(localStorage.getItem(KEY) ?? FIRST);
-  const formats = registry.data?.export_formats ?? [];
+  const formats = (registry.data?.export_formats ?? []).filter((one) => one.simulated || !simulated);
   const format = formats.find((one) => one.name === name) ?? formats[0];
   const choose = (next: string) => {
     localStorage.setItem(KEY, next);
@@ -167,7 +169,7 @@ export function Text({ name, text, testid }: { name: string; text: string; testi
           <CopyButton text={text} />
         </div>
       </header>
-      <SelectedText text={text} />
+      <pre class="code-block" tabIndex={0}>{text}</pre>
     </section>
   );
 }

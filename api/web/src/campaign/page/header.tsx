@@ -11,7 +11,7 @@ import { JsonLink } from "../../ui/json";
 import { LiveMark } from "../../ui/states";
 import { Ago, useNow } from "../../ui/time";
 import { Title } from "../../ui/title";
-import { CAMPAIGN_TONES, simulated } from "../../words";
+import { CAMPAIGN_TONES } from "../../words";
 import { ExportButton } from "./exports";
 import { More } from "./more";
 import type { Feed } from "../data/feed";
@@ -27,7 +27,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
       <div class="page-head">
         <Title>{campaign.name}</Title>
         <Chip tone={CAMPAIGN_TONES[campaign.state]} testid="state">{campaign.state}</Chip>
-        {simulated(campaign) && <Chip title="No device ran these trials">simulated</Chip>}
+        {campaign.simulated && <Chip title="No device ran these trials">simulated</Chip>}
         <div class="row push">
           <LiveMark state={stream} />
           <Button
@@ -40,7 +40,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
           </Button>
           <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />
           <More campaign={campaign} path={path} start={start} onChange={() => feed.refresh()} />
-          <ExportButton path={path} title="The recommended setting, for use" disabled={campaign.summary.recommended === null} />
+          <ExportButton path={path} title="The recommended setting, for use" simulated={campaign.simulated} disabled={campaign.summary.recommended === null} />
         </div>
       </div>
       <p class="muted campaign-facts">

@@ -2,7 +2,6 @@
 import { useMemo } from "preact/hooks";
 import type { CampaignView } from "../../api/types";
 import { useStore } from "../../use_store";
-import { simulated } from "../../words";
 import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../../ui/states";
 import { BestChart } from "../charts/best_chart";
 import "../charts/charts.css";
@@ -90,7 +89,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
   );
   // In what the trials differ at all, what follows from the others included.
   const differing = useMemo(() => dimensions.filter((one) => varied.includes(one) || others.split(",").includes(one.name)), [dimensions, varied, others]);
-  const made = simulated(campaign);
+  const made = campaign.simulated;
   if (!trialsRead && trials.length === 0) {
     return (
       <>

@@ -3,7 +3,7 @@ import type { CampaignView } from "../../api/types";
 import { bareObjective, count, duration, gain, gainInterval, interval, number, objective, share } from "../../format";
 import { href } from "../../router";
 import { Progress, Tile } from "../../ui/basics";
-import { CAUSE_WORDS, failureCounts, simulated } from "../../words";
+import { CAUSE_WORDS, failureCounts } from "../../words";
 import { setConditions } from "../data/conditions";
 
 type Found = CampaignView["summary"]["recommended"];
@@ -32,7 +32,7 @@ interface FoundProps {
 }
 
 function FoundTile({ campaign, found, label, testid, title, baseline = false, none = "nothing was measured yet" }: FoundProps) {
-  const made = simulated(campaign);
+  const made = campaign.simulated;
   if (!found) return <Tile label={label} title={title} testid={testid} simulated={made} value="–" note={none} />;
   const { value, low, high, unit } = found.objective;
   const [head, ...rest] = objective(value, unit).split(" ");
