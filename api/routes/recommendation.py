@@ -114,8 +114,8 @@ async def compare_campaigns(
         Query(description="Ids, 2 to 20.", min_length=2, max_length=MAX_COMPARED),
     ],
 ) -> Comparison:
-    """Campaigns side by side, such as of one model at several node counts: scaling and efficiency, measured and
-    projected."""
+    """Campaigns side by side, such as of one model at several node counts: what each found, and scaling and efficiency,
+    measured or simulated, and projected."""
     ids = list(dict.fromkeys(campaign))
     entries = await run_in_threadpool(_readable, service, caller, ids)
     cost = sum(space_of(one.spec).combinations + PER_TRIAL * len(trials) for one, trials in entries)

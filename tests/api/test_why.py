@@ -88,7 +88,8 @@ def test_campaigns_at_two_node_counts_are_laid_side_by_side(client, simulated):
     assert [small["id"], large["id"]] == [two, four]
     assert (small["nodes"], large["devices"]) == (2, 32)
     assert small["efficiency"] == {"value": 1, "low": 1, "high": 1}
-    per_device = [each["best"]["tokens_per_s_per_device"]["value"] for each in (small, large)]
+    assert (small["simulated"], large["efficiency_against"]) == (True, two)
+    per_device = [each["recommended"]["tokens_per_s_per_device"]["value"] for each in (small, large)]
     assert large["efficiency"]["value"] == pytest.approx(per_device[1] / per_device[0])
     assert large["efficiency"]["low"] <= large["efficiency"]["value"] <= large["efficiency"]["high"]
     assert large["projected"]["tokens_per_s"]["value"] > small["projected"]["tokens_per_s"]["value"]
@@ -97,14 +98,39 @@ def test_campaigns_at_two_node_counts_are_laid_side_by_side(client, simulated):
 
 
 def test_what_differs_or_was_not_measured_is_said(client, create, simulated):
-    """The one without a measurement is the smaller: the other is what is compared with."""
+    """Another model is no reference, whether it was measured or not."""
     other, measured = create(), simulated()
     shown = client.get("/v1/comparison", params={"campaign": [other, measured]}).json()
-    assert [each["best"] is None for each in shown["campaigns"]] == [True, False]
-    assert [each["efficiency"] is None for each in shown["campaigns"]] == [True, False]
+    assert [each["recommended"] is None for each in shown["campaigns"]] == [True, False]
+    assert [each["efficiency"] for each in shown["campaigns"]] == [None, None]
+    assert [each["simulated"] for each in shown["campaigns"]] == [False, True]
     assert shown["campaigns"][0]["projected"] is None
     assert any("model gpt-micro, not llama3-8b" in note for note in shown["notes"])
-    assert any("cannot be projected" in note for note in shown["notes"])
+    assert any("nothing can be projected from" in note for note in shown["notes"])
+
+
+def test_efficiency_is_of_one_model_and_each_model_has_its_own_reference(client, simulated):
+    cluster = {"preset": "dgx-h100", "nodes": 4}
+    llama = [simulated(), simulated(cluster=cluster, global_batch_size=128)]
+    gpt = [simulated(model="llama2-13b"), simulated(model="llama2-13b", cluster=cluster, global_batch_size=128)]
+    shown = client.get("/v1/comparison", params={"campaign": [*llama, *gpt]}).json()
+    against = {each["id"]: each["efficiency_against"] for each in shown["campaigns"]}
+    assert against == {llama[0]: llama[0], llama[1]: llama[0], gpt[0]: gpt[0], gpt[1]: gpt[0]}
+    mixed = client.get("/v1/comparison", params={"campaign": [llama[0], gpt[1]]}).json()
+    assert [each["efficiency"] for each in mixed["campaigns"]] == [None, None]
+
+
+def test_the_comparison_has_the_numbers_of_each_campaign_by_the_same_words(client, simulated):
+    ids = [simulated(budget={"trials": 6}, confirm=2), simulated()]
+    shown = client.get("/v1/comparison", params={"campaign": ids}).json()
+    for each in shown["campaigns"]:
+        summary = client.get(f"/v1/campaigns/{each['id']}").json()["summary"]
+        for name in ("fastest_once", "fastest_confirmed", "recommended"):
+            one, other = each[name], summary[name]
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert one["trial"] == other["trial"]
+                assert one["tokens_per_s_per_device"]["value"] == pytest.approx(other["objective"]["value"])
 
 
 def test_a_comparison_is_of_two_to_twenty_campaigns_that_are_there(client, create, problem):

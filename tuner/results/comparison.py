@@ -1,8 +1,9 @@
-"""Campaigns of one model side by side, such as at several node counts: the best of each, and how it scales.
+"""Campaigns side by side, such as of one model at several node counts: what each found, and how it scales.
 
-Efficiencies are per device, against the campaign with the fewest devices that measured something. Beside them stand the
-predictions of that campaign's calibrated physics for the others, compared with its prediction for itself, so that
-common errors cancel. Pure: campaigns and trials in, a value out.
+Efficiencies are per device, of the recommended settings, against the campaign with the fewest devices of the same kind:
+one model, device, training code and number format, and simulated or not. Between kinds there is none. Beside them
+stand the predictions of that campaign's calibrated physics for the others, compared with its prediction for itself, so
+that common errors cancel. Pure: campaigns and trials in, a value out.
 """
 
 from __future__ import annotations
@@ -19,48 +20,55 @@ from meshtune.tuner.campaign.node_kinds import reference_of
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import ONE, Estimate
+from meshtune.tuner.campaign.units import ONE, Estimate, percent
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
-from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.sizes import on_nodes
+from meshtune.tuner.results.winners import winners_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The best trial of a campaign that was measured on its baseline's hardware, by the campaign's own objective.
-    tokens_per_s: of all its devices. nodes: of its job."""
+class ComparedSetting:
+    """A setting of a campaign. tokens_per_s: of all devices. nodes: of its job. interval_known: as of RankedView."""
 
     trial: int
     plan_key: str
     nodes: int
     tokens_per_s: Estimate
     tokens_per_s_per_device: Estimate
+    interval_known: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
-    """The prediction of the smallest campaign's calibrated physics for the best plan here; never measured. efficiency:
-    against its prediction for the best plan there."""
+    """The prediction of the smallest campaign of the kind, by its calibrated physics, for the plan that it predicts
+    best here; never measured. efficiency: against its prediction for itself; null where it is alone."""
 
     tokens_per_s: Estimate
-    efficiency: Estimate
+    efficiency: Estimate | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCampaign:
-    """One campaign. nodes, devices: of the best plan's job, where a knob sizes the jobs. best: as measured; null where
-    nothing was. efficiency: speed per device over that of the smallest campaign that measured something. projected:
-    null where nothing can be predicted, for a reason among the notes."""
+    """One campaign. simulated: no device measured its numbers. nodes, devices: of the recommended plan's job, where a
+    knob sizes the jobs. fastest_once, fastest_confirmed, recommended: as of BestView; null where there is none.
+    efficiency: speed per device of the recommended setting over that of the campaign `efficiency_against`, the smallest
+    of its kind; null where no other campaign is of its kind. projected: null where nothing can be predicted, for a
+    reason among the notes."""
 
     id: str
     name: str
     state: CampaignState
+    simulated: bool
     nodes: int
     devices: int
     model: str
     cluster: str
-    best: Best | None
+    fastest_once: ComparedSetting | None
+    fastest_confirmed: ComparedSetting | None
+    recommended: ComparedSetting | None
     efficiency: Estimate | None
+    efficiency_against: str | None
     projected: Projected | None
 
 
@@ -74,62 +82,130 @@ class Comparison:
     notes: tuple[str, ...]
 
 
-def compare(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """campaign: as one of jobs of its recommended plan's size."""
+
+    campaign: Campaign
+    trials: Sequence[Trial]
+    fastest_once: ComparedSetting | None
+    fastest_confirmed: ComparedSetting | None
+    recommended: ComparedSetting | None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for campaigns whose speeds of a device tell how one training scales."""
+        spec = self.campaign.spec
+        model, device = spec.model, spec.cluster.device.name
+        return model, device, spec.workload.kind, training_of(spec).framework.dtype, self.campaign.simulated
+
+
+def compare(given: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
     """The comparison of at least one campaign with its trials."""
-    found = [(_of_size(campaign, best := _best(campaign, trials)), trials, best) for campaign, trials in entries]
-    found.sort(key=lambda one: (one[0].spec.cluster.devices, one[0].created_at))
-    entries, bests = [(campaign, trials) for campaign, trials, _ in found], [best for _, _, best in found]
-    smallest = next((row for row, best in enumerate(bests) if best is not None), 0)
-    base, base_trials = entries[smallest]
-    start = bests[smallest]
-    campaigns = [campaign for campaign, _ in entries]
-    projections, notes = _projections(campaigns, base, base_trials)
+    entries = [_entry(campaign, trials) for campaign, trials in given]
+    entries.sort(key=lambda one: (one.campaign.spec.cluster.devices, one.campaign.created_at))
+    kinds: dict[tuple[object, ...], list[_Entry]] = {}
+    for one in entries:
+        kinds.setdefault(one.kind, []).append(one)
+    found, notes = dict[str, ComparedCampaign](), list[str]()
+    for alike in kinds.values():
+        compared, told = _of_kind(alike)
+        found |= {one.id: one for one in compared}
+        notes += told
+    base = _smallest(entries).campaign
+    campaigns = [one.campaign for one in entries]
+    return Comparison(
+        objective=base.spec.objective,
+        campaigns=tuple(found[campaign.id] for campaign in campaigns),
+        notes=(
+            *_differences(campaigns, base),
+            *_hardware_notes([(one.campaign, one.trials) for one in entries]),
+            *notes,
+        ),
+    )
+
+
+def _smallest(entries: Sequence[_Entry]) -> _Entry:
+    """The first that has a recommended setting; the first of all where none has."""
+    return next((one for one in entries if one.recommended is not None), entries[0])
+
+
+def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[str]]:
+    """Campaigns that scale one training, and sentences on them."""
+    start = _smallest(entries)
+    base = start.campaign
+    projections, notes = _projections([one.campaign for one in entries], base, start.trials)
     compared = []
-    for campaign, best, projected in zip(campaigns, bests, projections, strict=True):
+    for one, projected in zip(entries, projections, strict=True):
         efficiency = None
-        if best is not None and start is not None:
-            efficiency = ONE if best is start else best.tokens_per_s_per_device.over(start.tokens_per_s_per_device)
-        cluster = campaign.spec.cluster
+        if len(entries) > 1 and one.recommended is not None and start.recommended is not None:
+            own, other = (each.recommended.tokens_per_s_per_device for each in (one, start) if each.recommended)
+            efficiency = ONE if one is start else own.over(other)
+            if efficiency.value > 1:
+                notes.append(_above(one, start, efficiency))
+        campaign, cluster = one.campaign, one.campaign.spec.cluster
         compared.append(
             ComparedCampaign(
                 id=campaign.id,
                 name=campaign.spec.name,
                 state=campaign.state,
+                simulated=campaign.simulated,
                 nodes=cluster.nodes,
                 devices=cluster.devices,
                 model=campaign.spec.model.name,
                 cluster=cluster.name,
-                best=best,
+                fastest_once=one.fastest_once,
+                fastest_confirmed=one.fastest_confirmed,
+                recommended=one.recommended,
                 efficiency=efficiency,
+                efficiency_against=None if efficiency is None else base.id,
                 projected=projected,
             )
         )
-    return Comparison(
-        objective=base.spec.objective,
-        campaigns=tuple(compared),
-        notes=(*_differences(campaigns, base), *_hardware_notes(entries), *notes),
+    return compared, notes
+
+
+def _above(one: _Entry, start: _Entry, efficiency: Estimate) -> str:
+    """Why a device is faster in the larger job, as far as it is known."""
+    assert one.recommended is not None  # or it had no efficiency
+    assert start.recommended is not None
+    told = f"{one.campaign.id} has {percent(efficiency.value)} of the speed per device of {start.campaign.id}"
+    if efficiency.low <= 1:
+        return f"{told}: not surely more, their intervals overlap"
+    keys = f"{start.recommended.plan_key} there, {one.recommended.plan_key} here"
+    return f"{told}: above 100 %, as the settings are not alike ({keys})"
+
+
+def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:
+    winners = winners_of(campaign.spec, rank(campaign, trials))
+    recommended = _setting(campaign, winners.recommended)
+    return _Entry(
+        campaign=_of_size(campaign, recommended),
+        trials=trials,
+        fastest_once=_setting(campaign, winners.fastest_once),
+        fastest_confirmed=_setting(campaign, winners.fastest_confirmed),
+        recommended=recommended,
     )
 
 
-def _best(campaign: Campaign, trials: Sequence[Trial]) -> Best | None:
-    ranking = rank(campaign, trials)
-    first = next((one for one in ranking if not one.other_hardware and not one.unaccepted_numerics), None)
-    if first is None:
+def _setting(campaign: Campaign, entry: Ranked | None) -> ComparedSetting | None:
+    if entry is None:
         return None
-    return Best(
-        trial=first.trial.number,
-        plan_key=first.trial.plan.key,
-        nodes=sized(campaign.spec.cluster, first.trial.plan).nodes,
-        tokens_per_s=first.tokens_per_s,
-        tokens_per_s_per_device=first.tokens_per_s.times(1 / first.measurement.devices),
+    return ComparedSetting(
+        trial=entry.trial.number,
+        plan_key=entry.trial.plan.key,
+        nodes=sized(campaign.spec.cluster, entry.trial.plan).nodes,
+        tokens_per_s=entry.tokens_per_s,
+        tokens_per_s_per_device=entry.tokens_per_s.times(1 / entry.measurement.devices),
+        interval_known=entry.interval_known,
     )
 
 
-def _of_size(campaign: Campaign, best: Best | None) -> Campaign:
-    """The campaign as one of jobs of its best plan's size, where a knob sizes them."""
-    if best is None or KnobSet(campaign.spec.knobs).size is None:
+def _of_size(campaign: Campaign, recommended: ComparedSetting | None) -> Campaign:
+    """The campaign as one of jobs of its recommended plan's size, where a knob sizes them."""
+    if recommended is None or KnobSet(campaign.spec.knobs).size is None:
         return campaign
-    return replace(campaign, spec=on_nodes(campaign.spec, best.nodes))
+    return replace(campaign, spec=on_nodes(campaign.spec, recommended.nodes))
 
 
 def _projections(
@@ -140,7 +216,7 @@ def _projections(
         basis = learn(base.label, base.spec, trials)
         start = _predicted(base, basis)
     except InvalidValue as error:
-        return [None] * len(campaigns), [f"nothing can be projected: {error}"]
+        return [None] * len(campaigns), [f"nothing can be projected from {base.label}: {error}"]
     assert start is not None  # nothing is missing, else nothing could have been learnt
     found: list[Projected | None] = []
     notes: list[str] = []
@@ -158,7 +234,8 @@ def _projections(
         # The interval is of this prediction alone, as in `tuner.prediction.scaling`.
         own = speed.tokens_per_s.times(1 / campaign.spec.cluster.devices)
         reference = start.tokens_per_s.value / base.spec.cluster.devices
-        efficiency = ONE if campaign is base else own.times(1 / reference)
+        known = ONE if campaign is base else own.times(1 / reference)
+        efficiency = known if len(campaigns) > 1 else None
         found.append(Projected(tokens_per_s=speed.tokens_per_s, efficiency=efficiency))
     return found, notes
 

@@ -80,13 +80,6 @@ export interface components {
             subject: string;
             readonly words: string;
         };
-        Best: {
-            nodes: number;
-            plan_key: string;
-            tokens_per_s: components["schemas"]["Estimate"];
-            tokens_per_s_per_device: components["schemas"]["Estimate"];
-            trial: number;
-        };
         BestKnown: {
             cluster: string;
             devices: number;
@@ -730,16 +723,28 @@ export interface components {
             source: string;
         };
         ComparedCampaign: {
-            best: components["schemas"]["Best"] | null;
             cluster: string;
             devices: number;
             efficiency: components["schemas"]["Estimate"] | null;
+            efficiency_against: string | null;
+            fastest_confirmed: components["schemas"]["ComparedSetting"] | null;
+            fastest_once: components["schemas"]["ComparedSetting"] | null;
             id: string;
             model: string;
             name: string;
             nodes: number;
             projected: components["schemas"]["Projected"] | null;
+            recommended: components["schemas"]["ComparedSetting"] | null;
+            simulated: boolean;
             state: components["schemas"]["CampaignState"];
+        };
+        ComparedSetting: {
+            interval_known: boolean;
+            nodes: number;
+            plan_key: string;
+            tokens_per_s: components["schemas"]["Estimate"];
+            tokens_per_s_per_device: components["schemas"]["Estimate"];
+            trial: number;
         };
         Comparison: {
             campaigns: components["schemas"]["ComparedCampaign"][];
@@ -1227,7 +1232,7 @@ export interface components {
             }[];
         };
         Projected: {
-            efficiency: components["schemas"]["Estimate"];
+            efficiency: components["schemas"]["Estimate"] | null;
             tokens_per_s: components["schemas"]["Estimate"];
         };
         Projection: {
@@ -1588,7 +1593,6 @@ export type AttemptView = components['schemas']['AttemptView'];
 export type AuditEntryView = components['schemas']['AuditEntryView'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type Basis = components['schemas']['Basis'];
-export type Best = components['schemas']['Best'];
 export type BestKnown = components['schemas']['BestKnown'];
 export type BestView = components['schemas']['BestView'];
 export type Budget = components['schemas']['Budget'];
@@ -1607,6 +1611,7 @@ export type ClusterEntry = components['schemas']['ClusterEntry'];
 export type ClusterSpec = components['schemas']['ClusterSpec'];
 export type ClusterView = components['schemas']['ClusterView'];
 export type ComparedCampaign = components['schemas']['ComparedCampaign'];
+export type ComparedSetting = components['schemas']['ComparedSetting'];
 export type Comparison = components['schemas']['Comparison'];
 export type ConstantView = components['schemas']['ConstantView'];
 export type ContextParallel = components['schemas']['ContextParallel'];

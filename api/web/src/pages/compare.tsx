@@ -110,7 +110,7 @@ function Compared({ ids }: { ids: string[] }) {
           <ScalingChart
             testid="speed-chart"
             label="Tokens per second"
-            measured={points(rows, ({ best }) => best?.tokens_per_s)}
+            measured={points(rows, ({ recommended }) => recommended?.tokens_per_s)}
             projected={points(rows, ({ projected }) => projected?.tokens_per_s)}
             format={short}
             unit="tokens/s"
@@ -193,9 +193,9 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
               {count(row.nodes)}
               <div class="small muted">{count(row.devices)} devices</div>
             </td>
-            <td>{row.best ? <BestLink row={row} best={row.best} /> : <span class="muted">nothing measured</span>}</td>
-            <Cell estimate={row.best?.tokens_per_s} format={short} />
-            <Cell estimate={row.best?.tokens_per_s_per_device} format={short} />
+            <td>{row.recommended ? <BestLink row={row} best={row.recommended} /> : <span class="muted">nothing measured</span>}</td>
+            <Cell estimate={row.recommended?.tokens_per_s} format={short} />
+            <Cell estimate={row.recommended?.tokens_per_s_per_device} format={short} />
             <Cell estimate={row.efficiency} format={(value) => share(value)} />
             <Cell estimate={row.projected?.tokens_per_s} format={short} projected />
             <Cell estimate={row.projected?.efficiency} format={(value) => share(value)} projected />
@@ -206,7 +206,7 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
   );
 }
 
-function BestLink({ row, best }: { row: ComparedCampaign; best: NonNullable<ComparedCampaign["best"]> }) {
+function BestLink({ row, best }: { row: ComparedCampaign; best: NonNullable<ComparedCampaign["recommended"]> }) {
   return (
     <>
       <a href={href({ page: "trial", id: row.id, number: best.trial })}>trial {best.trial}</a>
