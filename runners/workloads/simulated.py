@@ -5,7 +5,7 @@ Its job file (`simulated.json`, version 1) says what would be trained, how and w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf, prod
 from pathlib import Path
@@ -45,6 +45,7 @@ class Code(StrEnum):
     """The training code that is played."""
 
     MEGATRON_DEEPSPEED = "megatron-deepspeed"
+    MEGATRON_DEEPSPEED_FLASH = "megatron-deepspeed-flash"
     NANOTRON = "nanotron"
     FSDP = "fsdp"
     TRAINER = "trainer"
@@ -59,21 +60,24 @@ class Code(StrEnum):
 
 
 # What each code can run, as its documentation says; of the built-in trainer, what it can.
+_MEGATRON_DEEPSPEED = Capabilities(
+    schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+    recompute=frozenset(Recompute),
+    zero_stages=frozenset({0, 1}),
+    zero_stages_with_pp=frozenset({0, 1}),
+    choice_of_sequence_parallel=True,
+    expert_parallel=True,
+    experts=True,
+    stage_splits=None,
+    uneven_vocab=True,
+    shapes=frozenset({Shape.HEAD_DIM}),
+)
 _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
-    Code.MEGATRON_DEEPSPEED: (
-        MEGATRON_DEEPSPEED,
-        Capabilities(
-            schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
-            recompute=frozenset(Recompute),
-            zero_stages=frozenset({0, 1}),
-            zero_stages_with_pp=frozenset({0, 1}),
-            choice_of_sequence_parallel=True,
-            expert_parallel=True,
-            experts=True,
-            stage_splits=None,
-            uneven_vocab=True,
-            shapes=frozenset({Shape.HEAD_DIM}),
-        ),
+    Code.MEGATRON_DEEPSPEED: (MEGATRON_DEEPSPEED, _MEGATRON_DEEPSPEED),
+    # With FlashAttention-2 (Dao 2023).
+    Code.MEGATRON_DEEPSPEED_FLASH: (
+        replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, fp16, FlashAttention-2", fused_attention=True),
+        _MEGATRON_DEEPSPEED,
     ),
     Code.NANOTRON: (
         NANOTRON,

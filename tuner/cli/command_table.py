@@ -53,6 +53,9 @@ PANELS: Mapping[str, Mapping[str, Entry]] = {
         "recommend": Entry(f"{USAGE}.results", "Print the best known plan for a model on some nodes."),
         "sbatch": Entry(f"{USAGE}.sbatch", "Submit a Slurm script with the best known plan."),
     },
+    "Studies": {
+        "study": Entry(f"{USAGE}.study", "Repeat published work, and print its figures beside ours."),
+    },
     "Service": {
         "serve": Entry(f"{USAGE}.service", "Serve the REST API and the dashboard, and drive campaigns."),
         "open": Entry(f"{USAGE}.service", "Open the dashboard in a browser, signed in."),

@@ -85,11 +85,14 @@ class Service:
         spec, space = read_spec(document, self.home)
         return self.add(spec, space.totals, owner, drives=drives)
 
-    def add(self, spec: CampaignSpec, counts: Counts, owner: str = "", *, drives: bool = False) -> Campaign:
-        """As `create`, from a spec that was read. counts: of its space, in which a plan is legal."""
+    def add(
+        self, spec: CampaignSpec, counts: Counts, owner: str = "", *, drives: bool = False, id: str = ""
+    ) -> Campaign:
+        """As `create`, from a spec that was read. counts: of its space, in which a plan is legal. id: the campaign's,
+        which no other has; empty for a new one of its name."""
         now = self._clock()
         campaign = Campaign(
-            id=new_id(spec.name),
+            id=id or new_id(spec.name),
             spec=spec,
             state=CampaignState.RUNNING,
             created_at=now,

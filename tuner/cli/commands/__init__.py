@@ -18,10 +18,12 @@ if TYPE_CHECKING:
         examples,
         knobs,
         predictions,
+        remote,
         results,
         sbatch,
         service,
         sites,
+        study,
     )
 
 __all__ = [
@@ -34,10 +36,12 @@ __all__ = [
     "examples",
     "knobs",
     "predictions",
+    "remote",
     "results",
     "sbatch",
     "service",
     "sites",
+    "study",
 ]
 
 

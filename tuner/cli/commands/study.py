@@ -1,0 +1,109 @@
+"""`study list` and `study run`: published work repeated, and its figures printed beside ours."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.documents import plain
+from meshtune.runners.json_files import write_whole
+from meshtune.runners.registry import runners
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.search_spaces.checks import InvalidValue, did_you_mean
+from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
+from meshtune.tuner.cli.opening import open_service
+from meshtune.tuner.cli.render.study import study_lines, study_list
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.studies.evidence import Evidence
+from meshtune.tuner.studies.findings import StudyReport, find
+from meshtune.tuner.studies.read import STUDY_FILE, LoadedStudy, Planned, load_study, read_study, shipped
+from meshtune.tuner.studies.run import OtherCampaign, run_campaigns
+
+STUDY_JSON, REPORT = "study.json", "report.html"
+
+
+def show() -> None:
+    console.print(study_list({name: read_study(folder) for name, folder in shipped().items()}))
+    console.print("run one: meshtune study run NAME")
+
+
+def run(name: str, output: Path | None, home: Path, *, runner: str, with_file: Path | None, as_json: bool) -> None:
+    folder = _folder(name)
+    place = (home / "studies" / folder.name if output is None else output).absolute()
+    loaded = _load(folder, Home(place), _sections(runner, with_file))
+    with open_service(place, "", create=True) as service:
+        try:
+            evidence = _evidence(service, loaded)
+        except OtherCampaign as error:
+            raise Refused(f"{place}: {error}") from None
+    report = find(loaded, evidence)
+    document = plain(report)
+    write_whole(place / STUDY_JSON, json.dumps(document, indent=1) + "\n")
+    if as_json:
+        print_json(document)
+    else:
+        _print(loaded, report, place)
+
+
+def _evidence(service: Service, loaded: LoadedStudy) -> Evidence:
+    """Run the campaigns with a line of progress on a terminal, else with a line for each."""
+    if not errors.is_terminal:
+        return run_campaigns(service, loaded, lambda planned: errors.print(f"{planned.id} ..."))
+    with errors.status("") as status:
+
+        def watch(planned: Planned) -> None:
+            at = 1 + loaded.planned.index(planned)
+            status.update(f"{planned.id} (campaign {at} of {len(loaded.planned)})")
+
+        return run_campaigns(service, loaded, watch)
+
+
+def _print(loaded: LoadedStudy, report: StudyReport, place: Path) -> None:
+    print_page(study_lines(loaded.study, report))
+    console.print(f"wrote {place / STUDY_JSON}; its campaigns: meshtune show --home {place}", soft_wrap=True)
+
+
+def _folder(name: str) -> Traversable:
+    """Raises Refused."""
+    if (Path(name) / STUDY_FILE).is_file():
+        return Path(name).resolve()
+    known = shipped()
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise Refused(f"there is no study {name!r}, and no folder of that name with a {STUDY_FILE}; {hint}")
+    return known[name]
+
+
+def _load(folder: Traversable, home: Home, sections: dict[str, Any]) -> LoadedStudy:
+    """Raises Refused with every mistake."""
+    try:
+        return load_study(folder, home, sections)
+    except InvalidValue as error:
+        lines = [f"  {problem}" for problem in error.problems]
+        mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+        raise Refused("\n".join([f"the study {folder.name} has {mistakes}:", *lines])) from None
+
+
+def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
+    """What takes the place of the specs' own sections. Raises Refused."""
+    found: dict[str, Any] = {}
+    if with_file is not None:
+        try:
+            document = parse_yaml(read_file(with_file, SLOW_LIMITS.max_bytes, regular=False))
+        except OSError as error:
+            raise Refused(f"--with {with_file}: {error.strerror or error}") from None
+        except (UnreadableText, InvalidSpec) as error:
+            raise Refused(f"--with {with_file}: {error}") from None
+        if not isinstance(document, dict):
+            raise Refused(f"--with {with_file}: must be a mapping of sections of a spec")
+        found = document
+    if runner:
+        if runner not in runners():
+            raise Refused(f"--runner {runner}: no runner is called so; {did_you_mean(runner, runners())}")
+        own = found.get("runner")
+        found = {**found, "runner": {**(own if isinstance(own, dict) else {}), "kind": runner}}
+    return found

@@ -1,0 +1,148 @@
+"""Shapley values of knobs: how much of a plan's speed each of them accounts for, exactly, over all coalitions.
+
+A forest learns log(speed) from the measured plans; the value of a coalition of knobs is the forest's mean over the
+measured plans with those knobs set as in the plan that is explained, the others as they come (interventional). The
+Shapley value of a knob is its mean contribution over all orders in which knobs may join (Lundberg & Lee 2017, "A
+Unified Approach to Interpreting Model Predictions", equation 8). With k knobs that is 2^k coalitions, so few knobs
+alone; more are refused, not sampled. The values of a plan add up to its prediction minus the mean prediction.
+
+It explains the forest, which knows what was measured: a search measures where it hopes, and failed plans have no speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, factorial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.results.analysis.knob_effects import searched, value_in
+from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS, SEED
+
+METHOD = "SHAP: exact Shapley values of a random forest (Lundberg & Lee 2017)"
+# 2^10 coalitions of each plan.
+MAX_KNOBS = 10
+# Plans that are explained, and that stand for all as the background, at most: every (n / so many)-th of them.
+MAX_PLANS = 64
+TREES = 50
+Matrix = npt.NDArray[np.float64]
+Predict = Callable[[Matrix], Matrix]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobShare:
+    """mean_abs: the mean absolute Shapley value, of log(speed). swing: that as a share of the speed, e^mean_abs - 1.
+    values: of each explained plan, in the order of `Shapley.plans`. words: the knob's value in each."""
+
+    knob: str
+    mean_abs: float
+    swing: float
+    values: tuple[float, ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapley:
+    """measured: how many plans the forest learnt from. base: the mean prediction of log(speed). predictions: of the
+    explained plans. knobs: the one that matters most first; empty for the reason in `nothing`."""
+
+    measured: int
+    plans: tuple[str, ...] = ()
+    base: float = 0.0
+    predictions: tuple[float, ...] = ()
+    knobs: tuple[KnobShare, ...] = ()
+    nothing: str = ""
+    method: str = METHOD
+
+
+def explain_knobs(space: Space, measured: Mapping[Plan, float]) -> Shapley:
+    """The Shapley values of each searched axis and knob. measured: the speed by plan."""
+    count = len(measured)
+    if count < MIN_PLANS:
+        return Shapley(measured=count, nothing=f"{count} measured plans are fewer than {MIN_PLANS}: only noise")
+    plans = list(measured)
+    columns = {name: [value_in(plan, name) for plan in plans] for name in searched(space)}
+    columns = {name: values for name, values in columns.items() if len({*map(_word, values)}) > 1}
+    if not columns:
+        return Shapley(measured=count, nothing="the measured plans differ in no dimension of the space")
+    if len(columns) > MAX_KNOBS:
+        told = f"{len(columns)} knobs took several values: more than {MAX_KNOBS}, of which all coalitions are looked at"
+        return Shapley(measured=count, nothing=told)
+    points = np.column_stack([_places(values) for values in columns.values()])
+    try:
+        predict = _forest(points, np.log([measured[plan] for plan in plans]))
+    except MissingExtra as missing:
+        return Shapley(measured=count, nothing=str(missing))
+    few = np.unique(np.linspace(0, count - 1, min(count, MAX_PLANS)).round().astype(np.int64))
+    background = points[few]
+    values = shapley_values(predict, points[few], background)
+    shares = [
+        KnobShare(
+            knob=name,
+            mean_abs=(size := float(np.abs(values[:, at]).mean())),
+            swing=exp(size) - 1,
+            values=tuple(values[:, at].tolist()),
+            words=tuple(_word(columns[name][row]) for row in few),
+        )
+        for at, name in enumerate(columns)
+    ]
+    return Shapley(
+        measured=count,
+        plans=tuple(plans[row].key for row in few),
+        base=float(predict(background).mean()),
+        predictions=tuple(predict(points[few]).tolist()),
+        knobs=tuple(sorted(shares, key=lambda share: -share.mean_abs)),
+    )
+
+
+def shapley_values(predict: Predict, points: Matrix, background: Matrix) -> Matrix:
+    """One row per point, one column per feature. predict: of rows of features. Exact, over 2^features coalitions."""
+    features = points.shape[1]
+    worth = np.empty((2**features, len(points)))
+    for coalition in range(2**features):
+        inside = np.array([coalition >> at & 1 for at in range(features)], dtype=np.bool_)
+        mixed = np.where(inside, points[:, None, :], background[None, :, :])
+        worth[coalition] = predict(mixed.reshape(-1, features)).reshape(len(points), len(background)).mean(axis=1)
+    weight = [factorial(size) * factorial(features - size - 1) / factorial(features) for size in range(features)]
+    values = np.zeros((len(points), features))
+    for coalition in range(2**features):
+        for at in range(features):
+            if not coalition >> at & 1:
+                gained = worth[coalition | 1 << at] - worth[coalition]
+                values[:, at] += weight[coalition.bit_count()] * gained
+    return values
+
+
+def _forest(points: Matrix, logs: Matrix) -> Predict:
+    """Raises MissingExtra."""
+    require_extra("optuna", "the Shapley values of knobs")
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    forest: Any = ExtraTreesRegressor(n_estimators=TREES, random_state=SEED)
+    forest.fit(points, logs)
+
+    def predict(rows: Matrix) -> Matrix:
+        # Of the few distinct rows: coalitions repeat them.
+        distinct, back = np.unique(rows, axis=0, return_inverse=True)
+        found: Matrix = forest.predict(distinct)[back.reshape(-1)]
+        return found
+
+    return predict
+
+
+def _places(values: Sequence[Any]) -> Matrix:
+    """Numbers by the logarithm of 2 where all are positive, else by their order; what is no number by its word's."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) and value > 0 for value in values):
+        return np.log2(np.array(values, dtype=np.float64))
+    known = sorted({*map(_word, values)})
+    return np.array([known.index(_word(value)) for value in values], dtype=np.float64)
+
+
+def _word(value: Any) -> str:
+    return "inactive" if value is None else str(value)

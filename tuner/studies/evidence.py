@@ -1,0 +1,184 @@
+"""What the measures of a study are taken of: campaigns that ran, a plan in one of them, and what a step of it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from meshtune.runners.outcome import Measurement
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.knobs import sized
+from meshtune.search_spaces.physics.constants import UNCALIBRATED
+from meshtune.search_spaces.physics.timing import TimePart
+from meshtune.search_spaces.physics.training import Training
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.trial import Trial, time_by_part
+from meshtune.tuner.prediction.predict import foresee
+
+# Beside the pipeline, at the end of a step.
+OUTSIDE_PIPELINE = (str(TimePart.DP), str(TimePart.OPTIMIZER))
+
+
+class Unanswered(Exception):
+    """There is no number, for the reason in the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One campaign of a study that ran. seed: None where the spec's own holds."""
+
+    seed: int | None
+    campaign: Campaign
+    space: Space
+    trials: tuple[Trial, ...]
+
+    @property
+    def spec(self) -> CampaignSpec:
+        return self.campaign.spec
+
+
+# By the names of a study's campaigns; a run for each seed.
+Evidence = Mapping[str, Sequence[Run]]
+# A plan of a campaign: its baseline, the best that it measured or should measure, or axes and knobs by name.
+PlanOf = Literal["baseline", "best"] | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a step of a plan takes, measured or predicted. parts_s: where the time goes, in any unit."""
+
+    spec: CampaignSpec
+    plan: Plan
+    step_s: float
+    parts_s: Mapping[str, float]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.plan.global_batch_size * self.spec.model.seq_len / self.step_s
+
+    @property
+    def flops_per_device(self) -> float:
+        return self.spec.model.flops_per_token * self.tokens_per_s / self.plan.world_size
+
+
+class Quantity(StrEnum):
+    """A number of a step. hardware_tflops_per_device counts the layers' forward pass once more under full recomputation
+    (Narayanan et al. 2021, equation 3). bubble, bubble_of_pipeline: the bubble's share of the step, and of what the
+    step is without the replicas' collectives and the optimizer."""
+
+    MFU = "mfu"
+    TFLOPS_PER_DEVICE = "tflops_per_device"
+    HARDWARE_TFLOPS_PER_DEVICE = "hardware_tflops_per_device"
+    TOKENS_PER_S = "tokens_per_s"
+    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
+    STEP_TIME = "step_time"
+    BUBBLE = "bubble"
+    BUBBLE_OF_PIPELINE = "bubble_of_pipeline"
+
+    @property
+    def unit(self) -> str:
+        return _UNITS.get(self, "%")
+
+    def of(self, step: Step) -> float:
+        """In its unit. Raises Unanswered where a peak or a profile is needed and there is none."""
+        model, flops = step.spec.model, step.flops_per_device
+        if self is Quantity.MFU:
+            dtype = workload_of(step.spec).dtype
+            peak = step.spec.cluster.device.peak_flops.get(dtype)
+            if peak is None:
+                raise Unanswered(f"no peak in {dtype} is known of {step.spec.cluster.device.name}")
+            return 100 * flops / peak
+        if self is Quantity.HARDWARE_TFLOPS_PER_DEVICE and step.plan.recompute is Recompute.FULL:
+            head = 6.0 * model.hidden * model.vocab
+            return flops * (4 / 3 * (model.flops_per_token - head) + head) / model.flops_per_token / 1e12
+        if self in (Quantity.TFLOPS_PER_DEVICE, Quantity.HARDWARE_TFLOPS_PER_DEVICE):
+            return flops / 1e12
+        if self is Quantity.STEP_TIME:
+            return step.step_s
+        if self in (Quantity.BUBBLE, Quantity.BUBBLE_OF_PIPELINE):
+            return 100 * _bubble(step, of_pipeline=self is Quantity.BUBBLE_OF_PIPELINE)
+        return step.tokens_per_s / (1 if self is Quantity.TOKENS_PER_S else step.plan.world_size)
+
+
+_UNITS = {
+    Quantity.TFLOPS_PER_DEVICE: "TFLOP/s",
+    Quantity.HARDWARE_TFLOPS_PER_DEVICE: "TFLOP/s",
+    Quantity.TOKENS_PER_S: "tokens/s",
+    Quantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
+    Quantity.STEP_TIME: "s",
+}
+
+
+def _bubble(step: Step, *, of_pipeline: bool) -> float:
+    outside = OUTSIDE_PIPELINE if of_pipeline else ()
+    whole = sum(time for part, time in step.parts_s.items() if part not in outside)
+    if not whole:
+        raise Unanswered("the run has no profile")
+    return step.parts_s.get(str(TimePart.BUBBLE), 0.0) / whole
+
+
+def plan_in(spec: CampaignSpec, space: Space, chosen: PlanOf) -> Plan:
+    """The plan that is named, complete; not for `best`. Raises InvalidValue where there is none or it breaks rules."""
+    if chosen == "baseline":
+        if spec.baseline is None:
+            raise InvalidValue([Problem("plan", "is the baseline, which the spec has not")])
+        return spec.baseline
+    assert isinstance(chosen, dict)
+    axes = {name: value for name, value in chosen.items() if name in PLAN_FIELDS}
+    knobs = {name: value for name, value in chosen.items() if name not in PLAN_FIELDS}
+    try:
+        plan = space.complete(**axes, **({"knobs": knobs} if knobs else {}))
+    except InvalidValue as error:
+        raise InvalidValue([problem.under("plan") for problem in error.problems]) from None
+    if broken := space.explain(plan, ignore_bounds=True):
+        raise InvalidValue([Problem("plan", f"{plan.key} is not legal: {broken[0]}")])
+    return plan
+
+
+def predicted_step(run: Run, chosen: PlanOf) -> Step:
+    """By the physics with its default constants. `best`: of the plan that it expects most of. Raises Unanswered."""
+    spec, framework = run.spec, workload_of(run.spec).framework
+    if chosen == "best":
+        whole = Training(spec.model, spec.cluster, framework)
+        outlook = foresee(whole, run.space.columns, UNCALIBRATED, per_device=spec.objective.per_device)
+        row = int(outlook.best(1)[0])
+        plan = run.space[row]
+    else:
+        plan = plan_in(spec, run.space, chosen)
+    training = Training(spec.model, sized(spec.cluster, plan), framework)
+    speed = foresee(training, columns_of([plan]), UNCALIBRATED).of(0, plan).speed
+    if speed is None:
+        raise Unanswered("facts about the cluster are missing that times depend on")
+    parts = {str(part): seconds for part, seconds in speed.parts_s.items()}
+    return Step(spec=spec, plan=plan, step_s=speed.step_s.value, parts_s=parts)
+
+
+def measured_step(run: Run, chosen: PlanOf) -> Step:
+    """Raises Unanswered where the plan was not measured, with how its trial ended."""
+    if chosen == "best":
+        measured = [(trial, found) for trial in run.trials if (found := trial.measurement) is not None]
+        if not measured:
+            raise Unanswered("nothing was measured")
+        trial, found = max(measured, key=lambda pair: speed_of(run, pair[1]))
+    else:
+        plan = plan_in(run.spec, run.space, chosen)
+        tried = [trial for trial in run.trials if trial.plan == plan]
+        ended = [(trial, found) for trial in tried if (found := trial.measurement) is not None]
+        if not ended:
+            raise Unanswered(
+                f"{plan.key} ended {tried[-1].verdict or tried[-1].state}" if tried else f"{plan.key} never ran"
+            )
+        trial, found = ended[-1]
+    parts = {one.part: one.time_s for one in time_by_part(found.profile)}
+    return Step(spec=run.spec, plan=trial.plan, step_s=found.step_time_s, parts_s=parts)
+
+
+def speed_of(run: Run, found: Measurement) -> float:
+    """As the campaign's objective compares plans: the more the better."""
+    return run.spec.objective.speed(found, found.step_time_s)

@@ -1,0 +1,292 @@
+"""The measures of a study by name: what a row can ask of campaigns, as a prediction or of their trials.
+
+A measure is a value that is read from the row, with a function for each way in which it can be answered; one that has
+no such way says so when the study is read. An answer has a number for each seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import Any, ClassVar, Literal, Protocol
+
+from meshtune.runners.documents import read_value
+from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
+from meshtune.tuner.results.analysis.shapley import explain_knobs
+from meshtune.tuner.studies.evidence import (
+    Evidence,
+    PlanOf,
+    Quantity,
+    Run,
+    Step,
+    Unanswered,
+    measured_step,
+    plan_in,
+    predicted_step,
+    speed_of,
+)
+
+PREDICTED, MEASURED = "predicted", "measured"
+
+
+class Question(Protocol):
+    """A measure with its parameters."""
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        """The campaigns that it names, each after the path where it does."""
+
+    def problems(self, way: str, unit: str) -> list[Problem]:
+        """Why it cannot be answered this way, or not in this unit."""
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        """What it asks that these campaigns have not."""
+
+    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
+        """A number for each seed, in the unit; math.inf for what never happened. Raises Unanswered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A plan of a campaign."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    campaign: str
+    plan: PlanOf = "baseline"
+
+    def step(self, way: str, run: Run) -> Step:
+        return predicted_step(run, self.plan) if way == PREDICTED else measured_step(run, self.plan)
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        if self.plan == "best":
+            return []
+        try:
+            plan_in(specs[self.campaign], space_of(specs[self.campaign]), self.plan)
+        except InvalidValue as error:
+            return list(error.problems)
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A quantity of a plan: of the baseline, of the best that a campaign finds, or of one that is named."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    quantity: Quantity
+    campaign: str
+    plan: PlanOf = "baseline"
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(campaign=self.campaign, plan=self.plan)
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        return [("campaign", self.campaign)]
+
+    def problems(self, way: str, unit: str) -> list[Problem]:
+        return _unit_problems(unit, self.quantity.unit)
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        return self.subject.problems_with(specs)
+
+    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
+        return _of_each(way, evidence[self.campaign], lambda run: self.quantity.of(self.subject.step(way, run)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A quantity of one plan over that of another: `x` and `%` (100 is as much), such as the efficiency of scaling.
+    With `gain`, by how much it is more: `%`."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    quantity: Quantity
+    campaign: str
+    over: Subject
+    plan: PlanOf = "baseline"
+    gain: bool = False
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        return [("campaign", self.campaign), ("over.campaign", self.over.campaign)]
+
+    def problems(self, way: str, unit: str) -> list[Problem]:
+        return _unit_problems(unit, *(["%"] if self.gain else ["x", "%"]))
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        own = Subject(campaign=self.campaign, plan=self.plan).problems_with(specs)
+        return [*own, *(problem.under("over") for problem in self.over.problems_with(specs))]
+
+    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
+        own = Subject(campaign=self.campaign, plan=self.plan)
+        others = {run.seed: run for run in evidence[self.over.campaign]}
+        alone = next(iter(others.values()))
+
+        def ratio(run: Run) -> float:
+            other = others.get(run.seed, alone)
+            return self.quantity.of(own.step(way, run)) / self.quantity.of(self.over.step(way, other))
+
+        found = _of_each(way, evidence[self.campaign], ratio)
+        return _in_unit(unit, [one - 1 for one in found] if self.gain else found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The share of a campaign's trials that failed, in its first or last third or in all of it."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    campaign: str
+    part: Literal["first_third", "last_third", "all"] = "all"
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        return [("campaign", self.campaign)]
+
+    def problems(self, way: str, unit: str) -> list[Problem]:
+        return [*_measured_alone(way), *_unit_problems(unit, "%")]
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        return []
+
+    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
+        return _in_unit(unit, _of_each(way, evidence[self.campaign], self._share))
+
+    def _share(self, run: Run) -> float:
+        ended = [trial.verdict in FAILED for trial in run.trials if trial.verdict not in (None, Verdict.CANCELLED)]
+        third = ceil(len(ended) / 3)
+        counted = {"first_third": ended[:third], "last_third": ended[-third:], "all": ended}[self.part]
+        if not counted:
+            raise Unanswered("no trial has ended")
+        return sum(counted) / len(counted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialsTo:
+    """The trials that a campaign took to come within a share of the best that any of these campaigns found with the
+    same seed."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    campaign: str
+    among: tuple[str, ...] = ()
+    within: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(0 < self.within < 1, "within", f"must lie between 0 and 1, not {self.within}")
+        checks.done()
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        return [("campaign", self.campaign), *((f"among.{at}", name) for at, name in enumerate(self.among))]
+
+    def problems(self, way: str, unit: str) -> list[Problem]:
+        return [*_measured_alone(way), *_unit_problems(unit, "trials")]
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        return []
+
+    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
+        rivals = [run for name in {self.campaign, *self.among} for run in evidence[name]]
+
+        def count(run: Run) -> float:
+            speeds = [speed for one in rivals if one.seed == run.seed for speed in _speeds(one) if speed is not None]
+            if not speeds:
+                raise Unanswered("nothing was measured")
+            near = (1 - self.within) * max(speeds)
+            return next((at for at, speed in enumerate(_speeds(run), 1) if speed is not None and speed >= near), inf)
+
+        return _of_each(way, evidence[self.campaign], count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """The place of a knob among all that were searched, by the mean of its absolute Shapley values; 1 matters most."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    campaign: str
+    knob: str
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        return [("campaign", self.campaign)]
+
+    def problems(self, way: str, unit: str) -> list[Problem]:
+        return [*_measured_alone(way), *_unit_problems(unit, "")]
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        return []
+
+    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
+        return _of_each(way, evidence[self.campaign], self._place)
+
+    def _place(self, run: Run) -> float:
+        measured = {
+            trial.plan: speed_of(run, found) for trial in run.trials if (found := trial.measurement) is not None
+        }
+        explained = explain_knobs(run.space, measured)
+        names = [one.knob for one in explained.knobs]
+        if self.knob not in names:
+            raise Unanswered(explained.nothing or f"{self.knob} had one value in all measured plans")
+        return names.index(self.knob) + 1
+
+
+MEASURES: Mapping[str, type[Any]] = {
+    "value": Value,
+    "ratio": Ratio,
+    "failed": Failed,
+    "trials_to": TrialsTo,
+    "rank": Rank,
+}
+
+
+def read_question(asked: Mapping[str, Any]) -> Question:
+    """What a row asks. Raises InvalidValue, from the row's `predicted` or `measured` on."""
+    kind = asked.get("measure")
+    if kind not in MEASURES:
+        hint = did_you_mean(str(kind), MEASURES)
+        told = "is missing" if kind is None else f"no measure is called {kind!r}"
+        raise InvalidValue([Problem("measure", f"{told}; {hint}")])
+    question: Question = read_value(MEASURES[kind], {key: value for key, value in asked.items() if key != "measure"})
+    return question
+
+
+def _of_each(way: str, runs: Sequence[Run], number: Callable[[Run], float]) -> list[float]:
+    """Of each run that has one; a prediction is of the spec, which seeds leave as it is. Raises Unanswered where no run
+    has one."""
+    found, reasons = list[float](), list[str]()
+    for run in runs[:1] if way == PREDICTED else runs:
+        try:
+            found.append(number(run))
+        except Unanswered as reason:
+            reasons.append(str(reason))
+    if not found:
+        raise Unanswered("; ".join(dict.fromkeys(reasons)) or "no campaign ran")
+    return found
+
+
+def _in_unit(unit: str, shares: Sequence[float]) -> list[float]:
+    return [100 * share if unit == "%" else share for share in shares]
+
+
+def _speeds(run: Run) -> list[float | None]:
+    """Of every trial, in the order of planning; None of one without a speed."""
+    ordered = sorted(run.trials, key=lambda trial: trial.number)
+    return [None if (found := trial.measurement) is None else speed_of(run, found) for trial in ordered]
+
+
+def _measured_alone(way: str) -> list[Problem]:
+    return [] if way == MEASURED else [Problem("measure", "is of trials alone: there is no prediction of it")]
+
+
+def _unit_problems(unit: str, *fit: str) -> list[Problem]:
+    told = " or ".join(repr(one) for one in fit)
+    return [] if unit in fit else [Problem("measure", f"is in {told}, and the row's unit is {unit!r}")]

@@ -1,0 +1,177 @@
+"""Reads a study's folder: `study.yaml` and the specs beside it, and tells every mistake at once, with its path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from meshtune.runners.documents import read_value
+from meshtune.runners.untrusted_text import UnreadableText
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import SIMULATED, Home
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.specs.document import InvalidSpec, changed_document, parse_yaml
+from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.studies.drawings import DRAWINGS
+from meshtune.tuner.studies.measures import read_question
+from meshtune.tuner.studies.study import Study
+
+STUDY_FILE = "study.yaml"
+# Sections with a kind, whose options another kind has not: they are replaced whole; others by a merge patch.
+BACKENDS = frozenset({"runner", "workload", "search"})
+# What trains where jobs are run, in place of the simulated training code, unless the user names another one.
+REAL_WORKLOAD = {"kind": "torch"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One campaign of a study. name: of its row in `campaigns`. seed: None where the spec's own holds."""
+
+    name: str
+    seed: int | None
+    spec: CampaignSpec
+    space: Space
+
+    @property
+    def id(self) -> str:
+        return self.name if self.seed is None else f"{self.name}-{self.seed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedStudy:
+    """A study, checked against its specs. folder: its name. planned: its campaigns in the order of running."""
+
+    folder: str
+    study: Study
+    planned: tuple[Planned, ...]
+
+
+def shipped() -> Mapping[str, Traversable]:
+    """The folders of the studies that come with meshtune, by name."""
+    root = files("meshtune.examples") / "studies"
+    found = {entry.name: entry for entry in root.iterdir() if (entry / STUDY_FILE).is_file()} if root.is_dir() else {}
+    return dict(sorted(found.items()))
+
+
+def read_study(folder: Traversable) -> Study:
+    """What `study.yaml` says, without a look at its specs. Raises InvalidValue with every mistake, from the file on."""
+    try:
+        document = parse_yaml((folder / STUDY_FILE).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue([Problem(STUDY_FILE, f"cannot be read: {error.strerror or error}")]) from None
+    except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
+        raise InvalidValue([Problem(STUDY_FILE, str(error))]) from None
+    try:
+        return read_value(Study, document)
+    except InvalidValue as error:
+        raise InvalidValue([problem.under(STUDY_FILE) for problem in error.problems]) from None
+
+
+def load_study(folder: Traversable, home: Home | None, sections: Mapping[str, Any] | None = None) -> LoadedStudy:
+    """The study with its campaigns. sections: what takes the place of every spec's own, such as another runner;
+    where that leaves a simulated training code on a runner that runs jobs, the built-in trainer takes its place. home:
+    see `read_spec`.
+
+    Raises InvalidValue with every mistake, by file and path.
+    """
+    study = read_study(folder)
+    problems = [problem.under(STUDY_FILE) for problem in _unknown(study)]
+    planned: list[Planned] = []
+    for name in study.campaigns:
+        try:
+            planned += _campaigns(study, name, folder, home, sections or {})
+        except InvalidValue as error:
+            problems += error.problems
+    if not problems:
+        specs = {one.name: one for one in reversed(planned)}
+        problems = [problem.under(STUDY_FILE) for problem in _unanswerable(study, specs)]
+    if problems:
+        raise InvalidValue(problems)
+    return LoadedStudy(folder=folder.name, study=study, planned=tuple(planned))
+
+
+def _campaigns(
+    study: Study, name: str, folder: Traversable, home: Home | None, sections: Mapping[str, Any]
+) -> Iterator[Planned]:
+    """Raises InvalidValue."""
+    told, given = f"{STUDY_FILE}.campaigns.{name}", study.campaigns[name]
+    try:
+        document = parse_yaml((folder / given.spec).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue([Problem(f"{told}.spec", f"{given.spec}: {error.strerror or error}")]) from None
+    except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
+        raise InvalidValue([Problem(given.spec, str(error))]) from None
+    document = _for_runner(_changed(_changed(document, given.change), sections))
+    try:
+        # Seeds change nothing of a space: the first is read, the others follow from it.
+        spec, space = read_spec(document, home)
+    except InvalidSpec as error:
+        where = f"{given.spec} of {told}" if given.change or sections else given.spec
+        found = [Problem(f"{where}: {one.path}" if one.path else where, one.message) for one in error.problems]
+        raise InvalidValue(found) from None
+    for seed in given.seeds or (None,):
+        yield Planned(name=name, seed=seed, spec=spec if seed is None else seeded(spec, seed), space=space)
+
+
+def _changed(document: object, changes: Mapping[str, Any]) -> object:
+    whole = dict.fromkeys(BACKENDS & changes.keys())  # None removes a section before the new one is put in its place
+    return changed_document(changed_document(document, whole), changes)
+
+
+def _for_runner(document: object) -> object:
+    """The document with a training code that its runner can run."""
+    if not isinstance(document, Mapping):
+        return document
+    kinds = {section: _kind(document.get(section)) for section in ("runner", "workload")}
+    runs = kinds["runner"] != SIMULATED and kinds["workload"] == SIMULATED
+    return {**document, "workload": REAL_WORKLOAD} if runs else document
+
+
+def _kind(section: object) -> object:
+    return section.get("kind") if isinstance(section, Mapping) else section
+
+
+def seeded(spec: CampaignSpec, seed: int) -> CampaignSpec:
+    """The spec with another seed: of its search, and of the cluster behind the runner `simulated`."""
+    runner = spec.runner
+    if runner.kind == SIMULATED:
+        runner = replace(runner, options={**runner.options, "seed": seed})
+    return replace(spec, seed=seed, runner=runner)
+
+
+def _unknown(study: Study) -> Iterator[Problem]:
+    """What names a campaign, a measure or a drawing that there is not."""
+    for number, row in enumerate(study.rows):
+        for way in ("predicted", "measured"):
+            if (asked := getattr(row, way)) is not None:
+                try:
+                    question = read_question(asked)
+                except InvalidValue as error:
+                    yield from (problem.under(f"rows.{number}.{way}") for problem in error.problems)
+                    continue
+                for path, name in question.campaigns:
+                    if name not in study.campaigns:
+                        hint = did_you_mean(name, study.campaigns)
+                        yield Problem(f"rows.{number}.{way}.{path}", f"no campaign is called {name!r}; {hint}")
+                yield from (one.under(f"rows.{number}.{way}") for one in question.problems(way, row.unit))
+    for number, drawing in enumerate(study.draw):
+        if drawing.kind not in DRAWINGS:
+            hint = did_you_mean(drawing.kind, DRAWINGS)
+            yield Problem(f"draw.{number}.kind", f"nothing that is drawn is called {drawing.kind!r}; {hint}")
+        for name in drawing.campaigns:
+            if name not in study.campaigns:
+                hint = did_you_mean(name, study.campaigns)
+                yield Problem(f"draw.{number}.campaigns", f"no campaign is called {name!r}; {hint}")
+
+
+def _unanswerable(study: Study, specs: Mapping[str, Planned]) -> Iterator[Problem]:
+    """What a row asks of a campaign that has it not, such as a plan that is not legal in its space."""
+    for number, row in enumerate(study.rows):
+        for way in ("predicted", "measured"):
+            if (asked := getattr(row, way)) is not None:
+                found = read_question(asked).problems_with({name: one.spec for name, one in specs.items()})
+                yield from (one.under(f"rows.{number}.{way}") for one in found)

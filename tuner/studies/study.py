@@ -1,0 +1,142 @@
+"""A study: published work as campaigns and figures, each figure beside its source, and how ours is obtained.
+
+Values alone: `tuner.studies.read` makes them of a folder and checks them against its specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from meshtune.search_spaces.checks import CLOSED, Checks, unfit_name
+
+# A row within this share of the published value agrees with it, unless it says otherwise.
+WITHIN = 0.15
+
+
+class Certainty(StrEnum):
+    """How sure a published figure is. verified: read in the paper or its repository; abstract: in an abstract or the
+    press; secondary: quoted by somebody else; computed: from verified figures; memory: remembered and read nowhere."""
+
+    VERIFIED = "verified"
+    ABSTRACT = "abstract"
+    SECONDARY = "secondary"
+    COMPUTED = "computed"
+    MEMORY = "memory"
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self]
+
+
+_WORDS = {
+    Certainty.VERIFIED: "read in the source",
+    Certainty.ABSTRACT: "abstract or press",
+    Certainty.SECONDARY: "quoted by others",
+    Certainty.COMPUTED: "computed from what was read",
+    Certainty.MEMORY: "from memory, not the paper's word",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """What the study repeats. source: where it is found, such as an arXiv number."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    title: str
+    authors: str
+    year: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaigns:
+    """The campaigns of one spec, one for each seed. spec: a file of the study's folder. change: an RFC 7396 merge patch
+    of it. seeds: of the search, and on the runner `simulated` of the hidden cluster; none: as the spec has them."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    spec: str
+    change: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(all(seed >= 0 for seed in self.seeds), "seeds", f"must be at least 0, not {self.seeds}")
+        checks.require(len({*self.seeds}) == len(self.seeds), "seeds", f"must each stand once, not {self.seeds}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A published figure, in the unit of its row. source: the place where it was found."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    value: float
+    source: str
+    certainty: Certainty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure, published beside ours. published: none where nobody published one. predicted, measured: how ours is
+    obtained, a measure of `tuner.studies.measures` with its parameters. within: the share of the published value that
+    ours may be off by. explanation: why it is off by more, where it is."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    name: str
+    unit: str
+    published: Published | None = None
+    predicted: Mapping[str, Any] | None = None
+    measured: Mapping[str, Any] | None = None
+    within: float = WITHIN
+    explanation: str = ""
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        given = self.predicted is not None or self.measured is not None
+        checks.require(given, "", "needs `predicted` or `measured`: how ours is obtained")
+        checks.require(self.within > 0, "within", f"must be positive, not {self.within}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A figure or table of the report, one of `tuner.studies.drawings`. campaigns: what it is drawn of; none: all."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    kind: str
+    campaigns: tuple[str, ...] = ()
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """shows: what it is to show, in a few sentences. assumptions: what of its settings no source gives. notes: on the
+    results, for the report."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    title: str
+    paper: Paper
+    shows: str
+    assumptions: str = ""
+    campaigns: Mapping[str, Campaigns]
+    rows: tuple[Row, ...]
+    draw: tuple[Drawing, ...] = ()
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(bool(self.campaigns), "campaigns", "must name at least one")
+        for name in self.campaigns:
+            unfit = unfit_name(name)
+            checks.require(not unfit, f"campaigns.{name}", unfit or "")
+        checks.require(bool(self.rows), "rows", "must hold at least one")
+        checks.done()
