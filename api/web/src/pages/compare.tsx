@@ -1,4 +1,5 @@
 /** Campaigns beside each other: how speed grows with the nodes. What is projected is drawn dashed, and named so. */
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
@@ -103,20 +104,22 @@ function Compared({ ids }: { ids: string[] }) {
   const { data, problem, refresh } = useResource<Comparison>(path, POLL_MS);
   if (!data) return <Card>{problem ? <ErrorState problem={problem} onRetry={refresh} /> : <LoadingState lines={10} height={30} />}</Card>;
   const rows = [...data.campaigns].sort((a, b) => a.nodes - b.nodes || a.devices - b.devices);
+  const simulated = rows.every((row) => row.simulated);
   return (
     <div class="compared">
       <div class="scaling-pair">
-        <Card title="Speed" aside={<span class="muted small">tokens per second</span>}>
+        <Card title="Speed" aside={<span class="muted small">tokens per second of the recommended settings</span>}>
           <ScalingChart
             testid="speed-chart"
             label="Tokens per second"
-            measured={points(rows, ({ recommended }) => recommended?.tokens_per_s)}
+            measured={points(rows, ({ recommended }) => known(recommended, recommended?.tokens_per_s))}
             projected={points(rows, ({ projected }) => projected?.tokens_per_s)}
             format={short}
             unit="tokens/s"
+            simulated={simulated}
           />
         </Card>
-        <Card title="Efficiency" aside={<span class="muted small">speed per device, against the smallest</span>}>
+        <Card title="Efficiency" aside={<span class="muted small">speed per device, against the smallest of its kind</span>}>
           <ScalingChart
             testid="efficiency-chart"
             label="Efficiency"
@@ -124,6 +127,8 @@ function Compared({ ids }: { ids: string[] }) {
             projected={points(rows, ({ projected }) => projected?.efficiency)}
             format={(value) => share(value)}
             unit=""
+            simulated={simulated}
+            whole={1}
           />
         </Card>
       </div>
@@ -148,8 +153,14 @@ function Compared({ ids }: { ids: string[] }) {
 function points(rows: ComparedCampaign[], pick: (row: ComparedCampaign) => Estimate | null | undefined): Point[] {
   return rows.flatMap((row) => {
     const estimate = pick(row);
-    return estimate ? [{ nodes: row.nodes, name: row.id, line: row.model, ...estimate }] : [];
+    return estimate ? [{ nodes: row.nodes, name: row.simulated ? `${row.id}, simulated` : row.id, line: row.efficiency_against ?? row.id, ...estimate }] : [];
   });
+}
+
+/** Without its interval where one run alone is all that it is of. */
+function known(setting: ComparedCampaign["recommended"], estimate: Estimate | null | undefined): Estimate | null {
+  if (!setting || !estimate) return null;
+  return setting.interval_known ? estimate : { value: estimate.value, low: estimate.value, high: estimate.value };
 }
 
 function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
@@ -161,12 +172,15 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
           <th scope="col" class="num">
             Nodes
           </th>
-          <th scope="col">Best setting</th>
+          <th scope="col">Recommended</th>
           <th scope="col" class="num">
             Tokens/s
           </th>
           <th scope="col" class="num">
             Tokens/s/device
+          </th>
+          <th scope="col" class="num" title="Tokens/s per device of the best setting by its first run alone">
+            Fastest once
           </th>
           <th scope="col" class="num">
             Efficiency
@@ -187,16 +201,19 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
               <div class="small muted">
                 {row.model}, {row.cluster}
               </div>
-              <Chip tone={CAMPAIGN_TONES[row.state]}>{row.state}</Chip>
+              <Chip tone={CAMPAIGN_TONES[row.state]}>{row.state}</Chip> {row.simulated && <Chip title="No device ran these trials">simulated</Chip>}
             </td>
             <td class="num">
               {count(row.nodes)}
               <div class="small muted">{count(row.devices)} devices</div>
             </td>
             <td>{row.recommended ? <BestLink row={row} best={row.recommended} /> : <span class="muted">nothing measured</span>}</td>
-            <Cell estimate={row.recommended?.tokens_per_s} format={short} />
-            <Cell estimate={row.recommended?.tokens_per_s_per_device} format={short} />
-            <Cell estimate={row.efficiency} format={(value) => share(value)} />
+            <Cell estimate={known(row.recommended, row.recommended?.tokens_per_s)} format={short} />
+            <Cell estimate={known(row.recommended, row.recommended?.tokens_per_s_per_device)} format={short} />
+            <Cell estimate={known(row.fastest_once, row.fastest_once?.tokens_per_s_per_device)} format={short} />
+            <Cell estimate={row.efficiency_against === row.id ? null : row.efficiency} format={(value) => share(value)}>
+              {row.efficiency_against === row.id ? "the measure" : row.efficiency_against && `against ${row.efficiency_against}`}
+            </Cell>
             <Cell estimate={row.projected?.tokens_per_s} format={short} projected />
             <Cell estimate={row.projected?.efficiency} format={(value) => share(value)} projected />
           </tr>
@@ -215,11 +232,19 @@ function BestLink({ row, best }: { row: ComparedCampaign; best: NonNullable<Comp
   );
 }
 
-function Cell({ estimate, format, projected = false }: { estimate: Estimate | null | undefined; format: (value: number | null | undefined) => string; projected?: boolean }) {
+interface CellProps {
+  estimate: Estimate | null | undefined;
+  format: (value: number | null | undefined) => string;
+  projected?: boolean;
+  children?: ComponentChildren;
+}
+
+function Cell({ estimate, format, projected = false, children }: CellProps) {
   return (
     <td class={projected ? "num projected" : "num"}>
-      {estimate ? format(estimate.value) : UNKNOWN}
-      {estimate && <div class="small muted">{interval(estimate.low, estimate.high, format)}</div>}
+      {estimate ? format(estimate.value) : !children && UNKNOWN}
+      {estimate && estimate.low < estimate.high && <div class="small muted">{interval(estimate.low, estimate.high, format)}</div>}
+      {children && <div class="small muted">{children}</div>}
     </td>
   );
 }
