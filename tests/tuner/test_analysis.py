@@ -65,10 +65,10 @@ def test_where_one_knob_decides_it_has_all_the_variance_and_the_whole_effect(ana
     assert found.sensitivity.plans == 12
     assert found.sensitivity.importances[0].knob == "tp"
     assert found.sensitivity.importances[0].share > 0.99
-    assert effects(found, Evidence.MEASURED)[:3] == [
-        "tp 1 -> 2: +100 % (measured, 4 pairs, +100 to +100 %)",
-        "tp 1 -> 4: +60 % (measured, 4 pairs, +60 to +60 %)",
-        "tp 4 -> 2: +25 % (measured, 4 pairs, +25 to +25 %)",
+    assert effects(found, Evidence.SIMULATED)[:3] == [
+        "tp 1 -> 2: +100 % (simulated, 4 pairs, +100 to +100 %)",
+        "tp 1 -> 4: +60 % (simulated, 4 pairs, +60 to +60 %)",
+        "tp 4 -> 2: +25 % (simulated, 4 pairs, +25 to +25 %)",
     ]
     assert effects(found, Evidence.PREDICTED) == []
     assert [winner.plan.tp for winner in found.winners] == [2, 2, 2]
@@ -78,7 +78,7 @@ def test_a_change_that_was_measured_is_not_predicted_and_one_that_was_not_is(ana
     found = analysed(lambda plan: by_tp(plan) if plan.tp != 4 else Verdict.OOM)
     told = {(effect.knob, frozenset((effect.before, effect.after))): effect for effect in found.effects}
     assert len(told) == len(found.effects)
-    assert told["tp", frozenset((1, 2))].evidence is Evidence.MEASURED
+    assert told["tp", frozenset((1, 2))].evidence is Evidence.SIMULATED
     assert told["tp", frozenset((2, 4))].evidence is Evidence.PREDICTED
     gains = [effect.gain.value for effect in found.effects]
     assert gains == sorted(gains, reverse=True)
@@ -122,7 +122,7 @@ def test_a_campaign_that_measured_nothing_is_analysed_all_the_same(analysed, end
     assert (found.effects, found.winners) == ((), ())
     assert found.trials == (0 if ended is None else 12)
     words = printed(found)
-    assert "No plan was measured" in words
+    assert "No plan was simulated" in words
     assert ("no trial has ended yet" in words) == (ended is None)
     assert ("12 of 12 trials (100 %)" in words) == (ended is Verdict.OOM)
 
@@ -142,6 +142,8 @@ def test_the_page_tells_what_the_document_has(analysed, by_tp):
         assert part["words"] in words
     assert document["hindsight"]["steps"]["within"] == 1.0
     assert "100 % of 8 within their 95 % interval" in words
+    assert "Expected against simulated step times: " in words
+    assert {part["evidence"] for part in document["effects"]} <= {"simulated", "predicted"}
     assert "Expected to fit: 9.6 of 12 trials, 8 did" in words
     assert f"basis of what is predicted: {document['basis']['words']}" in words
 

@@ -135,6 +135,32 @@ def test_a_plan_that_was_measured_again_is_one_entry_ranked_by_its_second_run(ca
     assert entry.gain.value == pytest.approx(1.0 / 0.8 - 1)
 
 
+def test_one_repeat_of_one_setting_tells_no_interval_and_none_is_shown(campaign, runs):
+    found = campaign(confirm=1)
+    once, two = rank(found, runs(1.0, 0.5, again={1: 0.6})), rank(found, runs(1.0, 0.5, again={0: 1.0, 1: 0.6}))
+    assert [entry.interval_known for entry in (*once, *two)] == [False, False, True, True]
+    assert (once[0].gain_text, two[0].gain_text[:9]) == ("+66.7 %", "+66.7 % (")
+    assert ranked_document(found, once[0])["interval_known"] is False
+    assert best_document(found, runs(1.0, 0.5), 1)["fastest_once"]["interval_known"] is True
+
+
+def test_the_fastest_once_is_told_by_first_runs_against_the_baselines_first(campaign, runs):
+    trials = runs(1.0, 0.5, 0.6, None, again={0: [1.25, 1.25], 1: [0.8, 0.8], 2: [Verdict.OOM]})
+    document = best_document(campaign(), trials, 3)
+    once, confirmed = document["fastest_once"], document["fastest_confirmed"]
+    assert (once["trial"], once["objective"]["value"]) == (1, pytest.approx(256 / 0.5))
+    assert (once["step_time_s"], once["gain_over_baseline"]["value"]) == (0.5, pytest.approx(1.0))
+    assert once["measured_again"]["runs"] == 2
+    assert (confirmed["trial"], confirmed["objective"]["value"]) == (1, pytest.approx(256 / 0.8))
+    assert confirmed["first_run"] == once["objective"]
+    assert confirmed["gain_over_baseline"]["value"] == pytest.approx(1.25 / 0.8 - 1)
+    # One that ran once and failed when it was to be measured again can be the fastest once, and is never confirmed.
+    failed = best_document(campaign(), runs(1.0, 0.9, 0.5, again={0: [1.0], 1: [0.9], 2: [Verdict.OOM]}), 3)
+    assert (failed["fastest_once"]["trial"], failed["fastest_confirmed"]["trial"]) == (2, 1)
+    nothing = best_document(campaign(), runs(None), 3)
+    assert (nothing["fastest_once"], nothing["fastest_confirmed"]) == (None, None)
+
+
 def test_the_baselines_second_run_is_what_everything_is_compared_with(campaign, runs):
     ranking = rank(campaign(), runs(1.0, 0.5, again={0: 1.25}))
     assert [entry.gain.value for entry in ranking] == [pytest.approx(1.25 / 0.5 - 1), 0.0]

@@ -29,7 +29,9 @@ def gibibytes(value: int) -> str:
 
 
 def percent(share: float) -> str:
-    """With a decimal where it tells something."""
+    """With a decimal where it tells something, and no digits of next to nothing."""
+    if 0 < share < 0.0005:
+        return "<0.1 %"
     return f"{100 * share:.0f} %" if share == 0 or share >= 0.1 else f"{100 * share:.1f} %"
 
 

@@ -15,7 +15,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate, number
-from meshtune.tuner.results.ranking import Ranked, over_runs, rank, run_variance_of, speed_of
+from meshtune.tuner.results.ranking import Ranked, interval_known, over_runs, rank, run_variance_of, speed_of
 from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
 
 
@@ -146,7 +146,9 @@ def check_handover(
     against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
     one, other = (entry.measurement for entry in (winner, rival))
     ratio = speed_of(campaign.spec.objective, one).over(speed_of(campaign.spec.objective, other))
-    before = over_runs(ratio, run_variance_of(rank(campaign, trials)), runs=2)
+    variance = run_variance_of(rank(campaign, trials))
+    before = over_runs(ratio, variance, runs=2)
+    earlier = _times(before) if interval_known(variance) else f"{before.value:.2f} times"
     program = program_of(there.spec.workload.kind)
     # What another program is told of is the layout.
     layout = winner.trial.plan.layout
@@ -177,7 +179,7 @@ def check_handover(
         program=program,
         confirmed=confirmed,
         words=f"{'confirmed' if confirmed else 'not confirmed'}: {told}; {origin_verb(measured)} {measured.program}: "
-        f"{_times(before)}",
+        f"{earlier}",
         before=before,
         there=after,
     )

@@ -37,6 +37,12 @@ def run_variance_of(ranking: Sequence[Ranked]) -> RunVariance | None:
     return ranking[0].ground.variance if ranking else None
 
 
+def interval_known(variance: RunVariance | None) -> bool:
+    """False where a single repeat is all that tells how far runs lie apart: of one difference no interval is known.
+    Without any repeat the intervals are those of the steps within the run."""
+    return variance is None or variance.degrees > 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
     """How the second runs of a plan ended. trial: the one whose speed is nearest to their mean; where none was measured
@@ -164,10 +170,8 @@ class Ranked:
 
     @property
     def interval_known(self) -> bool:
-        """False where a single repeat is all that tells how far runs lie apart: of one difference no interval is
-        known. Without any repeat the intervals are those of the steps within the run."""
-        variance = self.ground.variance
-        return variance is None or variance.degrees > 1
+        """As the function of this name has it."""
+        return interval_known(self.ground.variance)
 
     @property
     def gain_text(self) -> str:

@@ -37,24 +37,30 @@ STANDING = {
 def analysis_parts(found: Analysis) -> list[Table | Text]:
     """Everything of an analysis, from top to bottom."""
     simulated = Text(SIMULATED, style="yellow")
-    title = f"{found.campaign}: {found.trials} trials, {found.sensitivity.plans} plans measured"
+    made = _made(found.simulated)
+    title = f"{found.campaign}: {found.trials} trials, {found.sensitivity.plans} plans {made}"
     basis = found.unpredicted if found.basis is None else f"basis of what is predicted: {found.basis.words}"
     return [
         *([simulated] if found.simulated else []),
         Text(title, style="bold"),
-        *_winners(found.winners),
+        *_winners(found.winners, made),
         *_sensitivity(found.sensitivity),
         *_effects(found),
         *([] if not found.scaling else [scaling_table(found.scaling)]),
         *_failures(found.failures),
-        *_hindsight(found.hindsight),
+        *_hindsight(found.hindsight, made),
         Text(basis),
     ]
 
 
-def _winners(winners: Sequence[Winner]) -> list[Table | Text]:
+def _made(simulated: bool) -> str:
+    """What became of plans that ran to their end."""
+    return "simulated" if simulated else "measured"
+
+
+def _winners(winners: Sequence[Winner], made: str) -> list[Table | Text]:
     if not winners:
-        return [Text("No plan was measured, so none wins")]
+        return [Text(f"No plan was {made}, so none wins")]
     columns = ("#", "trial", "setting", "step", "time by part, %")
     table = new_table("Why the best plans win", *columns, right=["step"])
     for winner in winners:
@@ -76,7 +82,7 @@ def _sensitivity(found: Sensitivity) -> list[Table | Text]:
 
 def _effects(found: Analysis) -> list[Table | Text]:
     if not found.effects:
-        return [Text("What a change is worth: no two measured plans differ in one knob alone")]
+        return [Text(f"What a change is worth: no two {_made(found.simulated)} plans differ in one knob alone")]
     lines = ["What a change is worth, all else equal", *(f"  {one.words}" for one in found.effects[:MAX_EFFECTS])]
     if (left := len(found.effects) - MAX_EFFECTS) > 0:
         lines.append(f"  and {left} smaller ones (--json has them)")
@@ -111,25 +117,26 @@ def _failures(found: Failures) -> list[Table | Text]:
     return [table, *_failures_by_value(found)]
 
 
-def _hindsight(found: ForecastCheck) -> list[Table | Text]:
+def _hindsight(found: ForecastCheck, made: str) -> list[Table | Text]:
     parts: list[Table | Text] = []
     if found.steps is not None:
-        parts += [Text(forecast_sentence(found.steps)), _forecasts(found)]
+        parts += [Text(forecast_sentence(found.steps, made)), _forecasts(found, made)]
     if found.fits is not None:
         parts += _fits(found.fits)
     return parts or [Text(NO_FORECASTS)]
 
 
-def forecast_sentence(checked: StepCheck) -> str:
+def forecast_sentence(checked: StepCheck, made: str = "measured") -> str:
+    """made: what the times are."""
     ranks = "" if checked.spearman is None else f", rank correlation {checked.spearman:.2f}"
     return (
-        f"Expected against measured step times: {percent(checked.within)} of {checked.trials} within their "
+        f"Expected against {made} step times: {percent(checked.within)} of {checked.trials} within their "
         f"95 % interval, median error {percent(checked.median_error)}{ranks}"
     )
 
 
-def _forecasts(found: ForecastCheck) -> Table:
-    numbers = ("trial", "expected (95 %)", "measured", "off by")
+def _forecasts(found: ForecastCheck, made: str) -> Table:
+    numbers = ("trial", "expected (95 %)", made, "off by")
     table = new_table("", *numbers, "", "setting", right=numbers)
     for one in found.forecasts:
         outside = "" if one.within else "outside"

@@ -22,7 +22,14 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck, check_forecasts
-from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects, predicted_effects, reverse
+from meshtune.tuner.results.analysis.knob_effects import (
+    Effect,
+    Evidence,
+    by_size,
+    measured_effects,
+    predicted_effects,
+    reverse,
+)
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity, sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner, explain_winners
 from meshtune.tuner.results.ranking import rank
@@ -102,7 +109,8 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     training = training_of(campaign.spec)
     unknown = ", ".join(problem.path for problem in missing(training))
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)
-    effects = measured_effects(space, measured)
+    runs = Evidence.of_runs(simulated=campaign.simulated)
+    effects = measured_effects(space, measured, runs)
     if basis is not None and usable:
         known = {effect.moves for effect in effects}
         failed = {
@@ -118,7 +126,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         effects=tuple(by_size(effects)),
         failures=count_failures(trials, space.knobs),
         hindsight=check_forecasts(trials),
-        winners=explain_winners(training, usable, basis),
+        winners=explain_winners(training, usable, basis, runs),
         scaling=scaling_curve(campaign, ranking),
         basis=basis,
         unpredicted=f"no times can be predicted: {unknown} is not known of the cluster" if unknown else "",

@@ -43,10 +43,15 @@ Value = bool | int | float | str | None
 
 
 class Evidence(StrEnum):
-    """What a number rests on."""
+    """What a number rests on. SIMULATED: runs, of which no device did any."""
 
     MEASURED = "measured"
+    SIMULATED = "simulated"
     PREDICTED = "predicted"
+
+    @classmethod
+    def of_runs(cls, *, simulated: bool) -> Evidence:
+        return cls.SIMULATED if simulated else cls.MEASURED
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ def signed(share: float) -> str:
     return f"{100 * share:+.0f} %" if abs(share) >= 0.0995 else f"{100 * share:+.1f} %"
 
 
-def measured_effects(space: Space, measured: Mapping[Plan, float]) -> list[Effect]:
+def measured_effects(space: Space, measured: Mapping[Plan, float], runs: Evidence = Evidence.MEASURED) -> list[Effect]:
     """The effects in pairs of measured plans, the largest first. measured: the speed by plan."""
     found: dict[Moves, list[float]] = {}
     for knob in searched(space):
@@ -110,7 +115,7 @@ def measured_effects(space: Space, measured: Mapping[Plan, float]) -> list[Effec
             for first, second in combinations(sorted(alike, key=lambda plan: place_of(space, knob, plan)), 2):
                 if moves := moves_between(knob, first, second):
                     found.setdefault(moves, []).append(log(measured[second] / measured[first]))
-    return by_size([_measured_effect(space, moves, ratios) for moves, ratios in found.items()])
+    return by_size([_measured_effect(space, moves, ratios, runs) for moves, ratios in found.items()])
 
 
 def predicted_effects(
@@ -232,7 +237,7 @@ def _with_knobs(space: Space, best: Plan, layout: Plan) -> Plan:
     return space.adopted(replace(layout, knobs=best.knobs)) if space.knobs else layout
 
 
-def _measured_effect(space: Space, moves: Moves, ratios: Sequence[float]) -> Effect:
+def _measured_effect(space: Space, moves: Moves, ratios: Sequence[float], runs: Evidence) -> Effect:
     middle = median(ratios)
     if middle < 0:
         moves, middle, ratios = reverse(moves), -middle, [-ratio for ratio in ratios]
@@ -241,7 +246,7 @@ def _measured_effect(space: Space, moves: Moves, ratios: Sequence[float]) -> Eff
     changed = [space.knobs.named(one.knob) for one in moves]
     numerics = any(knob is not None and knob.numerics is Numerics.CHANGES for knob in changed)
     grounds += ["changes the numerics"] if numerics else []
-    return _effect(moves, gain, Evidence.MEASURED, grounds, pairs=len(ratios), numerics=numerics)
+    return _effect(moves, gain, runs, grounds, pairs=len(ratios), numerics=numerics)
 
 
 def _predicted_effect(moves: Moves, ratio: float, width: float, p_fits: float, ended: Verdict | None) -> Effect:

@@ -47,14 +47,16 @@ class Winner:
     words: str
 
 
-def explain_winners(training: Training, ranking: Sequence[Ranked], basis: Basis | None) -> tuple[Winner, ...]:
-    """The best of the ranked plans. basis: of predictions; None where there can be none."""
+def explain_winners(
+    training: Training, ranking: Sequence[Ranked], basis: Basis | None, runs: Evidence = Evidence.MEASURED
+) -> tuple[Winner, ...]:
+    """The best of the ranked plans. basis: of predictions; None where there can be none. runs: what they are."""
     baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
     winners = []
     for place, own in enumerate(ranking[:TOP], start=1):
         slower = ranking[place] if place < len(ranking) else None
         rival = slower if baseline is None or own is baseline else baseline
-        parts, rival_parts, evidence = _parts(training, own, rival, basis)
+        parts, rival_parts, evidence = _parts(training, own, rival, basis, runs)
         name, gain, savings_s = None, None, dict[str, float]()
         knobs: Moves = ()
         words = "nothing slower was measured to compare it with"
@@ -98,13 +100,13 @@ def _reason(savings_s: Mapping[str, float], evidence: Evidence | None, knobs: Mo
 
 
 def _parts(
-    training: Training, own: Ranked, rival: Ranked | None, basis: Basis | None
+    training: Training, own: Ranked, rival: Ranked | None, basis: Basis | None, runs: Evidence
 ) -> tuple[tuple[PartTime, ...], tuple[PartTime, ...], Evidence | None]:
     """Both plans' parts, from one source, and which."""
     entries = [own] if rival is None else [own, rival]
     profiled = [time_by_part(entry.measurement.profile) for entry in entries]
     if all(profiled):
-        return profiled[0], profiled[-1], Evidence.MEASURED
+        return profiled[0], profiled[-1], runs
     if basis is None:
         return (), (), None
     plans = [entry.trial.plan for entry in entries]

@@ -815,7 +815,7 @@ export interface components {
             kind: string;
         };
         /** @enum {string} */
-        Evidence: "measured" | "predicted";
+        Evidence: "measured" | "simulated" | "predicted";
         ExampleView: {
             name: string;
             title: string;
