@@ -62,6 +62,7 @@ def test_a_link_signs_in_behind_a_proxy_with_a_prefix_and_leaves_its_token_nowhe
         page.get_by_role("link", name="filled 1").click()
         expect(page.locator("[data-testid^=row-]").first).to_be_visible()
         expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
+        page.get_by_test_id("trials").evaluate("(card) => card.scrollIntoView({ block: 'end' })")
         page.get_by_test_id("row-0").get_by_role("link").first.click()
         expect(page.locator("h1")).to_contain_text("Trial 0")
         # A link in a page that is open already is somebody else's perhaps.

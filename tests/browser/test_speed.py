@@ -26,7 +26,7 @@ ANALYSIS_MS = 300_000
 # When the charts and the table's rows are painted first, counted from the start of the navigation.
 WATCH = """
 new MutationObserver((_, watching) => {
-  if (!document.querySelector("[data-testid=charts] canvas") || !document.querySelector("[data-testid^=row-]")) return;
+  if (!document.querySelector("[data-testid=charts] svg path") || !document.querySelector("[data-testid^=row-]")) return;
   watching.disconnect();
   requestAnimationFrame(() => setTimeout(() => { window.readyMs = performance.now(); }));
 }).observe(document, { childList: true, subtree: true });

@@ -1,6 +1,7 @@
 """What a person does with the dashboard, from the first token to a cancelled campaign, while real trials run."""
 
 import re
+import tarfile
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -89,7 +90,19 @@ def test_a_campaign_from_launch_to_end(open_page, service: ServiceLab, sign_in):
     page.get_by_test_id("export-format").select_option("megatron")
     expect(page.get_by_test_id("handover")).to_contain_text("Not measured with Megatron")
     expect(page.get_by_test_id("confirm-command")).to_contain_text(f"meshtune confirm {campaign} --trial 0 --with")
+    # What a format needs is asked for; all its files come as one archive.
+    page.get_by_test_id("export-format").select_option("jobset")
+    expect(page.get_by_test_id("missing")).to_contain_text("image")
+    page.get_by_test_id("needed").get_by_label("image").fill("registry.example/trainer:1")
+    page.keyboard.press("Tab")
+    expect(page.get_by_test_id("export-file").filter(has_text="registry.example/trainer:1")).to_have_count(1)
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Save all as one archive").click()
+    with tarfile.open(started.value.path()) as archive:
+        texts = [archive.extractfile(each).read().decode() for each in archive if each.isfile()]
+    assert any("registry.example/trainer:1" in text for text in texts)
     page.get_by_test_id("export-format").select_option("job")
+    expect(page.get_by_test_id("measured-with")).to_contain_text("number format float32")
     page.keyboard.press("Escape")
     page.go_back()
 

@@ -196,7 +196,7 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
       <tbody>
         {rows.map((row) => (
           <tr key={row.id} data-testid="compared">
-            <td>
+            <td class="campaign-name">
               <a href={href({ page: "campaign", id: row.id })}>{row.id}</a>
               <div class="small muted">
                 {row.model}, {row.cluster}

@@ -24,13 +24,13 @@ export function More({ campaign, path, start, onChange }: MoreProps) {
   const may = useCan("launch");
   const changes = useChanges(campaign);
   const [asked, ask] = useState<Asked | null>(null);
-  if (!may || !changes) return null;
+  if (!may || !changes || campaign.extendable === undefined) return null;
   const close = () => ask(null);
   const done = () => {
     close();
     onChange();
   };
-  const goes = campaign.state === "running" || campaign.state === "paused" || campaign.extendable;
+  const goes = campaign.state === "running" || campaign.state === "paused";
   return (
     <>
       <Menu label="More" testid="more">
