@@ -1,8 +1,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { brotliCompressSync, gzipSync } from "node:zlib";
-import preact from "@preact/preset-vite";
-import type { HtmlTagDescriptor, Plugin } from "vite";
+import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 
 const OUT = "../static";
@@ -31,69 +30,49 @@ function compressed(): Plugin {
   };
 }
 
-/** The script that requests the first documents before the page's code has loaded. */
-const FIRST = "src/first.ts";
-
-/** The page that most links lead to: index.html preloads its chunk. */
-const FIRST_PAGE = "src/campaign/page/page.tsx";
-
-/** Loads FIRST asynchronously, and preloads the chunks of FIRST_PAGE by `<link>`. */
-function preloaded(): Plugin {
+/** JSX as calls of `h`, whose children are arguments: a kB less than as `jsx`, whose children are a property. */
+function called(): Plugin {
   return {
-    name: "preloaded",
+    name: "called",
+    enforce: "pre",
+    transform: (code, id) => (id.endsWith(".tsx") ? { code: `${code}\nimport { h, Fragment } from "preact";\n`, map: null } : null),
+  };
+}
+
+/** The script that requests the first documents before the page's code has come: it waits for nothing, and nothing for it. */
+function asked(): Plugin {
+  return {
+    name: "asked",
     apply: "build",
+    buildStart() {
+      const source = readFileSync(new URL("src/first.js", import.meta.url), "utf8").replace(/\/\*.*?\*\/\s*/s, "");
+      this.emitFile({ type: "asset", name: "first.js", source });
+    },
     transformIndexHtml: {
       order: "post",
       handler(html, { bundle = {} }) {
-        const chunkOf = (module: string) => {
-          const made = Object.values(bundle).find((file) => file.type === "chunk" && file.facadeModuleId?.endsWith(module));
-          if (made?.type !== "chunk") throw new Error(`no chunk is made of ${module}`);
-          return made;
-        };
-        const [first, page] = [chunkOf(FIRST), chunkOf(FIRST_PAGE)];
-        const tags = [page.fileName, ...page.imports]
-          .filter((file) => !html.includes(file))
-          .map((file): HtmlTagDescriptor => ({
-            tag: "link",
-            attrs: { rel: "modulepreload", href: `./${file}`, crossorigin: "", fetchpriority: "low" },
-            injectTo: "head",
-          }));
-        const told = `src="./${first.fileName}"`;
-        if (!html.includes(told)) throw new Error(`index.html has no ${told}`);
-        return { html: html.replace(told, "async $&"), tags };
+        const made = Object.values(bundle).find(({ fileName }) => /first-.*\.js$/.test(fileName));
+        if (made === undefined) throw new Error("there is no first.js");
+        return { html, tags: [{ tag: "script", attrs: { type: "module", async: true, crossorigin: true, src: `./${made.fileName}` }, injectTo: "head-prepend" }] };
       },
     },
   };
 }
 
-/** What all pages have, the charts, and the pages but the first are one file each: together they pack better, and a
- * request costs more than a few kB. The first in this list that has a module keeps it, with all that it imports. */
-const FILES: [string, RegExp][] = [
-  ["first", /web\/src\/(first|reads|router|store|api\/(client|problem|token)|campaign\/data\/paths)\./],
-  [
-    "frame",
-    /node_modules\/preact|web\/src\/(campaign\/charts\/(canvas|scales)\.|(?!campaign\/|trial\/|pages\/(create|quote|spec_|use_quote|compare|scaling)))/,
-  ],
-  ["charts", /\.css$|web\/src\/campaign\/(charts\/(axes|chart|marks|stack)|data\/parts|page\/(exports|running))\./],
-  ["pages", /web\/src\/(trial|pages)\//],
-];
-
 // base "./": the service may lie behind any path prefix. `npm run dev` asks the service that MESHTUNE_URL names.
 export default defineConfig({
   base: "./",
-  plugins: [preact(), preloaded(), compressed()],
+  plugins: [called(), asked(), compressed()],
+  oxc: { jsx: { runtime: "classic", pragma: "h", pragmaFrag: "Fragment" } },
   build: {
     outDir: OUT,
     emptyOutDir: true,
     // light-dark() in theme.css stays as it is.
     target: ["chrome123", "firefox120", "safari17.5"],
     modulePreload: false,
-    // The looks of all pages are 7 kB: one file that comes with the frame is there sooner than one for each page.
     cssCodeSplit: false,
-    rolldownOptions: {
-      input: { index: "index.html", first: FIRST },
-      output: { codeSplitting: { groups: FILES.map(([name, test], at) => ({ name, test, priority: FILES.length - at })) } },
-    },
+    // All pages are one file: it packs better than several, and a request costs more than a few kB.
+    rolldownOptions: { output: { codeSplitting: false } },
   },
   // The contrast test reads theme.css.
   test: { css: true },

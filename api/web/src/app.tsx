@@ -1,16 +1,16 @@
-/** The frame around every page, and which page the hash asks for. Pages but the list are loaded when they are opened. */
-import type { ComponentType } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { askAhead } from "./api/client";
-import { Problem, unreachable } from "./api/problem";
+/** The frame around every page, and which page the hash asks for. */
+import { useEffect, useRef } from "preact/hooks";
 import { askWhoami, session } from "./api/session";
 import { token } from "./api/token";
+import { CampaignPage } from "./campaign/page/page";
 import { Campaigns } from "./pages/campaigns";
+import { Compare } from "./pages/compare";
+import { Create } from "./pages/create";
 import { SignIn } from "./pages/signin";
-import { readsOf } from "./reads";
 import { href, place, type Route } from "./router";
 import { useStore } from "./use_store";
 import { Top } from "./top";
+import { TrialPage } from "./trial/page";
 import { ButtonLink } from "./ui/basics";
 import { EmptyState, ErrorState, LoadingState } from "./ui/states";
 
@@ -50,13 +50,13 @@ function Page() {
     case "campaigns":
       return <Campaigns />;
     case "new":
-      return <Lazy load={loadCreate} />;
+      return <Create />;
     case "compare":
-      return <Lazy load={loadCompare} />;
+      return <Compare />;
     case "campaign":
-      return <Lazy key={route.id} load={loadCampaign} reads={readsOf(route)} id={route.id} />;
+      return <CampaignPage key={route.id} id={route.id} />;
     case "trial":
-      return <Lazy key={`${route.id}/${route.number}`} load={loadTrial} id={route.id} number={route.number} />;
+      return <TrialPage key={`${route.id}/${route.number}`} id={route.id} number={route.number} />;
     case "unknown":
       return (
         <EmptyState title="There is no such page">
@@ -64,41 +64,6 @@ function Page() {
         </EmptyState>
       );
   }
-}
-
-const loadCreate = () => import("./pages/create").then((module) => module.Create);
-const loadCompare = () => import("./pages/compare").then((module) => module.Compare);
-const loadCampaign = () => import("./campaign/page/page").then((module) => module.CampaignPage);
-const loadTrial = () => import("./trial/page").then((module) => module.TrialPage);
-
-/** reads: the documents that the page begins with, asked for while its code is on its way. */
-type LazyProps<P> = P & { load: () => Promise<ComponentType<P>>; reads?: readonly string[] };
-
-const loaded = new Map<unknown, ComponentType<never>>();
-
-/** A page whose code comes when it is first shown. */
-function Lazy<P extends object>({ load, reads = [], ...props }: LazyProps<P>) {
-  const [problem, setProblem] = useState<Problem | null>(null);
-  const [, redraw] = useState({});
-  const Found = loaded.get(load) as ComponentType<object> | undefined;
-  const fetchIt = () => {
-    setProblem(null);
-    load().then(
-      (page) => {
-        loaded.set(load, page as ComponentType<never>);
-        redraw({});
-      },
-      (error: unknown) => setProblem(unreachable(error)),
-    );
-  };
-  useLayoutEffect(() => {
-    if (loaded.has(load)) return;
-    reads.forEach(askAhead);
-    fetchIt();
-  }, [load]);
-  if (Found) return <Found {...props} />;
-  if (problem) return <ErrorState problem={problem} onRetry={fetchIt} />;
-  return <LoadingState lines={6} height={36} />;
 }
 
 function hashOf(route: Route): string {

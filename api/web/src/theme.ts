@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it; remembered. Canvases ask `colour` and draw again when `drawnTheme` changes. */
+/** Light, dark, or as the system has it; remembered. */
 import { Store } from "./store";
 
 export type ThemeChoice = "system" | "light" | "dark";
@@ -32,16 +32,4 @@ export function chooseTheme(choice: ThemeChoice): void {
   else localStorage.setItem(KEY, choice);
   themeChoice.set(choice);
   apply();
-}
-
-const probe = document.createElement("span");
-
-/** The colour of a variable of theme.css as canvases take it: colour("--best") is "rgb(0, 117, 0)". */
-export function colour(variable: string): string {
-  if (!probe.isConnected) {
-    probe.hidden = true;
-    document.body.append(probe);
-  }
-  probe.style.color = `var(${variable})`;
-  return getComputedStyle(probe).color;
 }

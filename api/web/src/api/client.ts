@@ -13,7 +13,8 @@ interface Kept {
 }
 
 const kept = new Map<string, Kept>();
-const ahead = new Map<string, Promise<unknown>>();
+/** What first.js asked for before this code had come: each answer is the next request's of its path. */
+const ahead = () => (globalThis as { asked?: Map<string, Promise<Response>> }).asked;
 let onUnauthorized: (problem: Problem) => void = () => {};
 
 /** Who is told of a 401: the session, which asks for a token. */
@@ -24,14 +25,7 @@ export function tellUnauthorized(listener: (problem: Problem) => void): void {
 /** Forget what was read under another token. */
 export function forget(): void {
   kept.clear();
-  ahead.clear();
-}
-
-/** Ask for a document that a page will read once its code has come: the next `get` of this path is given the answer. */
-export function askAhead(path: string): void {
-  const asked = get(path); // of what is asked ahead already, the same answer
-  asked.catch(() => {}); // whoever reads it is told
-  ahead.set(path, asked);
+  ahead()?.clear();
 }
 
 /** The address of a path below v1/, relative to the page, which may lie behind a path prefix. */
@@ -59,8 +53,10 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
   const secret = token.get();
   if (secret) headers.set("Authorization", `Bearer ${secret}`);
   let answer: Response;
+  const asked = ahead()?.get(path);
+  ahead()?.delete(path);
   try {
-    answer = await fetch(address(path), { ...init, headers, cache: "no-store" });
+    answer = await (asked ?? fetch(address(path), { ...init, headers, cache: "no-store" }));
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw unreachable(error);
@@ -73,8 +69,6 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
 
 /** A document. Where the service says that it has not changed (304), this is the very object of the last read. */
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  const asked = ahead.get(path);
-  if (asked !== undefined && ahead.delete(path)) return asked as Promise<T>;
   const last = kept.get(path);
   const headers: Record<string, string> = last ? { "If-None-Match": last.etag } : {};
   const answer = await patiently(() => request(path, { headers, ...(signal && { signal }) }), signal);

@@ -1,5 +1,4 @@
 /** One quantity against the number of nodes, which are apart by doublings: measured as a line, projected dashed. */
-import { useCallback, useMemo } from "preact/hooks";
 import { doublings, numbers } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
 import { line as pathOf, marks, type Point as Place } from "../campaign/charts/marks";
@@ -31,68 +30,47 @@ interface ChartProps {
   testid: string;
 }
 
-const HEIGHT = 240;
-
 export function ScalingChart({ label, measured, projected, format, unit, simulated = false, whole, testid }: ChartProps) {
-  const said = JSON.stringify([measured, projected]);
-  const all = useMemo(() => {
-    const [real, guessed] = JSON.parse(said) as [Point[], Point[]];
-    return [...real.map((point) => ({ ...point, word: simulated ? "simulated" : "measured" })), ...guessed.map((point) => ({ ...point, word: "projected" }))].sort((a, b) => a.nodes - b.nodes);
-  }, [said, simulated]);
+  const word = simulated ? "simulated" : "measured";
+  const all = [...measured.map((point) => ({ ...point, word })), ...projected.map((point) => ({ ...point, word: "projected" }))].sort((a, b) => a.nodes - b.nodes);
   const withUnit = (value: number) => (unit ? `${format(value)} ${unit}` : format(value));
-  const [x, y] = useMemo(
-    () => [
-      doublings(all.map(({ nodes }) => nodes), "nodes"),
-      numbers([0, whole ?? 0, ...all.flatMap(({ value, high }) => [value, high])], { title: unit, format: (value, digits) => format(value, digits), fromZero: true, room: 0.05 }),
-    ],
-    [all, whole],
-  );
-  const points = useMemo(() => all.map(({ nodes, value }) => [nodes, value] as const), [all]);
+  const list = (points: Point[]) => points.map(({ nodes, value }) => `${withUnit(value)} on ${nodes} nodes`).join(", ");
   const describe = (index: number | null) => {
-    if (index === null) return inWords(measured, projected, withUnit, simulated);
-    const { name, nodes, value, low, high, word, note } = all[index]!;
-    return `${name}, ${nodes} nodes: ${withUnit(value)} ${word}${low < high ? ` (${format(low)} to ${format(high)})` : ""}${note ? `. ${note}` : ""}`;
+    if (index === null) return `${word} ${list(measured) || "nothing"}${projected.length ? `; projected ${list(projected)}` : ""}`;
+    const { name, nodes, value, low, high, word: how, note } = all[index]!;
+    return `${name}, ${nodes} nodes: ${withUnit(value)} ${how}${low < high ? ` (${format(low)} to ${format(high)})` : ""}${note ? `. ${note}` : ""}`;
   };
-  const find = (atX: number, atY: number, frame: Frame) => {
-    let [found, least]: [number | null, number] = [null, 20];
-    all.forEach(({ nodes, value }, index) => {
-      const away = Math.hypot(toPixel(frame.x, nodes) - atX, toPixel(frame.y, value) - atY);
-      if (away < least) [found, least] = [index, away];
-    });
-    return found;
-  };
-  const draw = useCallback(
-    (frame: Frame) => (
-      <>
-        {whole !== undefined && <path class="baseline" d={`M${frame.left} ${toPixel(frame.y, whole)}H${frame.right}`} />}
-        {[true, false].map((guessed) => (
-          <Series key={String(guessed)} points={all.filter(({ word }) => (word === "projected") === guessed)} frame={frame} kind={guessed ? "projected" : "measured"} />
-        ))}
-      </>
-    ),
-    [all, whole],
+  const draw = (frame: Frame) => (
+    <>
+      {whole !== undefined && <path class="baseline" d={`M${frame.left} ${toPixel(frame.y, whole)}H${frame.right}`} />}
+      <Series points={projected} frame={frame} kind="projected" />
+      <Series points={measured} frame={frame} kind="measured" />
+    </>
   );
   return (
     <div class="scaling" data-testid={testid}>
       {all.length === 0 ? (
         <p class="muted">None of these campaigns has measured a setting yet.</p>
       ) : (
-        <Chart label={`${label}: ${describe(null)}`} height={HEIGHT} x={x} y={y} points={points} describe={describe} find={find}>
+        <Chart
+          label={`${label}: ${describe(null)}`}
+          height={240}
+          x={doublings(all.map(({ nodes }) => nodes), "nodes")}
+          y={numbers([whole ?? 0, ...all.flatMap(({ value, high }) => [value, high])], { title: unit, format, fromZero: true, room: 0.05 })}
+          points={all.map(({ nodes, value }) => [nodes, value])}
+          describe={describe}
+          reach={20}
+        >
           {draw}
         </Chart>
       )}
       <div class="row small">
-        <span class="scaling-key measured">{simulated ? "simulated" : "measured"}</span>
+        <span class="scaling-key measured">{word}</span>
         {projected.length > 0 && <span class="scaling-key projected">projected from the smallest</span>}
         {all.some(({ low, high }) => low < high) && <span class="muted">bars: intervals</span>}
       </div>
     </div>
   );
-}
-
-function inWords(measured: Point[], projected: Point[], format: (value: number) => string, simulated: boolean): string {
-  const list = (points: Point[]) => points.map(({ nodes, value }) => `${format(value)} on ${nodes} nodes`).join(", ");
-  return `${simulated ? "simulated" : "measured"} ${list(measured) || "nothing"}${projected.length ? `; projected ${list(projected)}` : ""}`;
 }
 
 /** The points of each line by the number of nodes; of several on one number the best. */

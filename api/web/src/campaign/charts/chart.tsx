@@ -1,9 +1,10 @@
 /** A chart: axes, a grid, marks between them, and the words for the mark that is pointed at or that the arrow keys lead to. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { Axis } from "./axes";
-import { useWidth } from "./canvas";
+import { box } from "./marks";
 import { apart, LETTER_PX, type Scale, type Tick, toPixel, toValue } from "./scales";
+import { useWidth } from "./width";
 
 /** Where the marks are, in pixels. */
 export interface Frame {
@@ -24,63 +25,59 @@ interface ChartProps {
   height: number;
   x: Axis;
   y: Axis;
-  /** Of each mark, in data, in the order in which the arrow keys go through them; y is null where only x is pointed at. */
+  /** Of each mark, in data, along x: the arrow keys go through them. y is null where there is only x. */
   points: readonly (readonly [x: number, y: number | null])[];
   /** The words for the mark of this index; null: none is pointed at. */
   describe: (index: number | null) => string;
-  /** Which mark is at this place; left out: the nearest along x. */
-  find?: (x: number, y: number, frame: Frame) => number | null;
-  /** Called with what was dragged over; `both`: a rectangle, and not a stretch of x. */
+  /** A mark is pointed at from so many pixels around it, and a rectangle is dragged; left out: from anywhere above and
+   * below it, and a stretch of x is. */
+  reach?: number;
+  /** Which mark is at this place, where marks are no points. */
+  find?: (x: number, y: number, frame: Frame) => number;
   onSelect?: ((x: Stretch, y: Stretch) => void) | undefined;
-  both?: boolean;
   onPick?: (index: number) => void;
-  /** Room for words above the marks. */
-  above?: number;
-  below?: number;
+  /** Below the plot is a rail of the marks that have only x. */
+  rail?: boolean;
+  /** Draws the marks. */
   children: (frame: Frame) => ComponentChildren;
 }
 
 const TICK_PX = 34;
 const CLICK_PX = 4;
+const RAIL_PX = 16;
 const FAR = 10;
+const STEPS: Readonly<Record<string, number>> = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: FAR, PageDown: -FAR, Home: -Infinity, End: Infinity };
 
-export function Chart({ label, height, x, y, points, describe, find, onSelect, both = false, onPick, above = 10, below = 0, children }: ChartProps) {
+export function Chart({ label, height, x, y, points, describe, reach, find, onSelect, onPick, rail = false, children }: ChartProps) {
   const [element, width] = useWidth<HTMLDivElement>();
   const [at, point] = useState<number | null>(null);
   const [held, hold] = useState<number | null>(null);
   const [drag, setDrag] = useState<{ from: Stretch; to: Stretch } | null>(null);
-  const last = useRef(points);
-  useEffect(() => {
-    if (last.current !== points) point(null);
-    last.current = points;
-  }, [points]);
-  const layout = useMemo(() => (width === 0 ? null : layoutOf(x, y, width, height, above, below)), [x, y, width, height, above, below]);
+  const layout = useMemo(() => (width === 0 ? null : layoutOf(x, y, width, height - (rail ? RAIL_PX : 0))), [x, y, width]);
+  // What the pointer does draws no mark anew.
   const marks = useMemo(() => layout && children(layout.frame), [layout, children]);
+  const frame = layout?.frame;
   const index = at !== null && at < points.length ? at : null;
   const words = describe(index);
   const place = (event: PointerEvent): Stretch => [event.offsetX, event.offsetY];
-  const look = ({ offsetX, offsetY }: PointerEvent) => point(find ? find(offsetX, offsetY, layout!.frame) : nearestAlong(points, toValue(layout!.frame.x, offsetX)));
-  const select = (from: Stretch, to: Stretch) => {
-    const range = (scale: Scale, one: number, other: number): Stretch => {
-      const ends = [toValue(scale, one), toValue(scale, other)] as const;
-      return [Math.min(...ends), Math.max(...ends)];
-    };
-    onSelect?.(range(layout!.frame.x, from[0], to[0]), range(layout!.frame.y, from[1], to[1]));
+  const look = ({ offsetX, offsetY }: PointerEvent) => {
+    const found = find ? find(offsetX, offsetY, frame!) : nearest(points, frame!, offsetX, reach === undefined ? null : offsetY, reach ?? Infinity);
+    point(found < 0 ? null : found);
   };
   const lift = () => {
     setDrag(null);
-    if (drag && onSelect && (Math.abs(drag.to[0] - drag.from[0]) >= CLICK_PX || Math.abs(drag.to[1] - drag.from[1]) >= CLICK_PX)) select(drag.from, drag.to);
-    else if (index !== null) onPick?.(index);
+    if (drag && onSelect && Math.max(...drag.to.map((end, side) => Math.abs(end - drag.from[side]!))) >= CLICK_PX) {
+      const stretch = (scale: Scale, side: 0 | 1) => upwards(toValue(scale, drag.from[side]), toValue(scale, drag.to[side]));
+      onSelect(stretch(frame!.x, 0), stretch(frame!.y, 1));
+    } else if (index !== null) onPick?.(index);
   };
   const press = (event: KeyboardEvent) => {
-    const steps: Readonly<Record<string, number>> = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: FAR, PageDown: -FAR, Home: -Infinity, End: Infinity };
-    const step = steps[event.key];
+    const step = STEPS[event.key];
     if (step !== undefined) {
-      if (onSelect && !both) hold(event.shiftKey ? (held ?? index) : null);
-      point(Math.max(0, Math.min(points.length - 1, index === null ? (step > 0 ? 0 : points.length - 1) + (Number.isFinite(step) ? 0 : step) : index + step)));
+      if (onSelect && reach === undefined) hold(event.shiftKey ? (held ?? index) : null);
+      point(Math.max(0, Math.min(points.length - 1, (index ?? (step > 0 ? -1 : points.length)) + step)));
     } else if (event.key === "Enter" && index !== null && held !== null && held !== index) {
-      const [from, to] = [points[held]![0], points[index]![0]];
-      onSelect!([Math.min(from, to), Math.max(from, to)], [0, 0]);
+      onSelect!(upwards(points[held]![0], points[index]![0]), [0, 0]);
       hold(null);
     } else if (event.key === "Enter" && index !== null) onPick?.(index);
     else if (event.key === "Escape" && index !== null) point(null);
@@ -88,9 +85,8 @@ export function Chart({ label, height, x, y, points, describe, find, onSelect, b
     event.preventDefault();
     event.stopPropagation();
   };
-  const frame = layout?.frame;
-  const ends: readonly [Stretch, Stretch] | null =
-    drag ? [drag.from, drag.to] : frame && held !== null && index !== null ? [[toPixel(frame.x, points[held]![0]), 0], [toPixel(frame.x, points[index]![0]), 0]] : null;
+  const heldPx = (index: number): Stretch => [toPixel(frame!.x, points[index]![0]), 0];
+  const [from, to] = drag ? [drag.from, drag.to] : held !== null && index !== null ? [heldPx(held), heldPx(index)] : [];
   return (
     <figure class="plot">
       <div ref={element} class="chart-box" style={{ height: `${height}px` }}>
@@ -121,14 +117,8 @@ export function Chart({ label, height, x, y, points, describe, find, onSelect, b
             <Axes frame={frame} x={layout.xTicks} y={layout.yTicks} across={x.title} up={y.title} height={height} />
             {marks}
             {index !== null && <Pointed at={points[index]!} frame={frame} />}
-            {ends && (
-              <rect
-                class="brushed"
-                x={Math.min(ends[0][0], ends[1][0])}
-                width={Math.abs(ends[1][0] - ends[0][0])}
-                y={both ? Math.min(ends[0][1], ends[1][1]) : frame.top}
-                height={both ? Math.abs(ends[1][1] - ends[0][1]) : frame.bottom - frame.top}
-              />
+            {from && to && (
+              <path class="brushed" d={reach === undefined ? box(from[0], frame.top, to[0] - from[0], frame.bottom - frame.top) : box(from[0], from[1], to[0] - from[0], to[1] - from[1])} />
             )}
           </svg>
         )}
@@ -138,22 +128,22 @@ export function Chart({ label, height, x, y, points, describe, find, onSelect, b
   );
 }
 
+const upwards = (one: number, other: number): Stretch => [Math.min(one, other), Math.max(one, other)];
+
 function Pointed({ at: [x, y], frame }: { at: readonly [number, number | null]; frame: Frame }) {
   const across = toPixel(frame.x, x);
   if (y === null) return <line class="cursor" x1={across} x2={across} y1={frame.top} y2={frame.bottom} />;
   return <circle class="pointed" cx={across} cy={toPixel(frame.y, y)} r={6} />;
 }
 
-/** Points rise along x. */
-function nearestAlong(points: ChartProps["points"], wanted: number): number | null {
-  let [low, high] = [0, points.length - 1];
-  if (high < 0) return null;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (points[middle]![0] < wanted) low = middle;
-    else high = middle;
-  }
-  return Math.abs(points[low]![0] - wanted) <= Math.abs(points[high]![0] - wanted) ? low : high;
+/** By x, or by both: a mark without y lies on the rail. -1: none is that near. */
+function nearest(points: ChartProps["points"], { x, y, bottom }: Frame, atX: number, atY: number | null, reach: number): number {
+  let [found, least] = [-1, reach];
+  points.forEach((point, index) => {
+    const away = Math.hypot(toPixel(x, point[0]) - atX, atY === null ? 0 : (point[1] === null ? bottom + RAIL_PX : toPixel(y, point[1])) - atY);
+    if (away < least) [found, least] = [index, away];
+  });
+  return found;
 }
 
 interface Layout {
@@ -162,9 +152,9 @@ interface Layout {
   readonly yTicks: readonly Tick[];
 }
 
-function layoutOf(x: Axis, y: Axis, width: number, height: number, above: number, below: number): Layout {
-  const top = above + (y.title ? 16 : 0);
-  const bottom = height - (x.title ? 38 : 22) - below;
+function layoutOf(x: Axis, y: Axis, width: number, height: number): Layout {
+  const top = y.title ? 26 : 10;
+  const bottom = height - (x.title ? 38 : 22);
   const up = y.scale(bottom, top);
   const yTicks = spread(y.ticks(up, (bottom - top) / TICK_PX), up);
   const longest = Math.max(2, ...yTicks.map(([, words]) => words.length));

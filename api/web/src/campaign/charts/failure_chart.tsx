@@ -1,17 +1,15 @@
 /** Whether the search learnt to avoid failures: their share in windows of trials, and of all so far. */
-import { useCallback, useMemo } from "preact/hooks";
 import type { Analysis } from "../../api/types";
 import { count, share } from "../../format";
 import { Card } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
 import { failureWords } from "../../words";
 import { setConditions, wordOf } from "../data/conditions";
+import { rangeOf } from "../data/filters";
 import { numbers, whole } from "./axes";
 import { Chart, type Frame } from "./chart";
 import { box, line } from "./marks";
 import { toPixel } from "./scales";
-
-const HEIGHT = 190;
 
 export function FailureChart({ analysis }: { analysis: Analysis | undefined }) {
   return (
@@ -29,50 +27,36 @@ export function FailureChart({ analysis }: { analysis: Analysis | undefined }) {
 
 function Rates({ failures }: { failures: Analysis["failures"] }) {
   const { windows, so_far } = failures;
-  const points = useMemo(() => so_far.map(({ trial, rate }) => [trial, rate] as const), [so_far]);
-  const [x, y] = useMemo(
-    () => [
-      whole([...so_far.map(({ trial }) => trial), ...windows.flatMap(({ first, last }) => [first, last])], "trial"),
-      numbers([0.1, ...windows.map(({ rate }) => rate), ...so_far.map(({ rate }) => rate)], { format: (value, digits) => share(value, digits), fromZero: true }),
-    ],
-    [windows, so_far],
-  );
-  const describe = useCallback(
-    (index: number | null) => {
-      const trial = index === null ? undefined : so_far[index]?.trial;
-      const window = trial === undefined ? undefined : windows.find(({ first, last }) => first <= trial && trial <= last);
-      if (window) {
-        const kinds = Object.entries(window.verdicts).map(([verdict, times]) => `${times} ${wordOf(verdict)}`);
-        return `Trials ${window.first} to ${window.last}: ${share(window.rate, 2)} failed (${kinds.join(", ")})`;
-      }
-      const { failed, trials, rate } = failures.all!;
-      return `${count(failed)} of ${count(trials)} failed: ${share(rate, 2)}`;
-    },
-    [failures],
-  );
-  const draw = useCallback(
-    ({ x, y, bottom }: Frame) => {
-      const held = windows.map(({ first, last, rate }) => [toPixel(x, first), toPixel(x, last), toPixel(y, rate)] as const);
-      return (
-        <>
-          <path class="window-area" d={held.map(([from, to, top]) => box(from, top, Math.max(1, to - from), bottom - top)).join("")} />
-          <path class="window-line" d={held.map(([from, to, top]) => `M${from.toFixed(1)} ${top.toFixed(1)}H${to.toFixed(1)}`).join("")} />
-          <path class="dark-line" d={line(so_far.map(({ trial, rate }) => [toPixel(x, trial), toPixel(y, rate)]))} />
-        </>
-      );
-    },
-    [windows, so_far],
-  );
+  const describe = (index: number | null) => {
+    const trial = index === null ? undefined : so_far[index]?.trial;
+    const window = trial === undefined ? undefined : windows.find(({ first, last }) => first <= trial && trial <= last);
+    if (window) {
+      const kinds = Object.entries(window.verdicts).map(([verdict, times]) => `${times} ${wordOf(verdict)}`);
+      return `Trials ${window.first} to ${window.last}: ${share(window.rate, 2)} failed (${kinds.join(", ")})`;
+    }
+    const { failed, trials, rate } = failures.all!;
+    return `${count(failed)} of ${count(trials)} failed: ${share(rate, 2)}`;
+  };
+  const draw = ({ x, y, bottom }: Frame) => {
+    const held = windows.map(({ first, last, rate }) => [toPixel(x, first), toPixel(x, last), toPixel(y, rate)] as const);
+    return (
+      <>
+        <path class="window-area" d={held.map(([from, to, top]) => box(from, top, Math.max(1, to - from), bottom - top)).join("")} />
+        <path class="window-line" d={held.map(([from, to, top]) => line([[from, top], [to, top]])).join("")} />
+        <path class="dark-line" d={line(so_far.map(({ trial, rate }) => [toPixel(x, trial), toPixel(y, rate)]))} />
+      </>
+    );
+  };
   return (
     <>
       <Chart
         label={`Failures over time. ${describe(null)}. Last window: ${share(windows.at(-1)?.rate, 2)}.`}
-        height={HEIGHT}
-        x={x}
-        y={y}
-        points={points}
+        height={190}
+        x={whole([...so_far.map(({ trial }) => trial), ...windows.map(({ last }) => last)], "trial")}
+        y={numbers([0.1, ...[...windows, ...so_far].map(({ rate }) => rate)], { format: share, fromZero: true })}
+        points={so_far.map(({ trial, rate }) => [trial, rate])}
         describe={describe}
-        onSelect={([low, high]) => setConditions({ number: { kind: "range", low: Math.ceil(low), high: Math.floor(high) } })}
+        onSelect={(ends) => setConditions({ number: rangeOf(ends, true) })}
       >
         {draw}
       </Chart>

@@ -10,7 +10,7 @@ import { setConditions } from "../data/conditions";
 import { type Condition, type Filters, written } from "../data/filters";
 import { type Goal, merit } from "../data/goal";
 import { AXES, type Dimension, levelsOf, valueOf } from "../data/values";
-import { rampStep } from "./palette";
+import { rampStep } from "./ramp";
 import { extent } from "./scales";
 
 interface HeatMapProps {

@@ -17,8 +17,8 @@ export function Stack({ parts, scale_s }: StackProps) {
         const busy = Math.max(0, time_s - waiting_s);
         const title = `${wordsOf(part)}: ${stepTime(time_s)} (${share(total > 0 ? time_s / total : 0)})${waiting_s > 0 ? `, of it waiting ${stepTime(waiting_s)}` : ""}`;
         return [
-          busy > 0 && <span key={part} class={`part part-${part}`} style={{ width: `${(100 * busy) / scale_s}%` }} title={title} />,
-          waiting_s > 0 && <span key={`${part} waiting`} class={`part part-${part} waiting`} style={{ width: `${(100 * waiting_s) / scale_s}%` }} title={title} />,
+          busy > 0 && <span key={part} class="part" style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * busy) / scale_s}%` }} title={title} />,
+          waiting_s > 0 && <span key={`${part} waiting`} class="part waiting" style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * waiting_s) / scale_s}%` }} title={title} />,
         ];
       })}
     </div>
@@ -30,10 +30,10 @@ export function PartLegend({ names, waiting }: { names: readonly string[]; waiti
     <ul class="chart-legend">
       {names.map((part) => (
         <li key={part}>
-          <span class={`mark-key part-${part}`} /> {wordsOf(part)}
+          <span class="mark-key" style={{ backgroundColor: `var(--part-${part})` }} /> {wordsOf(part)}
         </li>
       ))}
-      {waiting && <li><span class="mark-key part-waiting waiting" /> striped: waiting for peers</li>}
+      {waiting && <li><span class="mark-key waiting" /> striped: waiting for peers</li>}
     </ul>
   );
 }

@@ -1,5 +1,4 @@
 /** When each trial ran, and on which node or in which slot of the campaign. */
-import { useCallback, useMemo } from "preact/hooks";
 import type { CampaignView, TrialBrief } from "../../api/types";
 import { useFilter } from "../../filters";
 import { count, duration, objective } from "../../format";
@@ -21,6 +20,7 @@ const LANES: readonly (readonly [Lanes, string])[] = [
 ];
 const MOST_LANES = 32;
 const LANE_PX = 18;
+const BAR_PX = 14;
 const LEAST_PX = 1.5;
 
 interface TimelineProps {
@@ -34,55 +34,31 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
   const [chosen, choose] = useFilter("lanes");
   const named = trials.some(({ nodes }) => nodes.length > 0);
   const by: Lanes = chosen === "slot" || !named ? "slot" : "node";
-  const { names, bars, left } = useMemo(() => timelineOf(trials, by, Date.now(), MOST_LANES), [trials, by]);
-  const height = Math.max(3, names.length) * LANE_PX + 50;
-  const points = useMemo(() => bars.map(({ from, to, lane }) => [(from + to) / 2, lane] as const), [bars]);
-  const [x, y] = useMemo(() => [times([0, ...bars.map(({ to }) => to)], { title: "since the first trial started" }), levels(names, "")], [bars, names]);
-  const describe = useCallback(
-    (index: number | null) => {
-      const bar = index === null ? undefined : bars[index];
-      if (!bar) return bars.length === 0 ? "No trial has started yet." : `${count(new Set(bars.map(({ trial }) => trial)).size)} trials, at most ${count(names.length)} at once. Click to open one.`;
-      const { trial, from, to, lane } = bar;
-      return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${wordOf(outcomeOf(trial))}${trial.objective ? ` ${objective(trial.objective.value, goal.unit)}` : ""}, ${duration(to - from)} from ${duration(from)}`;
-    },
-    [bars, names, by, goal],
-  );
-  const find = useCallback(
-    (atX: number, atY: number, { x, y }: Frame) => {
-      const lane = Math.round(toValue(y, atY));
-      const [near, far] = [toValue(x, atX - 3), toValue(x, atX + 3)];
-      const found = bars.findIndex((bar) => bar.lane === lane && bar.from <= far && bar.to >= near);
-      return found < 0 ? null : found;
-    },
-    [bars],
-  );
-  const draw = useCallback(
-    ({ x, y }: Frame) => {
-      const high = Math.min(14, Math.abs(toPixel(y, 1) - toPixel(y, 0)) - 3);
-      const path = (some: readonly Bar[]) =>
-        some.map(({ from, to, lane }) => box(toPixel(x, from), toPixel(y, lane) - high / 2, Math.max(LEAST_PX, toPixel(x, to) - toPixel(x, from) - 0.5), high)).join("");
-      return (
-        <>
-          <defs>
-            {["oom", "failed"].map((tone) => (
-              <pattern key={tone} id={`hatch-${tone}`} class={`tone-${tone}`} width="5" height="5" patternUnits="userSpaceOnUse" patternTransform={`rotate(${tone === "oom" ? 45 : -45})`}>
-                <rect width="5" height="5" class="hatch-ground" />
-                <rect width="2.5" height="5" class="hatch-line" />
-              </pattern>
-            ))}
-          </defs>
-          {outcomesOf(bars, ({ trial }) => trial).map(([outcome, tone, some]) => {
-            const [on, off] = [some.filter(({ trial }) => shown.has(trial)), some.filter(({ trial }) => !shown.has(trial))];
-            return [
-              <path key={`${outcome} off`} class="bars-off" d={path(off)} />,
-              <path key={outcome} class={`lane-bars bar-${tone}`} data-testid={`ran-${outcome}`} data-marks={on.length} d={path(on)} />,
-            ];
-          })}
-        </>
-      );
-    },
-    [bars, shown],
-  );
+  const { names, bars, left } = timelineOf(trials, by, Date.now(), MOST_LANES);
+  const ran = [...new Set(bars.map(({ trial }) => trial))];
+  const describe = (index: number | null) => {
+    if (index === null) return `${count(ran.length)} trials in ${count(names.length)} ${names.length === 1 ? "lane" : "lanes"}. Click to open one.`;
+    const { trial, from, to, lane } = bars[index]!;
+    return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${wordOf(outcomeOf(trial))}${trial.objective ? ` ${objective(trial.objective.value, goal.unit)}` : ""}, ${duration(to - from)} from ${duration(from)}`;
+  };
+  const find = (atX: number, atY: number, { x, y }: Frame) => {
+    const lane = Math.round(toValue(y, atY));
+    const [near, far] = [toValue(x, atX - 3), toValue(x, atX + 3)];
+    return bars.findIndex((bar) => bar.lane === lane && bar.from <= far && bar.to >= near);
+  };
+  const draw = ({ x, y }: Frame) => {
+    const path = (some: readonly Bar[]) =>
+      some.map(({ from, to, lane }) => box(toPixel(x, from), toPixel(y, lane) - BAR_PX / 2, Math.max(LEAST_PX, toPixel(x, to) - toPixel(x, from) - 0.5), BAR_PX)).join("");
+    return (
+      <>
+        <Hatches />
+        <path class="bars-off" d={path(bars.filter(({ trial }) => !shown.has(trial)))} />
+        {outcomesOf(bars.filter(({ trial }) => shown.has(trial)), ({ trial }) => trial).map(([outcome, tone, some]) => (
+          <path key={outcome} class={`bar-${tone}`} data-testid={`ran-${outcome}`} data-marks={some.length} d={path(some)} />
+        ))}
+      </>
+    );
+  };
   return (
     <Card
       title="Timeline of trials"
@@ -94,13 +70,36 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
         <p class="muted">No trial has started yet.</p>
       ) : (
         <>
-          <Chart label={`Timeline of trials. ${describe(null)}`} height={height} x={x} y={y} points={points} describe={describe} find={find} onPick={(at) => go(href({ page: "trial", id: campaign.id, number: bars[at]!.trial.number }))}>
+          <Chart
+            label={`Timeline of trials. ${describe(null)}`}
+            height={Math.max(3, names.length) * LANE_PX + 50}
+            x={times([0, ...bars.map(({ to }) => to)], { title: "since the first trial started" })}
+            y={levels(names, "")}
+            points={bars.map(({ from, to, lane }) => [(from + to) / 2, lane])}
+            describe={describe}
+            find={find}
+            onPick={(at) => go(href({ page: "trial", id: campaign.id, number: bars[at]!.trial.number }))}
+          >
             {draw}
           </Chart>
-          <OutcomeLegend trials={[...new Set(bars.map(({ trial }) => trial))]} bars />
+          <OutcomeLegend trials={ran} bars />
           {left > 0 && <p class="muted small">{by === "node" ? `${count(left)} more nodes are not drawn; by slot every trial is.` : `${count(left)} more slots are not drawn.`}</p>}
         </>
       )}
     </Card>
+  );
+}
+
+/** The fills of what has failed, for those who do not tell its colour from another. */
+function Hatches() {
+  return (
+    <defs>
+      {["oom", "failed"].map((tone) => (
+        <pattern key={tone} id={`hatch-${tone}`} width="5" height="5" patternUnits="userSpaceOnUse" patternTransform={`rotate(${tone === "oom" ? 45 : -45})`}>
+          <path class="hatch-ground" d="M0 0h5v5h-5z" />
+          <path class="hatch-line" d="M0 0h2.5v5h-2.5z" />
+        </pattern>
+      ))}
+    </defs>
   );
 }

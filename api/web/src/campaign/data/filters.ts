@@ -19,6 +19,12 @@ export const NO_FILTERS: Filters = { text: "", on: {} };
 // Of the address, what is no condition.
 export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "slice", "below", "left", "log", "lanes", "pick"]);
 
+/** Of a stretch of an axis, and of its whole numbers; null where it has none. */
+export function rangeOf([low, high]: readonly [number, number], whole = false): Condition | null {
+  const [first, last] = whole ? [Math.ceil(low), Math.floor(high)] : [low, high];
+  return first <= last ? { kind: "range", low: first, high: last } : null;
+}
+
 export function isEmpty(filters: Filters): boolean {
   return filters.text === "" && Object.keys(filters.on).length === 0;
 }

@@ -1,8 +1,9 @@
 import { expect, test } from "vitest";
+import type { TrialBrief } from "../../api/types";
 import { cellsOf } from "./cells";
 import { frontOf, measured } from "./front";
 import { gainOver, type Goal, merit } from "./goal";
-import { bestSoFar } from "./progress";
+import { type Against, bestSoFar } from "./progress";
 import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
@@ -13,26 +14,30 @@ const [TP, PP] = AXES as [Dimension, Dimension];
 const SPEED: Goal = { label: "speed", unit: "tokens/s", smallerIsBetter: false };
 const TIME: Goal = { label: "time", unit: "s", smallerIsBetter: true };
 
+function bests(trials: readonly TrialBrief[], goal: Goal, against: Against = "trials") {
+  return bestSoFar(trials, goal, against).map(({ best }) => best?.value);
+}
+
 test("the best so far never gets worse, whichever way the objective counts", () => {
   const trials = [5, 3, null, 8, 4].map((value, number) => reaching(number, value));
-  expect(bestSoFar(trials, SPEED, "trials").best).toEqual([5, 5, 5, 8, 8]);
-  expect(bestSoFar(trials, TIME, "trials").best).toEqual([5, 3, 3, 3, 3]);
+  expect(bests(trials, SPEED)).toEqual([5, 5, 5, 8, 8]);
+  expect(bests(trials, TIME)).toEqual([5, 3, 3, 3, 3]);
 });
 
 test("the interval of the best so far is that of the trial which reached it", () => {
-  const { low, high } = bestSoFar([reaching(0, 100), reaching(1, 50)], SPEED, "trials");
-  expect([low[1], high[1]]).toEqual([90, 100 * 1.1]);
+  expect(bestSoFar([reaching(0, 100), reaching(1, 50)], SPEED, "trials")[1]!.best).toMatchObject({ low: 90, high: 100 * 1.1 });
 });
 
 test("by device-hours, trials count in the order in which they ended, with all that was spent until then", () => {
   const early = reaching(1, 9, { finished_at: "2026-01-01T00:00:00Z" });
   const late = reaching(0, 5, { finished_at: "2026-01-01T01:00:00Z", device_seconds: 7200 });
-  const { numbers, x, best } = bestSoFar([late, early], SPEED, "device_hours");
-  expect([numbers, x, best]).toEqual([[1, 0], [1, 3], [9, 9]]);
+  const reached = bestSoFar([late, early], SPEED, "device_hours");
+  expect(reached.map(({ trial, x }) => [trial.number, x])).toEqual([[1, 1], [0, 3]]);
+  expect(bests([late, early], SPEED, "device_hours")).toEqual([9, 9]);
 });
 
 test("a trial in flight is no step of the best so far", () => {
-  expect(bestSoFar([trial(0, {}, { verdict: null, state: "running" })], SPEED, "trials").x).toEqual([]);
+  expect(bestSoFar([trial(0, {}, { verdict: null, state: "running" })], SPEED, "trials")).toEqual([]);
 });
 
 test("failed trials come last upwards and downwards", () => {
@@ -75,7 +80,7 @@ test("merit is 1 for the best, and a gain is of speed, whichever way the objecti
 
 test("what is fastest once is so by first runs: a lucky second run raises no line and fills no cell", () => {
   const trials = [reaching(0, 4), reaching(1, 5), reaching(2, 9, { origin: "confirmation" })];
-  expect(bestSoFar(trials, SPEED, "trials").best).toEqual([4, 5, 5]);
+  expect(bests(trials, SPEED)).toEqual([4, 5, 5]);
   expect(cellsOf(trials, trials, TP, PP, SPEED).rows[0]![0]).toMatchObject({ best: { number: 1 }, trials: 3 });
 });
 

@@ -1,38 +1,29 @@
-/** The best value by first runs after each trial, against trials or against the device-hours spent until then. */
-import type { TrialBrief } from "../../api/types";
+/** The best value by first runs after each trial, or after the device-hours spent until then. */
+import type { Estimate, TrialBrief } from "../../api/types";
 import { type Goal, isAgain, isBetter } from "./goal";
 
-/** Columns of equal length, x rising. value: of the trial itself, null where it has none; the best with its interval. */
-export interface BestSoFar {
-  readonly numbers: number[];
-  readonly x: number[];
-  readonly value: (number | null)[];
-  readonly best: (number | null)[];
-  readonly low: (number | null)[];
-  readonly high: (number | null)[];
+/** x: the trial's number, or the device-hours until its end. best: with its interval; null before anything was measured. */
+export interface Reached {
+  readonly trial: TrialBrief;
+  readonly x: number;
+  readonly best: Estimate | null;
 }
 
 export type Against = "trials" | "device_hours";
 
 /** Trials that have ended: by number, or in the order in which they ended. */
-export function bestSoFar(trials: readonly TrialBrief[], goal: Goal, against: Against): BestSoFar {
-  const ended = trials.filter((trial) => trial.verdict !== null);
-  ended.sort(against === "trials" ? (a, b) => a.number - b.number : byEnd);
-  const columns: BestSoFar = { numbers: [], x: [], value: [], best: [], low: [], high: [] };
-  let best: { value: number; low: number; high: number } | null = null;
+export function bestSoFar(trials: readonly TrialBrief[], goal: Goal, against: Against): Reached[] {
+  let best: Estimate | null = null;
   let deviceSeconds = 0;
-  for (const trial of ended) {
-    const reached = trial.objective;
-    deviceSeconds += trial.device_seconds;
-    if (reached !== null && !isAgain(trial) && (best === null || isBetter(goal, reached.value, best.value))) best = reached;
-    columns.numbers.push(trial.number);
-    columns.x.push(against === "trials" ? trial.number : deviceSeconds / 3600);
-    columns.value.push(reached?.value ?? null);
-    columns.best.push(best?.value ?? null);
-    columns.low.push(best?.low ?? null);
-    columns.high.push(best?.high ?? null);
-  }
-  return columns;
+  return trials
+    .filter((trial) => trial.verdict !== null)
+    .sort(against === "trials" ? (a, b) => a.number - b.number : byEnd)
+    .map((trial) => {
+      const reached = trial.objective;
+      deviceSeconds += trial.device_seconds;
+      if (reached !== null && !isAgain(trial) && (best === null || isBetter(goal, reached.value, best.value))) best = reached;
+      return { trial, x: against === "trials" ? trial.number : deviceSeconds / 3600, best };
+    });
 }
 
 function byEnd(a: TrialBrief, b: TrialBrief): number {
