@@ -181,6 +181,15 @@ OOM = "it was oom"
 UNMEASURED = f"was not measured: oom: {OOM}"
 
 
+def test_a_baseline_that_differs_in_knobs_or_size_alone_is_no_rival_and_the_best_other_layout_is(source, make):
+    campaign, trials = source
+    for alike in (replace(FAST, knobs={"threads": 2}), replace(OTHER, dp=1)):
+        told = [make.trial(0, make.measurement(1.0), plan=alike, origin=Origin.BASELINE), *trials[1:]]
+        winner = rank(campaign, told)[0]
+        assert (winner.trial.plan, rival_of(campaign, told, winner).trial.plan) == (FAST, OTHER)
+        assert rival_of(campaign, told[:2], winner) is None
+
+
 @pytest.mark.parametrize(
     ("baseline", "winner", "confirmed", "words"),
     [

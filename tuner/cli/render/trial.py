@@ -152,6 +152,7 @@ def _measured(measured: Measurement) -> list[RenderableType]:
         rates += f", {number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device"
     if measured.mfu is not None:
         rates += f", MFU {100 * measured.mfu:.1f} %"
+        rates += " (the peak that the cluster's description has is too low)" if measured.mfu > 1 else ""
     return [
         Text(
             f"step: {seconds(measured.step_time_s)}, median of {len(measured.step_times_s)} steps{dropped}; "
