@@ -69,7 +69,7 @@ def test_each_word_has_one_number_wherever_it_is_shown(client, service, noisy, t
     assert best["recommendation"]["reason"].startswith(summary["recommended_reason"])
     listed = client.get("/v1/campaigns").json()["campaigns"][0]
     assert listed["summary"] == summary
-    for text in (told(print_best, campaign, service, 10), told(print_campaign, campaign, service)):
+    for text in (told(print_best, campaign, trials, 10), told(print_campaign, campaign, trials, "", ())):
         for words, one in (("Fastest once", found["fastest_once"]), ("Fastest confirmed", found["fastest_confirmed"])):
             value = number(one["objective"]["value"])
             assert f"{words}: trial {one['trial']}, {one['plan_key']}: {value} tokens/s/device by " in text

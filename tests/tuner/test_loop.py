@@ -12,7 +12,7 @@ from meshtune.runners.base import RunnerUnavailable
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.cli.commands.campaign import follow_logged
+from meshtune.tuner.cli.following import driving, follow_logged
 from meshtune.tuner.service.driving.loop import Driver, Periods, drive_one
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
@@ -149,7 +149,7 @@ def test_a_runner_that_can_no_longer_be_made_is_a_trouble_and_no_traceback(lab, 
 def test_a_log_says_once_why_a_job_waits_long(lab, make, capsys):
     lab.machine.script = lambda name: make.Behaviour(queue_s=50.0, why="JobHeldAdmin")
     campaign = lab.campaign(lab.create(budget={"trials": 1}))
-    follow_logged(Driver(lab.service, QUICK), lab.service, campaign)
+    follow_logged(*driving(Driver(lab.service, QUICK), lab.service, campaign.id))
     told = capsys.readouterr().err
     assert told.count(f"{campaign.id}-t0000-a1: queued since 1970-01-01 00:16 UTC: JobHeldAdmin") == 1
     assert lab.verdicts(campaign.id) == ["ok"]

@@ -92,6 +92,6 @@ def test_an_example_recommends_a_setting(name, service, monkeypatch):
     least, most = second_run_counts(ended.spec, 25)
     assert ended.state is CampaignState.COMPLETED
     assert 25 < 25 + least <= len(trials) <= 25 + most
-    assert print_best(ended, service, 3)
+    assert print_best(ended, trials, 3)
     assert printed.getvalue().startswith("simulated: nothing below was measured on any device\n")
     assert "Recommended: tp" in printed.getvalue()

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from meshtune.tuner.cli.render.terminal import Terminal
+from meshtune.tuner.cli.usage.options import Place
 
 # A file or a pipe has no width to cut tables at.
 PIPE_WIDTH = 240
@@ -26,6 +27,12 @@ errors = _console(stderr=True)
 
 class Refused(Exception):
     """The command makes no sense as things are; nothing was done."""
+
+
+def require_home(place: Place, command: str) -> None:
+    """Raises Refused where the campaigns are at a service."""
+    if place.server:
+        raise Refused(f"{command} works on a home of this machine, not at a service: --server '' (MESHTUNE_SERVER)")
 
 
 def print_json(document: object) -> None:

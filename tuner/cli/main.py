@@ -26,6 +26,7 @@ USER_ERRORS = frozenset(
         "meshtune.runners.registry:UnknownBackend",
         "meshtune.search_spaces.checks:InvalidValue",
         "meshtune.tuner.cli.common:Refused",
+        "meshtune.tuner.client.errors:ServiceError",
         "meshtune.tuner.results.export:NothingToExport",
         "meshtune.tuner.results.known_best:NothingKnown",
         "meshtune.tuner.search.base:SearchError",

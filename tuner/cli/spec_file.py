@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
-from meshtune.search_spaces.checks import InvalidValue
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
@@ -18,8 +19,8 @@ from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.common import Refused
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.local_files import with_local_files, with_model_file
 from meshtune.tuner.specs.read import HF_CONFIG, read_spec
-from meshtune.tuner.specs.site import with_site_file
 
 
 def read_spec_file(
@@ -32,22 +33,37 @@ def read_spec_file(
     that its runner need not be able to run it here. Raises Refused with every mistake, OSError but for a file that is
     not there.
     """
+    document = read_document(spec, cluster, model)
+    try:
+        return document, *read_spec(document, None if home is None else Home(home.absolute()))
+    except InvalidSpec as error:
+        raise wrong_spec(spec, error.problems) from None
+
+
+def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> object:
+    """The document in a spec's file, with what it names in other files, before anything looks at what it means. Raises
+    as `read_spec_file`."""
     try:
         document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
-        if isinstance(document, dict):
-            document = with_model_file(document, spec.parent) if not model else _with_model(document, model)
-            document = _with_site(document, spec.parent)
-        if cluster is not None and isinstance(document, dict):
-            document = {**document, "cluster": _cluster_in(cluster)}
-        return document, *read_spec(document, None if home is None else Home(home.absolute()))
     except FileNotFoundError as error:
         raise Refused(f"{spec}: {error.strerror}; `meshtune examples` lists specs to begin with") from None
     except UnreadableText as error:
         raise Refused(f"{spec}: {error}") from None
     except InvalidSpec as error:
-        lines = [f"  {problem}" for problem in error.problems]
-        mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
-        raise Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines])) from None
+        raise wrong_spec(spec, error.problems) from None
+    if not isinstance(document, dict):
+        return document
+    try:
+        whole = with_local_files(document if not model else _with_model(document, model), spec.parent)
+    except InvalidValue as error:
+        raise Refused(str(error)) from None
+    return whole if cluster is None else {**whole, "cluster": _cluster_in(cluster)}
+
+
+def wrong_spec(spec: Path, problems: Sequence[Problem]) -> Refused:
+    lines = [f"  {problem}" for problem in problems]
+    mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+    return Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines]))
 
 
 def stored_basis(spec: CampaignSpec, home: Path, db: str, *, but: str = "") -> Basis:
@@ -55,14 +71,6 @@ def stored_basis(spec: CampaignSpec, home: Path, db: str, *, but: str = "") -> B
     and nothing of one loaded."""
     there = db or (home / DATABASE).is_file()
     return commands.calibrate.read_basis(spec, home, db, but=but) if there else Basis()
-
-
-def _with_site(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The document with its site's profile, where that is a file. Raises Refused."""
-    try:
-        return with_site_file(document, folder)
-    except InvalidValue as error:
-        raise Refused(f"runner.site: {error}") from None
 
 
 def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
@@ -74,23 +82,6 @@ def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
     known = {**model_presets().get(str(own.get("preset")), {}), **own}
     length = {"seq_len": known["seq_len"]} if "seq_len" in known else {}
     return with_model_file({**document, "model": {HF_CONFIG: model, **length}}, Path())
-
-
-def with_model_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The document with the content of its model's config.json, where `model` names one: `model: PATH.json` or `model:
-    {hf_config: PATH, ...}`, relative to `folder`. Raises Refused."""
-    model = document.get("model")
-    if isinstance(model, str) and model.endswith(".json"):
-        model = {HF_CONFIG: model}
-    path = model.get(HF_CONFIG) if isinstance(model, dict) else None
-    if not isinstance(path, str):
-        return document
-    try:
-        config = read_json(read_file(folder / path, SLOW_LIMITS.max_bytes, regular=False))
-    except (OSError, UnreadableText) as error:
-        raise Refused(f"model.{HF_CONFIG} {path}: {error}") from None
-    shapes: dict[str, Any] = model if isinstance(model, dict) else {}
-    return {**document, "model": {**shapes, HF_CONFIG: config}}
 
 
 def _cluster_in(file: Path) -> object:

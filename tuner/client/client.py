@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.client.campaign import AsyncCampaign, Campaign
 from meshtune.tuner.client.errors import ServiceError
 from meshtune.tuner.client.requests import Answer, Request, Steps, ask, get, place, post
-from meshtune.tuner.client.spec import body_of
+from meshtune.tuner.client.spec import body_of, document_of
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
-from meshtune.tuner.prediction.quote import Quote
+from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.service.views.campaigns import CampaignPage, CampaignView
 
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "MESHTUNE_SERVER", "MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE"
@@ -90,9 +92,20 @@ class ClientCalls(Generic[Handle]):
         return self._of((yield from self._ask(request)))
 
     @step
-    def estimate(self, spec: Spec) -> Steps[Quote]:
-        """What a campaign of this spec would meet and cost, predicted; nothing is started."""
-        return (yield from self._ask(post(place("estimates"), Quote, body_of(spec))))
+    def estimate(self, spec: Spec, *, to_run: bool = False) -> Steps[Quote]:
+        """What a campaign of this spec would meet and cost, predicted; nothing is started. to_run: its runner is
+        checked as by `create`, for which the token must allow to launch."""
+        body = body_of(spec)
+        if to_run:
+            return (yield from self._ask(post(place("campaigns"), Quote, body, {"dry_run": True})))
+        return (yield from self._ask(post(place("estimates"), Quote, body)))
+
+    @step
+    def why(self, spec: Spec, plan: Plan | Mapping[str, Any]) -> Steps[Explanation]:
+        """Why a plan is not legal for a spec, or not its best. Of what a mapping leaves out, dp and grad_accum_steps
+        follow; the rest is as by default."""
+        body = {"spec": document_of(spec), "plan": asdict(plan) if isinstance(plan, Plan) else plan}
+        return (yield from self._ask(post(place("spaces", "why"), Explanation, body)))
 
 
 class Client(ClientCalls[Campaign], Blocking):

@@ -27,5 +27,11 @@ def body_of(spec: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | str:
     return text if whole is document else whole
 
 
+def document_of(spec: Mapping[str, Any] | str | Path) -> Any:
+    """The same as a document. Raises as `body_of`."""
+    body = body_of(spec)
+    return parse_yaml(body) if isinstance(body, str) else body
+
+
 def is_file_name(text: str) -> bool:
     return "\n" not in text and text.endswith((".yaml", ".yml", ".json"))

@@ -90,8 +90,8 @@ class Basis:
 
     def __post_init__(self) -> None:
         # A basis that was read back from JSON has no calibration, and knows what it was learnt from all the same.
-        if self.calibration is not UNCALIBRATED or not self.learnt_from:
-            counts = {name: getattr(self.calibration, name) for name in ("times", "memories", "ooms")}
+        counts = {name: getattr(self.calibration, name) for name in ("times", "memories", "ooms")}
+        if any(counts.values()) or not self.learnt_from:
             object.__setattr__(self, "learnt_from", counts)
 
     @computed_field  # type: ignore[prop-decorator]

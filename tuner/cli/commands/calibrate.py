@@ -7,8 +7,9 @@ from pathlib import Path
 from meshtune.runners.documents import plain
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.cli.commands.campaign import dry_run_lines, work_on
+from meshtune.tuner.cli.commands.campaign import dry_run_lines
 from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_json, print_page
+from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.opening import open_service
 from meshtune.tuner.cli.render.calibrations import calibration_parts, calibrations_table
 from meshtune.tuner.cli.spec_file import read_spec_file

@@ -9,10 +9,11 @@ import typer
 from meshtune.runners.documents import plain
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.cli.commands.campaign import work_on
-from meshtune.tuner.cli.common import Refused, console, print_found
+from meshtune.tuner.cli.common import Refused, console, print_found, require_home
+from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.opening import open_campaign
 from meshtune.tuner.cli.render.analysis import handover_lines
+from meshtune.tuner.cli.usage.options import Place
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
 from meshtune.tuner.results.handover import check_handover, rival_of
 from meshtune.tuner.results.ranking import Ranked
@@ -22,13 +23,15 @@ from meshtune.tuner.specs.confirming import confirming_document
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 
 
-def confirm(campaign: str, spec: Path, home: Path, db: str, *, trial: str, as_json: bool) -> None:
-    with open_campaign(home, db, campaign) as (service, chosen):
+def confirm(campaign: str, spec: Path, place: Place, *, trial: str, as_json: bool) -> None:
+    require_home(place, "confirm")
+    with open_campaign(place.home, place.db, campaign) as (service, chosen):
         recorded = service.store.trials(chosen.id)
         winner = choose(chosen, recorded, trial)
         rival = rival_of(chosen, recorded, winner)
         if rival is None:
-            raise NothingToExport(f"campaign {chosen.id} has no second measured plan to compare with")
+            told = "no measured plan of another layout and the same size to compare with; other programs know no knobs"
+            raise NothingToExport(f"campaign {chosen.id} has {told}")
         there = _measured_there(service, chosen, winner, rival, spec, quiet=as_json)
         if not there.state.final:
             raise Refused(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")

@@ -17,14 +17,15 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.cli import commands
-from meshtune.tuner.cli.common import Refused, console, errors, print_found
+from meshtune.tuner.cli.common import Refused, console, errors, print_found, require_home
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.knobs import knobs_table
 from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
 from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+from meshtune.tuner.cli.usage.options import Place
 from meshtune.tuner.prediction.knob_counts import count_with_knobs
 from meshtune.tuner.prediction.predict import ExactMemory, check_same, estimate_exactly, learn
-from meshtune.tuner.prediction.quote import explain, make_quote
+from meshtune.tuner.prediction.quote import Explanation, explain, make_quote
 from meshtune.tuner.prediction.scaling import make_projection, node_counts
 
 # What names a spec, where a campaign may stand as well.
@@ -60,8 +61,7 @@ def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool, knobs: bo
 
 def estimate(
     spec: Path,
-    home: Path,
-    db: str,
+    place: Place,
     *,
     cluster: Path | None,
     model: str = "",
@@ -71,8 +71,16 @@ def estimate(
     calibrate: str,
     as_json: bool,
 ) -> None:
-    _, campaign_spec, space = read_spec_file(spec, None, cluster, model)
-    chosen = space.complete(**plan_fields("--plan", plan, space.knobs)) if plan else None
+    if place.server and not (exact or plan or ranks or calibrate):
+        quote = commands.remote.estimate(spec, place, cluster=cluster, model=model)
+        print_found(plain(quote), quote_parts(quote), as_json)
+        return
+    if calibrate:
+        require_home(place, "estimate --calibrate")
+    home, db = place.home, place.db
+    document, campaign_spec, space = read_spec_file(spec, None, cluster, model)
+    fields = plan_fields("--plan", plan, space.knobs) if plan else {}
+    chosen = space.complete(**fields) if plan else None
     if exact and calibrate:
         raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
     if ranks and not exact:
@@ -81,21 +89,27 @@ def estimate(
         found = _estimated_exactly(campaign_spec, chosen, ranks)
         print_found(plain(found), exact_memory_parts(found), as_json)
         return
+    if place.server:
+        _print_explanation(commands.remote.why(document, fields, place), as_json)
+        return
     basis = stored_basis(campaign_spec, home, db)
     if calibrate:
-        campaign, trials = commands.results.recorded(calibrate, home, db)
-        check_same(campaign.spec, campaign_spec)
-        start = stored_basis(campaign_spec, home, db, but=campaign.id)
-        basis = learn(campaign.label, campaign.spec, trials, start)
+        record = commands.results.recorded(place, calibrate)
+        check_same(record.campaign.spec, campaign_spec)
+        start = stored_basis(campaign_spec, home, db, but=record.campaign.id)
+        basis = learn(record.campaign.label, record.campaign.spec, record.trials, start)
     if chosen is not None:
-        explanation = explain(campaign_spec, space, chosen, basis)
-        document = plain(explanation)
-        # No campaign is asked, and the violations have another name than over REST.
-        del document["trial"]
-        print_found({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
+        _print_explanation(explain(campaign_spec, space, chosen, basis), as_json)
     else:
         quote = make_quote(campaign_spec, space, basis)
         print_found(plain(quote), quote_parts(quote), as_json)
+
+
+def _print_explanation(found: Explanation, as_json: bool) -> None:
+    document = plain(found)
+    # No campaign is asked, and the violations have another name than over REST.
+    del document["trial"]
+    print_found({"broken": document.pop("violations"), **document}, explanation_parts(found), as_json)
 
 
 def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
@@ -156,16 +170,21 @@ def _told_now_and_then(clock: _Clock, *, wanted: bool) -> Iterator[None]:
             thread.join()
 
 
-def project(source: str, home: Path, db: str, *, nodes: str, wall: float, tokens: float | None, as_json: bool) -> None:
+def project(source: str, place: Place, *, nodes: str, wall: float, tokens: float | None, as_json: bool) -> None:
     if tokens is not None and not 0 < tokens < float("inf"):
         raise Refused(f"--tokens: must be positive, not {tokens:g}")
+    if place.server:
+        found = commands.remote.project(source, place, nodes=nodes, wall=wall, tokens=tokens)
+        print_found(plain(found), projection_parts(found), as_json)
+        return
+    home, db = place.home, place.db
     trials: Sequence[Trial] = ()
     if source.endswith(SPEC_SUFFIXES):
         _, spec, _ = read_spec_file(Path(source), None)
         basis = stored_basis(spec, home, db)
     else:
-        campaign, trials = commands.results.recorded(source, home, db)
-        spec = campaign.spec
+        record = commands.results.recorded(place, source)
+        campaign, trials, spec = record.campaign, record.trials, record.campaign.spec
         basis = learn(campaign.label, spec, trials, stored_basis(spec, home, db, but=campaign.id))
     counts = node_counts(nodes, spec.cluster.nodes)
     found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)

@@ -11,14 +11,13 @@ import typer
 
 from meshtune.runners.documents import MISSING, plain
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
-from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import number
-from meshtune.tuner.cli.common import Refused, console, errors, print_found
-from meshtune.tuner.cli.opening import open_campaign, open_service
+from meshtune.tuner.cli import commands
+from meshtune.tuner.cli.common import Refused, console, errors, print_found, require_home
+from meshtune.tuner.cli.opening import open_campaign, open_service, recorded
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
-from meshtune.tuner.cli.usage.options import home_option
+from meshtune.tuner.cli.usage.options import Place
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.export import (
     FORMATS,
@@ -44,32 +43,30 @@ from meshtune.tuner.service.service import remeasure
 from meshtune.tuner.specs.document import parse_options
 
 
-def export(
-    campaign: str, output: Path, home: Path, db: str, *, trial: str, format: str, options: Sequence[str]
-) -> None:
-    with open_campaign(home, db, campaign) as (service, chosen):
-        entry = choose(chosen, service.store.trials(chosen.id), trial)
-        given = parse_options(options)
-        form = FORMATS.get(format)
-        if given and (not format or (form is not None and not form.program and not form.script)):
-            told = f"--format {format} has" if format else "the formats json and job have"
-            raise Refused(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
-        setting = export_of(chosen, entry, output, given)
-        try:
-            written = write_export(setting, output, format)
-        except InvalidValue as error:
-            raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
-        for path in written:
-            console.print(f"wrote {path}", soft_wrap=True)
-        if form is not None:
-            texts = {path.name: path.read_text(encoding="utf-8") for path in written}
-            if (command := command_of(setting, format, texts)) is not None:
-                errors.print(f"start it in {output}: {command}", soft_wrap=True)
-        if note := note_of(setting, format or "job"):
-            errors.print(note, style="yellow", soft_wrap=True)
-        if handover := handover_of(setting, format):
-            errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
-            errors.print(f"{handover.offer}:\n    {handover.confirm}{home_option(home)}", soft_wrap=True)
+def export(campaign: str, output: Path, place: Place, *, trial: str, format: str, options: Sequence[str]) -> None:
+    record = recorded(place, campaign)
+    entry = choose(record.campaign, record.trials, trial)
+    given = parse_options(options)
+    form = FORMATS.get(format)
+    if given and (not format or (form is not None and not form.program and not form.script)):
+        told = f"--format {format} has" if format else "the formats json and job have"
+        raise Refused(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
+    setting = export_of(record.campaign, entry, output, given)
+    try:
+        written = write_export(setting, output, format)
+    except InvalidValue as error:
+        raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
+    for path in written:
+        console.print(f"wrote {path}", soft_wrap=True)
+    if form is not None:
+        texts = {path.name: path.read_text(encoding="utf-8") for path in written}
+        if (command := command_of(setting, format, texts)) is not None:
+            errors.print(f"start it in {output}: {command}", soft_wrap=True)
+    if note := note_of(setting, format or "job"):
+        errors.print(note, style="yellow", soft_wrap=True)
+    if handover := handover_of(setting, format):
+        errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
+        errors.print(f"{handover.offer}:\n    {handover.confirm}{place.option}", soft_wrap=True)
 
 
 def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
@@ -83,9 +80,13 @@ def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
     return "; ".join(told)
 
 
-def analyze(campaign: str, home: Path, db: str, *, as_json: bool) -> None:
-    chosen, trials = recorded(campaign, home, db)
-    found = analyse(chosen, space_of(chosen.spec), trials)
+def analyze(campaign: str, place: Place, *, as_json: bool) -> None:
+    if place.server:
+        with commands.remote.open_remote(place, campaign) as remote:
+            found = remote.analysis()
+    else:
+        record = recorded(place, campaign)
+        found = analyse(record.campaign, space_of(record.campaign.spec), record.trials)
     print_found(plain(found), analysis_parts(found), as_json)
 
 
@@ -121,14 +122,9 @@ def recommend(
         print_found(plain(found), recommendation_lines(found), as_json)
 
 
-def recorded(campaign: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:
-    """A campaign with its trials, for predictions that learn from it."""
-    with open_campaign(home, db, campaign) as (service, chosen):
-        return chosen, service.store.trials(chosen.id)
-
-
-def rerun(campaign: str, trials: Sequence[str], home: Path, db: str) -> None:
-    with open_campaign(home, db, campaign) as (service, chosen):
+def rerun(campaign: str, trials: Sequence[str], place: Place) -> None:
+    require_home(place, "rerun")
+    with open_campaign(place.home, place.db, campaign) as (service, chosen):
         recorded = service.store.trials(chosen.id)
         named = {entry.rank: entry for name in trials if (entry := choose(chosen, recorded, name))}
         entries = list(named.values())
@@ -148,8 +144,9 @@ def rerun(campaign: str, trials: Sequence[str], home: Path, db: str) -> None:
         raise typer.Exit(0 if holds else 1)
 
 
-def revalidate(campaign: str, home: Path, db: str, *, as_json: bool) -> None:
-    with open_campaign(home, db, campaign) as (service, chosen):
+def revalidate(campaign: str, place: Place, *, as_json: bool) -> None:
+    require_home(place, "revalidate")
+    with open_campaign(place.home, place.db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         entries = to_measure(chosen, trials)
         if not entries:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.constrain import Constrain
@@ -29,6 +31,9 @@ from meshtune.tuner.cli.render.winners import fastest_lines
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
 from meshtune.tuner.results.recommendation import front_of
 from meshtune.tuner.results.winners import winners_of
+
+if TYPE_CHECKING:  # which loads the database
+    from meshtune.tuner.service.views.campaigns import CampaignView
 
 # Of a terminal that shows two windows side by side; long settings wrap.
 WIDEST = 120
@@ -170,15 +175,25 @@ def trials_table(trials: Sequence[Trial]) -> Table:
     return table
 
 
-def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table:
-    """Campaigns with their progress. Each row: a campaign and its trials by verdict or state."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A campaign in a list. counts: of its trials, by verdict or state."""
+
+    campaign: Campaign | CampaignView
+    created_at: datetime
+    counts: Mapping[str, int]
+
+
+def campaigns_table(rows: Sequence[Listed]) -> Table:
+    """Campaigns with their progress."""
     table = new_table("Campaigns", "campaign", "state", "created", "trials", "legal plans", "reason")
-    for campaign, counts in rows:
-        shares = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    for row in rows:
+        campaign = row.campaign
+        shares = ", ".join(f"{count} {name}" for name, count in sorted(row.counts.items()))
         table.add_row(
             campaign.id,
             str(campaign.state),
-            datetime.fromtimestamp(campaign.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            row.created_at.strftime("%Y-%m-%d %H:%M UTC"),
             shares or "none",
             str(campaign.legal),
             campaign.reason.partition("\n")[0],

@@ -14,6 +14,8 @@ from meshtune.tuner.cli.usage.options import (
     DatabaseOption,
     HomeOption,
     JsonOption,
+    Place,
+    ServerOption,
     SpecFile,
 )
 
@@ -28,27 +30,36 @@ def run(
     project: Annotated[str, typer.Option(help="Whose tokens share it, in place of the spec's; none: as there.")] = "",
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
-    """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
-    commands.campaign.run(spec, home, db, dry_run=dry_run, cluster=cluster, project=project)
+    """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`.
+
+    With --server the service works on it, and this command follows it; Ctrl-C leaves it running."""
+    commands.campaign.run(spec, Place(home, db, server), dry_run=dry_run, cluster=cluster, project=project)
 
 
 @app.command()
-def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+def resume(
+    campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "", server: ServerOption = ""
+) -> None:
     """Go on with a campaign that was interrupted or paused."""
-    commands.campaign.resume(campaign, home, db)
+    commands.campaign.resume(campaign, Place(home, db, server))
 
 
 @app.command()
-def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+def pause(
+    campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "", server: ServerOption = ""
+) -> None:
     """Start no more trials; running ones are measured to their end."""
-    commands.campaign.pause(campaign, home, db)
+    commands.campaign.pause(campaign, Place(home, db, server))
 
 
 @app.command()
-def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+def cancel(
+    campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "", server: ServerOption = ""
+) -> None:
     """End a campaign and its running jobs; what was measured stays."""
-    commands.campaign.cancel(campaign, home, db)
+    commands.campaign.cancel(campaign, Place(home, db, server))
 
 
 @app.command()
@@ -57,9 +68,10 @@ def show(
     trial: Annotated[int | None, typer.Option(min=0, help="Everything of this one trial.")] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
-    commands.campaign.show(campaign, home, db, trial=trial)
+    commands.campaign.show(campaign, Place(home, db, server), trial=trial)
 
 
 @app.command()
@@ -69,6 +81,7 @@ def best(
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Print the best settings measured, with intervals, memory and the gain over the baseline."""
-    commands.campaign.best(campaign, home, db, top=top, as_json=as_json)
+    commands.campaign.best(campaign, Place(home, db, server), top=top, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -28,8 +29,32 @@ DatabaseOption = Annotated[
         help="Database URL, or in a file that MESHTUNE_DB_FILE names; default: SQLite in the home folder.",
     ),
 ]
+ServerOption = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        envvar="MESHTUNE_SERVER",
+        help="The campaigns of this service, in place of a home's; its token: MESHTUNE_TOKEN.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_HOME = Path(".meshtune")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command's campaigns are: in a home folder and its database, or at the service `server`."""
+
+    home: Path
+    db: str
+    server: str = ""
+
+    @property
+    def option(self) -> str:
+        """What a command that a message names needs to find this place, with a space before it."""
+        return f" --server {shlex.quote(self.server)}" if self.server else home_option(self.home)
 
 
 def home_option(home: Path) -> str:

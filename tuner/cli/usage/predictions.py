@@ -13,6 +13,8 @@ from meshtune.tuner.cli.usage.options import (
     DatabaseOption,
     HomeOption,
     JsonOption,
+    Place,
+    ServerOption,
     SpecFile,
 )
 
@@ -50,13 +52,14 @@ def estimate(
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
 
     With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
     """
     commands.predictions.estimate(
-        *(spec, home, db),
+        *(spec, Place(home, db, server)),
         cluster=cluster,
         model=model,
         exact=exact,
@@ -76,6 +79,9 @@ def project(
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Predict the best plan, time, MFU and efficiency at other node counts, and where scaling ends."""
-    commands.predictions.project(source, home, db, nodes=nodes, wall=wall, tokens=tokens, as_json=as_json)
+    commands.predictions.project(
+        source, Place(home, db, server), nodes=nodes, wall=wall, tokens=tokens, as_json=as_json
+    )

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from meshtune.tuner.cli import commands
-from meshtune.tuner.cli.usage.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption
+from meshtune.tuner.cli.usage.options import (
+    DEFAULT_HOME,
+    CampaignId,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    Place,
+    ServerOption,
+)
 
 app = typer.Typer()
 # As `tuner.results.export` has them, which is dear to load (tests/tuner/test_usage.py).
@@ -29,17 +37,22 @@ def export(
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
-    commands.results.export(campaign, output, home, db, trial=trial, format=format, options=option or [])
+    commands.results.export(campaign, output, Place(home, db, server), trial=trial, format=format, options=option or [])
 
 
 @app.command()
 def analyze(
-    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
+    campaign: CampaignId,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
-    commands.results.analyze(campaign, home, db, as_json=as_json)
+    commands.results.analyze(campaign, Place(home, db, server), as_json=as_json)
 
 
 @app.command()
@@ -84,13 +97,14 @@ def confirm(
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Measure a setting and the baseline with another program, in a campaign of two trials, and compare again.
 
     Without a measured baseline the best other plan takes its place. Exit code 0: the setting is faster there too; 1: it
     is not, or was not measured.
     """
-    commands.confirm.confirm(campaign, spec, home, db, trial=trial, as_json=as_json)
+    commands.confirm.confirm(campaign, spec, Place(home, db, server), trial=trial, as_json=as_json)
 
 
 @app.command()
@@ -101,17 +115,22 @@ def rerun(
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
-    commands.results.rerun(campaign, trials or ["best", "worst"], home, db)
+    commands.results.rerun(campaign, trials or ["best", "worst"], Place(home, db, server))
 
 
 @app.command()
 def revalidate(
-    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
+    campaign: CampaignId,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Measure the optimum and the best other plan once more, and say whether the optimum still stands. Stores nothing.
 
     Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
     """
-    commands.results.revalidate(campaign, home, db, as_json=as_json)
+    commands.results.revalidate(campaign, Place(home, db, server), as_json=as_json)

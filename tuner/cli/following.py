@@ -1,0 +1,145 @@
+"""A campaign followed until it rests: live on a terminal's screen, or with a line for each trial in a log. The same for
+one that this process drives and for one of a service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.stopping import phase_text
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.waiting import wait_text
+from meshtune.tuner.cli.common import console, errors
+from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.live import LiveScreen
+from meshtune.tuner.cli.usage.options import home_option
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.search.warm_start import lessons_text
+from meshtune.tuner.service.driving.loop import Driver, drive_one
+from meshtune.tuner.service.service import Service
+
+# Why a job waits is a line of the log after so long; till then it is what every job does.
+LONG_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A campaign at one moment. trouble: what it waits for."""
+
+    campaign: Campaign
+    trials: Sequence[Trial]
+    trouble: str
+
+
+Looking = Callable[[], Look]
+# Calls what it is given after whatever happens to a campaign, until the campaign rests.
+Drive = Callable[[Callable[[], None]], None]
+
+
+def work_on(service: Service, campaign: Campaign) -> Campaign:
+    """Drive a campaign, followed; return it as it ended."""
+    try:
+        follow(*driving(Driver(service), service, campaign.id), ended_trials(service.store.trials(campaign.id)))
+    except KeyboardInterrupt:
+        where = home_option(service.home.root)
+        console.print("\nInterrupted. Running trials go on by themselves. To collect them and go on, or to end them:")
+        for command in ("resume", "cancel"):
+            console.print(f"    meshtune {command} {campaign.id}{where}", soft_wrap=True)
+        raise typer.Exit(130) from None
+    return service.store.campaign(campaign.id)
+
+
+def driving(driver: Driver, service: Service, campaign_id: str) -> tuple[Looking, Drive]:
+    """How to look at a campaign that this process drives, and how to drive it."""
+
+    def look() -> Look:
+        trouble = driver.troubles.get(campaign_id, "")
+        return Look(service.current(campaign_id), service.store.trials(campaign_id), trouble)
+
+    return look, lambda watch: drive_one(driver, service, campaign_id, watch)
+
+
+def ended_trials(trials: Sequence[Trial]) -> set[int]:
+    return {trial.number for trial in trials if trial.state.final}
+
+
+def follow(look: Looking, drive: Drive, told: Collection[int]) -> None:
+    """Until the campaign rests. told: trials of which a log says nothing any more."""
+    if console.is_terminal:
+        _follow_live(look, drive)
+    else:
+        follow_logged(look, drive, told)
+
+
+def _follow_live(look: Looking, drive: Drive) -> None:
+    log: list[str] = []
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+        def watch() -> None:
+            now = look()
+            campaign, trials = now.campaign, now.trials
+            if not log:
+                log.extend(_print_first_log(trials))
+            shown = display.progress(campaign, trials, rank(campaign, trials), now.trouble)
+            words = (phase_text(campaign, trials), lessons_text(campaign.lessons, campaign.spec.search.kind))
+            below = Group(shown, *(Text(line) for line in words if line))
+            live.update(LiveScreen(campaign, trials, below))
+
+        drive(watch)
+
+
+def follow_logged(look: Looking, drive: Drive, told: Collection[int] = ()) -> None:
+    log: list[str] = []
+    begun, ended = False, False
+    said = set(told)
+    told_waits: dict[str, str] = {}
+    learns, trouble = "", ""
+
+    def watch() -> None:
+        nonlocal begun, ended, learns, trouble
+        seen = look()
+        now, trials = seen.campaign, seen.trials
+        if not begun:
+            console.print(display.header(now), soft_wrap=True)
+        begun = True
+        before, learns = learns, lessons_text(now.lessons, now.spec.search.kind)
+        if learns != before:
+            console.print(learns, soft_wrap=True)
+        for trial in trials:
+            if trial.state.final and trial.number not in said:
+                said.add(trial.number)
+                again = "again, " if trial.origin is Origin.CONFIRMATION else ""
+                console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+        for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):
+            if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
+                told_waits[attempt.job_name] = attempt.wait
+                errors.print(f"{attempt.job_name}: {wait_text(attempt)}", style="yellow", soft_wrap=True)
+        if not log:
+            log.extend(_print_first_log(trials))
+        if now.search_ended and not ended:
+            console.print(phase_text(now, trials), soft_wrap=True)
+        ended = bool(now.search_ended)
+        before, trouble = trouble, seen.trouble
+        if trouble and trouble != before:
+            errors.print(f"waiting: {trouble}", style="yellow")
+
+    drive(watch)
+
+
+def _print_first_log(trials: Sequence[Trial]) -> list[str]:
+    """Print the end of the log of the trial that crashed first; return its lines."""
+    lines = display.first_log_lines(trials)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True, style="dim")
+    return lines
+
+
+def _waits_long(attempt: Attempt) -> bool:
+    return attempt.submitted_at is not None and time.time() - attempt.submitted_at >= LONG_WAIT_S
