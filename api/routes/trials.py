@@ -10,12 +10,21 @@ from pydantic import TypeAdapter
 
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
 from meshtune.api.campaign_documents import DocumentsHandle
-from meshtune.api.dependencies import MAX_PER_PAGE, CallerHandle, CampaignId, ServiceHandle, TrialNumber, reads
+from meshtune.api.dependencies import (
+    MAX_NUMBER,
+    MAX_PER_PAGE,
+    CallerHandle,
+    CampaignId,
+    ServiceHandle,
+    TrialNumber,
+    reads,
+)
 from meshtune.api.openapi import problems
 from meshtune.api.page_queries import TrialQuery
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import front_of
+from meshtune.tuner.results.trial_comparison import FEWEST, MOST, TrialComparison, side_by_side
 from meshtune.tuner.results.views import BestView, best_view, ranked_views
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import ParetoView
@@ -33,6 +42,11 @@ DEFAULT_TOP = 10
 _WHOLE_PAGE: TypeAdapter[TrialPage] = TypeAdapter(TrialPage)
 _BRIEF_PAGE: TypeAdapter[TrialBriefPage] = TypeAdapter(TrialBriefPage)
 _BEST: TypeAdapter[BestView] = TypeAdapter(BestView)
+_COMPARISON: TypeAdapter[TrialComparison] = TypeAdapter(TrialComparison)
+Compared = Annotated[
+    list[Annotated[int, Query(ge=0, le=MAX_NUMBER)]],
+    Query(description="Numbers, 2 to 5.", min_length=FEWEST, max_length=MOST, examples=[[0, 7]]),
+]
 _PARETO: TypeAdapter[ParetoView] = TypeAdapter(ParetoView)
 
 
@@ -65,6 +79,20 @@ def list_trials(
 def get_trial(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle) -> TrialView:
     """One trial."""
     return trial_view(service.trial(campaign_id, number))
+
+
+@router.get("/campaigns/{campaign_id}/trial-comparison", response_model=TrialComparison, responses=NOT_MODIFIED)
+def compare_trials(
+    request: Request, campaign_id: CampaignId, service: ServiceHandle, cache: CacheHandle, trial: Compared
+) -> Response:
+    """Two to five trials side by side: the settings that differ, speed, memory, and where the time of a step went."""
+    numbers = list(dict.fromkeys(trial))
+
+    def comparison() -> bytes:
+        trials = [service.trial(campaign_id, number) for number in numbers]
+        return _COMPARISON.dump_json(side_by_side(service.campaign(campaign_id), trials))
+
+    return respond(request, cache.answer(campaign_id, f"trial comparison {numbers}", comparison))
 
 
 @router.get("/campaigns/{campaign_id}/best", response_model=BestView, responses=NOT_MODIFIED)

@@ -72,7 +72,8 @@ VERBS = {
     Verb.READ: """
         get_campaign list_events list_trials get_trial best_trials pareto_front analyse_campaign campaign_space
         explain_plan project_campaign get_job export_trial export_campaign list_trial_logs read_trial_log
-        compare_campaigns stream get_recommendation
+        compare_campaigns stream get_recommendation compare_trials archive_trial archive_campaign get_record get_data
+        get_report
     """,
     Verb.CHANGE: "pause_campaign resume_campaign cancel_campaign",
     Verb.CLONE: "clone_campaign",
@@ -91,6 +92,7 @@ QUERY = {
     "stream": "?campaign={id}",
     "get_recommendation": f"?simulated=false&model={SECRET}&cluster=local-cpu&nodes=1",
     "explain_plan": "?tp=1",
+    "compare_trials": "?trial=0&trial=1",
 }
 PATH = {"number": "0", "attempt": "1", "name": "rank-0.log", "format": "job"}
 PRESETS = {"get_model_preset": "gpt-micro", "get_cluster_preset": "local-cpu"}
