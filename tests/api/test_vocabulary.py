@@ -51,6 +51,10 @@ def told(monkeypatch):
     return run
 
 
+def named(one) -> str:
+    return f"{one['plan_key']} (trial {one['trial']}): {number(one['objective']['value'])} tokens/s/device"
+
+
 def test_each_word_has_one_number_wherever_it_is_shown(client, service, noisy, told):
     summary = client.get(f"/v1/campaigns/{noisy}").json()["summary"]
     best = client.get(f"/v1/campaigns/{noisy}/best").json()
@@ -71,9 +75,8 @@ def test_each_word_has_one_number_wherever_it_is_shown(client, service, noisy, t
     assert listed["summary"] == summary
     for text in (told(print_best, campaign, trials, 10), told(print_campaign, campaign, trials, "", ())):
         for words, one in (("Fastest once", found["fastest_once"]), ("Fastest confirmed", found["fastest_confirmed"])):
-            value = number(one["objective"]["value"])
-            assert f"{words}: trial {one['trial']}, {one['plan_key']}: {value} tokens/s/device by " in text
-        assert f"Recommended: {found['recommended']['plan_key']}: {best['recommendation']['reason']}." in text
+            assert f"{words}: {named(one)} by " in text
+        assert f"Recommended: {named(found['recommended'])}: {best['recommendation']['reason']}." in text
         assert text.startswith("simulated: nothing below was measured on any device\n")
 
 

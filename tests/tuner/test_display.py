@@ -40,7 +40,7 @@ def test_progress_of_a_campaign_in_any_state(lab, make, every_trial, state, trou
     campaign = make.campaign(lab.spec(baseline={"tp": 1}, budget={"trials": 20}), state, elapsed_s=75.0, legal=30)
     text = shown(display.progress(campaign, every_trial, rank(campaign, every_trial), trouble))
     assert "9/20 trials" in text
-    assert "Fastest once: trial 1, tp1 pp1 dp4 mbs2" in text
+    assert "Fastest once: tp1 pp1 dp4 mbs2 ga2 zero0 (trial 1): " in text
     assert "worked 75.0 s" in text
     assert "failures: 1 oom, 1 crashed, 1 timed_out, 1 pruned, 1 cancelled, 1 lost, 1 illegal" in text
     assert "running: trial 11" in text
@@ -221,7 +221,7 @@ def test_reasons_that_look_like_markup_are_shown_as_they_are(make):
 def test_recommendations_are_sentences(lab, make, every_trial):
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     text = recommendation_text(recommend(campaign, every_trial)).plain
-    assert text.startswith("Recommended: tp1 pp1 dp4 mbs2 ga2 zero0: +199900.0 %")
+    assert text.startswith("Recommended: tp1 pp1 dp4 mbs2 ga2 zero0 (trial 1): 256,000 tokens/s/device: +199900.0 %")
     assert text.endswith("faster than the baseline.")
     assert recommendation_text(recommend(campaign, ())).plain == ("No recommendation: no setting was measured.")
 

@@ -139,6 +139,11 @@ class Ranked:
     def step_time_s(self) -> float:
         return self.runs.step_time_s
 
+    @property
+    def unit(self) -> str:
+        """The objective's."""
+        return self.ground.yardstick.unit
+
     @cached_property
     def objective(self) -> Estimate:
         """In the objective's unit."""

@@ -217,7 +217,7 @@ def print_best(campaign: Campaign, trials: Sequence[Trial], top: int) -> bool:
     if failures := display.failures_text(trials):
         console.print(failures)
     winners = winners_of(campaign.spec, ranking)
-    for line in winner_lines(campaign, winners):
+    for line in winner_lines(winners):
         console.print(line, soft_wrap=True)
     if winners.recommended is not None:
         program = measured_with(campaign.spec, winners.recommended.measurement)
@@ -245,5 +245,5 @@ def print_campaign(campaign: Campaign, trials: Sequence[Trial], waits: str, node
     if learns := lessons_text(campaign.lessons, campaign.spec.search.kind):
         console.print(f"{learns}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
     console.print(display.trials_table(trials))
-    for line in winner_lines(campaign, winners_of(campaign.spec, rank(campaign, trials))):
+    for line in winner_lines(winners_of(campaign.spec, rank(campaign, trials))):
         console.print(line, soft_wrap=True)

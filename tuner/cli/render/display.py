@@ -249,7 +249,7 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
         f"{device_seconds(trials) / 3600:.3f} device-hours",
     )
     lines: list[RenderableType] = [Text(header(campaign), style="bold"), bar]
-    for line in fastest_lines(campaign, winners_of(campaign.spec, ranking)):
+    for line in fastest_lines(winners_of(campaign.spec, ranking)):
         line.style = "green"
         lines.append(line)
     running = [trial for trial in trials if not trial.state.final]

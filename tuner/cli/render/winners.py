@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.campaign.units import number
+from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.recommendation import Recommendation
 from meshtune.tuner.results.winners import Winners
 
@@ -15,14 +14,14 @@ from meshtune.tuner.results.winners import Winners
 SIMULATED = "simulated: nothing below was measured on any device"
 
 
-def winner_lines(campaign: Campaign, found: Winners) -> list[Text]:
+def winner_lines(found: Winners) -> list[Text]:
     """The fastest once, the fastest confirmed, and the recommendation."""
-    return [*fastest_lines(campaign, found), recommendation_text(found.recommendation)]
+    return [*fastest_lines(found), recommendation_text(found.recommendation)]
 
 
-def fastest_lines(campaign: Campaign, found: Winners) -> list[Text]:
+def fastest_lines(found: Winners) -> list[Text]:
     """The first two alone; none before anything was measured."""
-    unit, lines = yardstick_of(campaign.spec).unit, list[Text]()
+    lines = list[Text]()
     for name, entry in (("Fastest once", found.fastest_once), ("Fastest confirmed", found.fastest_confirmed)):
         if entry is None:
             continue
@@ -30,8 +29,7 @@ def fastest_lines(campaign: Campaign, found: Winners) -> list[Text]:
         by = "by its first run alone" if not runs else f"by {runs} second run{'' if runs == 1 else 's'}"
         baseline = entry.trial.origin is Origin.BASELINE
         gain = ", the baseline" if baseline else f", {entry.gain_text} against the baseline" if entry.gain else ""
-        value = f"{number(entry.objective.value)} {unit}"
-        lines.append(Text(f"{name}: trial {entry.trial.number}, {entry.trial.plan.key}: {value} {by}{gain}"))
+        lines.append(Text(f"{name}: {_named(entry)} {by}{gain}"))
     return lines
 
 
@@ -39,4 +37,8 @@ def recommendation_text(recommendation: Recommendation) -> Text:
     if recommendation.choice is None:
         return Text(f"No recommendation: {recommendation.reason}.", style="yellow")
     style = "bold green" if recommendation.better else ""
-    return Text(f"Recommended: {recommendation.choice.trial.plan.key}: {recommendation.reason}.", style=style)
+    return Text(f"Recommended: {_named(recommendation.choice)}: {recommendation.reason}.", style=style)
+
+
+def _named(entry: Ranked) -> str:
+    return f"{entry.trial.plan.key} (trial {entry.trial.number}): {number(entry.objective.value)} {entry.unit}"

@@ -74,7 +74,7 @@ def explain_winners(
                 trial=own.trial.number,
                 plan=own.trial.plan,
                 plan_key=own.trial.plan.key,
-                step_s=own.measurement.step_time_s,
+                step_s=own.step_time_s,
                 parts=parts,
                 rival=name,
                 rival_trial=None if rival is None else rival.trial.number,
