@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -33,25 +34,25 @@ Value = TypeVar("Value")
 @dataclass(frozen=True, slots=True)
 class Answer:
     etag: str
-    # A body of JSON.
     gzipped: bytes
+    media_type: str = "application/json"
 
 
-def answer_of(body: bytes) -> Answer:
+def answer_of(body: bytes, media_type: str = "application/json") -> Answer:
     # Level 1: of rows of JSON, a higher one takes twice the time for little.
-    return Answer(f'W/"{blake2b(body, digest_size=9).hexdigest()}"', gzip.compress(body, 1, mtime=0))
+    return Answer(f'W/"{blake2b(body, digest_size=9).hexdigest()}"', gzip.compress(body, 1, mtime=0), media_type)
 
 
-def respond(request: Request, answer: Answer) -> Response:
-    """304 where the client has this version, else the body in an encoding that it takes."""
-    headers = {**_HEADERS, "ETag": answer.etag}
+def respond(request: Request, answer: Answer, others: Mapping[str, str] = MappingProxyType({})) -> Response:
+    """304 where the client has this version, else the body in an encoding that it takes. others: headers."""
+    headers = {**_HEADERS, "ETag": answer.etag, **others}
     # Weak and strong tags of a version are alike (RFC 9110, 13.1.2).
     tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
     if answer.etag.removeprefix("W/") in tags or tags == ["*"]:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(answer.gzipped, headers={**headers, "Content-Encoding": "gzip"}, media_type="application/json")
-    return Response(gzip.decompress(answer.gzipped), headers=headers, media_type="application/json")
+        return Response(answer.gzipped, headers={**headers, "Content-Encoding": "gzip"}, media_type=answer.media_type)
+    return Response(gzip.decompress(answer.gzipped), headers=headers, media_type=answer.media_type)
 
 
 class CampaignCache:

@@ -25,6 +25,7 @@ from meshtune.tuner.store import Store
 # The events that change what trials teach: a job that is sent or begins to run teaches nothing yet.
 TEACHING = ("campaign.created", "trial.planned", "trial.done")
 _ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
+JSON = "application/json"
 Work = Callable[[Campaign, Sequence[Trial]], bytes]
 
 
@@ -46,7 +47,9 @@ class Documents:
 
         return await self._of(campaign_id, token, "analysis", analysis_json, cost, TEACHING)
 
-    async def of(self, campaign_id: str, token: str, name: str, work: Work, *, space: bool = False) -> Answer:
+    async def of(
+        self, campaign_id: str, token: str, name: str, work: Work, media_type: str = JSON, *, space: bool = False
+    ) -> Answer:
         """The document of this name, which `work`, a function of a module, makes in another process. space: it
         enumerates the campaign's. Raises as `analysis`."""
 
@@ -54,7 +57,7 @@ class Documents:
             many = max(FEW_COMBINATIONS + 1, PER_TRIAL * len(trials))
             return max(many, space_of(campaign.spec).combinations) if space else many
 
-        return await self._of(campaign_id, token, name, work, cost, ())
+        return await self._of(campaign_id, token, name, work, cost, (), media_type)
 
     async def _of(
         self,
@@ -64,6 +67,7 @@ class Documents:
         work: Work,
         cost: Callable[[Campaign, Sequence[Trial]], int],
         kinds: Sequence[str],
+        media_type: str = JSON,
     ) -> Answer:
         key = (campaign_id, name)
         turn = self._turns.setdefault(key, asyncio.Lock())
@@ -73,7 +77,7 @@ class Documents:
             if found is None:
                 campaign, trials = await run_in_threadpool(self._read, campaign_id)
                 body = await self._pool.run(token, cost(campaign, trials), work, campaign, trials)
-                found = await run_in_threadpool(self._cache.get, key, event, lambda: answer_of(body))
+                found = await run_in_threadpool(self._cache.get, key, event, lambda: answer_of(body, media_type))
             return found
 
     def _read(self, campaign_id: str) -> tuple[Campaign, Sequence[Trial]]:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
@@ -25,10 +26,9 @@ FAILING: dict[str, Any] = {
     "space": {"tp": [2, 4, 8], "pp": [8, 64, 128], "micro_batch_size": [1, 2, 4], "recompute": ["none", "full"]},
     "workload": "simulated",
     "runner": {"kind": "simulated", "seed": 7, "noise": 0.02, "fault_rate": 0.1},
-    "baseline": {"tp": 8, "pp": 64, "micro_batch_size": 1, "zero_stage": 1, "recompute": "full"},
+    "baseline": {"tp": 4, "pp": 128, "micro_batch_size": 1, "zero_stage": 1, "recompute": "full"},
     "budget": {"trials": 16},
     "trial": {"time_limit_s": 1e6, "racing": True},
-    "parallel": 2,
 }
 # What a job may leave in the words of its end: markup, and a formula for a spreadsheet.
 HOSTILE = '=HYPERLINK("http://evil.example","x")<script>alert(1)</script>'
@@ -40,7 +40,9 @@ def failing() -> tuple[Campaign, tuple[Trial, ...]]:
     was no number any more."""
     with TemporaryDirectory() as folder, Store.open("sqlite://") as store:
         service = Service(store, Home(Path(folder)))
-        id = service.create(FAILING).id
+        # The noise of a simulated job follows from its name.
+        with patch("meshtune.tuner.service.service.new_id", lambda name: f"{name}-000000"):
+            id = service.create(FAILING).id
         drive_one(Driver(service), service, id, lambda: None)
         campaign, trials = store.campaign(id), store.trials(id)
         service.close()

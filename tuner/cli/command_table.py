@@ -48,6 +48,8 @@ PANELS: Mapping[str, Mapping[str, Entry]] = {
         "export": Entry(f"{USAGE}.results", "Write a setting in the words of a program or scheduler."),
         "analyze": Entry(f"{USAGE}.results", "Say what the trials teach: knobs, failures, why the best win."),
         "confirm": Entry(f"{USAGE}.results", "Measure the winner and the baseline with another program."),
+        "report": Entry(f"{USAGE}.reports", "Write campaigns as one HTML file with figures, for print."),
+        "export-data": Entry(f"{USAGE}.reports", "Write every trial as CSV, Parquet or JSON."),
         "rerun": Entry(f"{USAGE}.results", "Measure settings again: does their order hold?"),
         "revalidate": Entry(f"{USAGE}.results", "Measure the optimum again: does it still stand?"),
         "recommend": Entry(f"{USAGE}.results", "Print the best known plan for a model on some nodes."),

@@ -81,7 +81,7 @@ def failures_over_time(failures: Failures) -> Figure:
     if failures.all is None:
         say(axes, "no trial has ended")
         return figure
-    hatches = dict(zip(FAILED, ("///", "\\\\\\", "...", "xx", "++"), strict=True))
+    hatches = dict(zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True))
     for verdict in FAILED:
         bottoms = [
             sum(window.verdicts.get(other, 0) for other in list(FAILED)[: list(FAILED).index(verdict)]) / window.trials

@@ -107,7 +107,8 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
     if not shown:
         say(axes, "no two measured plans differ in one knob alone, and nothing can be predicted")
         return figure
-    for evidence, colour, hatch in ((Evidence.MEASURED, BLUE, ""), (Evidence.PREDICTED, ORANGE, "///")):
+    for evidence in Evidence:
+        colour, hatch = (ORANGE, "///") if evidence is Evidence.PREDICTED else (BLUE, "")
         rows = [row for row, one in enumerate(shown) if one.evidence is evidence]
         if rows:
             gains = [shown[row].gain.times(100) for row in rows]
@@ -127,7 +128,7 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
 def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) -> Figure:
     """The best first run of every pair of values of two axes or knobs; a cross where all that was tried failed."""
     yardstick = yardstick_of(campaign.spec)
-    figure, axes = new_figure(f"Best of each {across} and {up}", height=1.2 * HEIGHT)
+    figure, axes = new_figure(f"Best of each {across} and {up}, {yardstick.unit}", height=1.2 * HEIGHT)
     axes.grid(False)
     cells: dict[tuple[str, str], list[Trial]] = {}
     values: tuple[dict[str, object], dict[str, object]] = ({}, {})
@@ -153,17 +154,18 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
         elif any(one.verdict in FAILED for one in tried):
             axes.plot(place[1], place[0], marker="x", color=GREY, markersize=8)
     better_is_dark = "cividis" if yardstick.objective.smaller_is_better else "cividis_r"
-    image = axes.imshow(np.ma.masked_invalid(found), cmap=better_is_dark, aspect="auto", origin="lower")
+    # Paths, not an image: it stays sharp in print.
+    edges = [np.arange(size + 1) - 0.5 for size in (len(columns), len(rows))]
+    mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(found), cmap=better_is_dark, edgecolors="white")
     for (row_at, column_at), value in np.ndenumerate(found):
         if isfinite(value):
-            dark = float(sum(image.cmap(image.norm(value))[:3])) < 1.5
+            dark = float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5
             text = f"{value:.4g}"
             axes.text(column_at, row_at, text, ha="center", va="center", fontsize=7, color="white" if dark else BLACK)
     name_ticks(axes.xaxis, columns, fontsize=8)
     name_ticks(axes.yaxis, rows, fontsize=8)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    figure.colorbar(image, ax=axes, label=yardstick.unit)
     return figure
 
 

@@ -1,0 +1,97 @@
+"""The parts of a report on what the trials teach: what matters, failures, and predictions against measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import percent
+from meshtune.tuner.results.analysis.analysis import Analysis, Failures
+from meshtune.tuner.results.analysis.memory_failures import KnobMemory, memory_failures
+from meshtune.tuner.results.figures import progress, settings
+from meshtune.tuner.results.figures.canvas import svg
+from meshtune.tuner.results.report.page import Picture, Section, Table
+
+MAX_CULPRITS, MAX_KNOBS = 3, 5
+
+
+def matter_section(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -> Section:
+    """Why the best plans win, what changes are worth, which knobs matter, and the best of the two that matter most."""
+    prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in found.winners]
+    known = found.sensitivity
+    pictures = [Picture(svg=svg(settings.knob_effects(found.effects)), title="What a change of a knob is worth")]
+    tables = []
+    if known.nothing:
+        prose.append(f"Which knobs matter is not known: {known.nothing}.")
+    else:
+        rows = [(one.knob, percent(one.share)) for one in known.importances]
+        caption = f"Share of the variance in speed that each knob explains ({known.method} on {known.plans} plans)"
+        tables.append(Table(columns=("knob", "share"), rows=rows, numbers=frozenset({1}), caption=caption))
+        if len(known.importances) > 1:
+            across, up = (one.knob for one in known.importances[:2])
+            drawn = svg(settings.heat_map(campaign, trials, across, up))
+            pictures.append(Picture(svg=drawn, title=f"Best of each {across} and {up}"))
+    return Section(heading="What matters", prose=prose, pictures=pictures, tables=tables, new_page=True)
+
+
+def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -> Section:
+    """Failures over time, and which knobs cause out-of-memory."""
+    if failures.all is None:
+        return Section(heading="Failures", prose=["No trial has ended."])
+    failed = failures.all
+    kinds = ", ".join(f"{count} {verdict}".replace("_", " ") for verdict, count in failed.verdicts.items())
+    prose = [f"{failed.failed} of {failed.trials} trials failed ({percent(failed.rate)}): {kinds}."]
+    pictures = [Picture(svg=svg(progress.failures_over_time(failures)), title="Failures over time")]
+    knobs = memory_failures(space, trials)
+    if not knobs:
+        prose.append("Nothing ran out of memory, or everything did: no knob can be named for it.")
+        return Section(heading="Failures", prose=prose, pictures=pictures)
+    prose += [f"Out of memory goes with {_worst(knob)}." for knob in knobs[:1]]
+    culprits = ((knob.knob, one) for knob in knobs for one in knob.culprits)
+    for _, one in islice(culprits, MAX_CULPRITS):
+        against = f", and the other way round in {one.against}" if one.against else ""
+        pairs = "1 pair" if one.pairs == 1 else f"{one.pairs} pairs"
+        prose.append(f"All else equal, {one.change} made a plan run out of memory in {pairs}{against}.")
+    pictures.append(
+        Picture(
+            svg=svg(progress.out_of_memory_by_knob(knobs)),
+            title="Out of memory by value of a knob",
+            caption="Every plan counts once, with all else that it had; only the pairs above differ in one knob alone.",
+        )
+    )
+    rows = [(knob.knob, percent(knob.explained)) for knob in knobs[:MAX_KNOBS]]
+    caption = "How much of what ran out of memory and what fitted the value of one knob tells (eta squared)"
+    tables = [Table(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
+    return Section(heading="Failures", prose=prose, pictures=pictures, tables=tables)
+
+
+def _worst(knob: KnobMemory) -> str:
+    value = max(knob.values, key=lambda one: (one.share, one.plans))
+    shown = "inactive" if value.value is None else word(value.value)
+    return f"{knob.knob} = {shown} the most: {value.oom} of the {value.plans} plans that had it"
+
+
+def forecast_section(found: Analysis) -> Section:
+    """What the search expected against what came."""
+    steps, fits, prose = found.hindsight.steps, found.hindsight.fits, []
+    if steps is not None:
+        order = "" if steps.spearman is None else f"; rank correlation {steps.spearman:.2f}"
+        prose.append(
+            f"Step times of {steps.trials} plans: half are predicted within {percent(steps.median_error)},"
+            f" {percent(steps.within)} lie inside their 95 % intervals{order}."
+        )
+    if fits is not None:
+        prose.append(
+            f"Memory of {fits.trials} plans: {fits.fitted} fitted, {fits.expected:.1f} were expected to"
+            f" (Brier score {fits.brier:.3f}; {fits.brier_of_share:.3f} for knowing the share that fitted)."
+        )
+    picture = Picture(
+        svg=svg(settings.predicted_against_measured(found.hindsight)),
+        title="Predicted against measured step time",
+        caption="As the search expected it when it chose the plan, before it had measured it.",
+    )
+    return Section(heading="Predicted against measured", prose=prose, pictures=[picture])

@@ -1,0 +1,343 @@
+"""The report of campaigns: what was asked, what was found and how sure that is, and every trial.
+
+Its numbers are those of `best`, `analyze` and the comparison, from the same values. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from meshtune.runners.hardware import kinds_text
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.spec import Budget, space_of
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
+from meshtune.tuner.results.analysis.analysis import Analysis, analyse
+from meshtune.tuner.results.comparison import Comparison, compare
+from meshtune.tuner.results.figures import progress, settings
+from meshtune.tuner.results.figures.canvas import svg
+from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.report.analysis import failure_section, forecast_section, matter_section
+from meshtune.tuner.results.report.page import Picture, Section, Table, page
+from meshtune.tuner.results.sizes import SizePoint
+from meshtune.tuner.results.winners import Winners, winners_of
+
+SIMULATED = "Simulated: nothing below was measured on any device."
+OTHERS = 3
+NONE = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One campaign of a report. spec: its text."""
+
+    campaign: Campaign
+    trials: Sequence[Trial]
+    spec: str
+
+
+def report(told: Sequence[Told]) -> str:
+    """The HTML file of at least one campaign; of several, they are compared first."""
+    simulated = [one.campaign.id for one in told if one.campaign.simulated]
+    notices = [SIMULATED] if len(simulated) == len(told) else []
+    if simulated and not notices:
+        notices = [f"Simulated, not measured on any device: {', '.join(simulated)}."]
+    if len(told) == 1:
+        campaign = told[0].campaign
+        newest = max((one.last.finished_at or 0.0 for one in told[0].trials), default=0.0)
+        about = [
+            f"Campaign {campaign.id}, begun {_day(campaign.created_at)}, as of {_day(max(newest, campaign.created_at))}"
+        ]
+        return page(campaign.spec.name, _sections(told[0]), subtitle=about, notices=notices)
+    comparison = compare([(one.campaign, one.trials) for one in told])
+    sections = [_comparison_section(comparison)]
+    for one in told:
+        about = f"{one.campaign.spec.name}: {one.campaign.label}"
+        sections += [Section(heading=about, level=1, new_page=True), *_sections(one)]
+    names = ", ".join(dict.fromkeys(one.campaign.spec.name for one in told))
+    return page(f"{len(told)} campaigns: {names}", sections, notices=notices)
+
+
+def _sections(told: Told) -> list[Section]:
+    campaign, trials = told.campaign, sorted(told.trials, key=lambda trial: trial.number)
+    space, ranking = space_of(campaign.spec), rank(campaign, trials)
+    winners, found = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
+    return [
+        _asked(campaign, space),
+        _state(campaign, trials),
+        _found(campaign, winners, ranking),
+        Section(
+            heading="Best so far",
+            pictures=[Picture(svg=svg(progress.best_so_far(campaign, trials)), title="Best so far")],
+        ),
+        matter_section(campaign, trials, found),
+        failure_section(space, trials, found.failures),
+        _parts(winners, ranking),
+        forecast_section(found),
+        _again(ranking),
+        *([_scaling(found.scaling)] if found.scaling else []),
+        Section(
+            heading="Trials by node",
+            pictures=[Picture(svg=svg(progress.timeline(trials)), title="Trials by node")],
+        ),
+        _environment(campaign, trials, found),
+        Section(heading="Every trial", tables=[_every(campaign, trials)], new_page=True),
+        Section(heading="The spec", verbatim=told.spec, new_page=True),
+    ]
+
+
+def _asked(campaign: Campaign, space: Space) -> Section:
+    spec, cluster = campaign.spec, campaign.spec.cluster
+    batch = "free" if spec.global_batch_size is None else f"{spec.global_batch_size:,} sequences"
+    rows = [
+        ("model", f"{spec.model.name}: {spec.model.parameters / 1e9:,.4g} billion parameters"),
+        ("cluster", f"{cluster.name}: {cluster.nodes:,} nodes of {cluster.devices_per_node} {cluster.device.name}"),
+        ("global batch", batch),
+        ("objective", f"{spec.objective}: {spec.objective.words}"),
+        ("searched", f"{space.plans:,} legal plans of {space.combinations:,} combinations"),
+        ("search", spec.search.kind),
+        ("budget", _budget(spec.budget)),
+        ("runs by", f"runner {spec.runner.kind}, workload {spec.workload.kind}"),
+        ("baseline", "none" if spec.baseline is None else spec.baseline.key),
+        ("owner", " of the project ".join(name for name in (campaign.owner or "command line", spec.project) if name)),
+    ]
+    return Section(heading="What was asked", tables=[Table(columns=("", ""), rows=rows)])
+
+
+def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
+    ended = Counter(str(trial.verdict or trial.state).replace("_", " ") for trial in trials)
+    hours = sum(
+        trial.plan.world_size * sum(one.running_s for one in trial.attempts if one.state.final) for trial in trials
+    )
+    prose = [f"The campaign is {campaign.state}" + (f": {campaign.reason}." if campaign.reason else ".")]
+    if campaign.search_ended:
+        prose.append(f"The search ended: {campaign.search_ended}.")
+    if campaign.chance_left is not None:
+        left, tolerance = percent(campaign.chance_left), percent(campaign.spec.stop.tolerance)
+        prose.append(f"Chance that an untried plan is better by more than {tolerance}, as the search sees it: {left}.")
+    counts = ", ".join(f"{count} {name}" for name, count in ended.most_common()) or "none"
+    prose.append(f"{len(trials)} trials: {counts}; {number(hours / 3600)} device-hours.")
+    prose += [f"It learnt from {lesson}." for lesson in campaign.lessons]
+    return Section(heading="State", prose=prose)
+
+
+def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> Section:
+    unit = yardstick_of(campaign.spec).unit
+    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    named = [
+        ("recommended", winners.recommended),
+        ("fastest confirmed", winners.fastest_confirmed),
+        ("fastest once", winners.fastest_once),
+        ("baseline", baseline),
+    ]
+    shown = [(name, entry) for name, entry in named if entry is not None]
+    if not shown:
+        return Section(heading="What was found", prose=["Nothing was measured."])
+    rows = [
+        ("trial", *(str(entry.trial.number) for _, entry in shown)),
+        ("setting", *(entry.trial.plan.key for _, entry in shown)),
+        (unit, *(_interval(entry.objective, known=entry.interval_known) for _, entry in shown)),
+        ("by", *(_by(entry) for _, entry in shown)),
+        (f"{unit}, by its first run", *(number(entry.first_run.value) for _, entry in shown)),
+        ("gain over the baseline", *(NONE if entry is baseline else entry.gain_text or NONE for _, entry in shown)),
+        ("step", *(seconds(entry.step_time_s) for _, entry in shown)),
+        ("tokens/s", *(number(entry.tokens_per_s.value) for _, entry in shown)),
+        ("TFLOP/s per device", *(number(entry.tflops_per_device) for _, entry in shown)),
+        ("MFU", *(NONE if entry.mfu is None else percent(entry.mfu) for _, entry in shown)),
+        ("peak memory", *(NONE if not entry.memory_bytes else gibibytes(entry.memory_bytes) for _, entry in shown)),
+        ("memory left", *(_left(entry) for _, entry in shown)),
+    ]
+    told = winners.recommendation.reason
+    return Section(
+        heading="What was found",
+        prose=[f"Recommended: {told}." if winners.recommended else f"No recommendation: {told}."],
+        tables=[
+            Table(
+                columns=("", *(name for name, _ in shown)),
+                rows=rows,
+                caption="Fastest once: the best first run. Fastest confirmed: the best by its second runs."
+                " A gain is one in speed.",
+            )
+        ],
+    )
+
+
+def _by(entry: Ranked) -> str:
+    runs = 0 if entry.confirmation is None else entry.confirmation.runs
+    return "its first run" if not runs else f"{runs} second run{'' if runs == 1 else 's'}"
+
+
+def _left(entry: Ranked) -> str:
+    return NONE if entry.headroom_bytes is None else gibibytes(int(entry.headroom_bytes))
+
+
+def _parts(winners: Winners, ranking: Sequence[Ranked]) -> Section:
+    named = [("recommended", winners.recommended), ("fastest once", winners.fastest_once)]
+    named += [("baseline", next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None))]
+    named += [(f"rank {entry.rank}", entry) for entry in ranking[:OTHERS]]
+    shown: dict[int, tuple[str, Ranked]] = {}
+    for name, entry in named:
+        if entry is not None:
+            shown.setdefault(entry.trial.number, (name, entry))
+    picture = Picture(
+        svg=svg(settings.step_parts(list(shown.values()))),
+        title="Time of a step by part",
+        caption="Means over the ranks, of a step that was profiled for this alone.",
+    )
+    return Section(heading="Where the time goes", pictures=[picture])
+
+
+def _again(ranking: Sequence[Ranked]) -> Section:
+    again = [entry for entry in ranking if entry.confirmation is not None]
+    if not again:
+        return Section(heading="Second runs", prose=["Nothing was measured again."])
+    columns = ("trial", "setting", "second runs", "first run", "mean of second runs", "change")
+    rows = []
+    for entry in again:
+        confirmation = entry.confirmation
+        assert confirmation is not None
+        change = f"failed: {confirmation.trial.verdict}" if confirmation.failed else NONE
+        if confirmation.change is not None:
+            change = f"{100 * confirmation.change:+.1f} %"
+        value = NONE if confirmation.change is None else _interval(entry.objective, known=entry.interval_known)
+        runs = str(confirmation.runs)
+        rows.append((str(entry.trial.number), entry.trial.plan.key, runs, number(confirmation.first), value, change))
+    prose = ["First runs chose these settings, so the best of them are fast by luck too; their second runs tell."]
+    if not again[0].interval_known:
+        prose.append("A single repeat is all that tells how far runs lie apart: no interval is known.")
+    return Section(
+        heading="Second runs",
+        prose=prose,
+        pictures=[Picture(svg=svg(progress.second_runs(ranking)), title="First and second runs")],
+        tables=[Table(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
+    )
+
+
+def _scaling(points: Sequence[SizePoint]) -> Section:
+    columns = ("nodes", "devices", "trial", "setting", "tokens/s", "efficiency", points[0].cost_unit)
+    rows = [
+        (
+            *(str(one.nodes), f"{one.devices:,}", str(one.trial), one.plan_key, number(one.tokens_per_s.value)),
+            *(one.efficiency.percent_text(), number(one.cost)),
+        )
+        for one in points
+    ]
+    return Section(
+        heading="Scaling",
+        prose=[
+            "The best measured setting of each size; efficiency is speed per device over that of the smallest size."
+        ],
+        pictures=[Picture(svg=svg(settings.scaling_by_size(points)), title="Scaling")],
+        tables=[Table(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
+    )
+
+
+def _environment(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -> Section:
+    measured = [trial.measurement for trial in trials if trial.measurement is not None]
+    software = Counter((name, version) for one in measured for name, version in one.software.items())
+    hardware = Counter(kinds_text(one.hardware) for one in measured if one.hardware)
+    device = campaign.spec.cluster.device
+    rows = [("device, as the spec describes it", f"{device.name}, {gibibytes(int(device.memory_bytes))}")]
+    rows += [("devices, as jobs saw them", f"{words} ({count} trials)") for words, count in hardware.most_common()]
+    rows += [(name, f"{version} ({count} trials)") for (name, version), count in sorted(software.items())]
+    basis = found.unpredicted if found.basis is None else f"Basis of what is predicted: {found.basis.words}"
+    return Section(
+        heading="Software and hardware",
+        prose=[f"{basis}."],
+        tables=[Table(columns=("", ""), rows=rows)],
+    )
+
+
+def _every(campaign: Campaign, trials: Sequence[Trial]) -> Table:
+    yardstick = yardstick_of(campaign.spec)
+    columns = (
+        "trial",
+        "by",
+        "outcome",
+        "setting",
+        yardstick.unit,
+        "step",
+        "expected",
+        "fits",
+        "memory",
+        "node",
+        "reason",
+    )
+    rows = []
+    for trial in trials:
+        measured, expected, outcome = trial.measurement, trial.expectation, trial.outcome
+        peak = None if measured is None else measured.fullest_rank_bytes
+        ended = str(trial.verdict or trial.state).replace("_", " ")
+        failure = "" if outcome is None or outcome.failure is None else f" ({outcome.failure})".replace("_", " ")
+        rows.append(
+            (
+                *(str(trial.number), str(trial.origin), ended + failure, trial.plan.key),
+                NONE if measured is None else number(yardstick.of(measured, measured.step_time_s)),
+                NONE if measured is None else seconds(measured.step_time_s),
+                NONE if expected is None else seconds(expected.step_time_s),
+                NONE if expected is None else percent(expected.p_fits),
+                NONE if peak is None else gibibytes(int(peak)),
+                " ".join(trial.last.nodes[:2]) + (" ..." if len(trial.last.nodes) > 2 else ""),
+                "" if outcome is None or measured is not None else outcome.reason[:200],
+            )
+        )
+    return Table(
+        columns=columns,
+        rows=rows,
+        numbers=frozenset({0, 4, 5, 6, 7, 8}),
+        long=frozenset({10}),
+        caption="Each by its own run. Expected, fits: the search's when it chose the plan, never measured.",
+    )
+
+
+def _comparison_section(comparison: Comparison) -> Section:
+    columns = ("campaign", "nodes", "devices", "model", "setting", "tokens/s/device", "efficiency", "projected")
+    rows = []
+    for one in comparison.campaigns:
+        best, projected = one.recommended, None if one.projected is None else one.projected.efficiency
+        speed = None if best is None else _interval(best.tokens_per_s_per_device, known=best.interval_known)
+        efficiency = NONE if one.efficiency is None else one.efficiency.percent_text()
+        against = f" of {one.efficiency_against}" if one.efficiency_against not in (None, one.id) else ""
+        rows.append(
+            (
+                *(one.id + (" (simulated)" if one.simulated else ""), str(one.nodes), f"{one.devices:,}", one.model),
+                *(NONE if best is None else best.plan_key, speed or NONE, efficiency + against),
+                NONE if projected is None else projected.percent_text(),
+            )
+        )
+    picture = Picture(svg=svg(settings.scaling_of(comparison)), title="Scaling over the campaigns")
+    return Section(
+        heading="Campaigns side by side",
+        level=1,
+        prose=[
+            "The recommended setting of each. Efficiency is speed per device over that of the smallest campaign of the"
+            " kind; projected: by that one's physics.",
+            *(f"{note}." for note in comparison.notes),
+        ],
+        pictures=[picture] if len({one.devices for one in comparison.campaigns if one.efficiency}) > 1 else [],
+        tables=[Table(columns=columns, rows=rows, numbers=frozenset({1, 2, 5, 6, 7}))],
+    )
+
+
+def _budget(budget: Budget) -> str:
+    told = [
+        *([] if budget.trials is None else [f"{budget.trials} trials"]),
+        *([] if budget.wall_time_s is None else [f"{seconds(budget.wall_time_s)} of work"]),
+        *([] if budget.device_hours is None else [f"{number(budget.device_hours)} device-hours"]),
+    ]
+    return ", ".join(told)
+
+
+def _interval(value: Estimate, *, known: bool = True) -> str:
+    if not known or value.low == value.high:
+        return number(value.value)
+    return f"{number(value.value)} ({number(value.low)} to {number(value.high)})"
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
