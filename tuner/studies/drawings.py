@@ -1,14 +1,132 @@
-"""What a study's report draws, by name."""
+"""What a study's report draws: each a function of campaigns that ran, to a section of the page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
-# Name -> what it shows.
-DRAWINGS: Mapping[str, str] = {
-    "rows": "the published figures beside ours",
-    "best_so_far": "the best found after each trial, of several searches",
-    "failures": "the share of failed trials as a campaign goes on",
-    "shapley": "what each knob accounts for, by SHAP",
-    "worth": "what a change of each knob is worth",
+from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects
+from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
+from meshtune.tuner.results.figures.canvas import svg
+from meshtune.tuner.results.figures.searches import Curve, curves_by_search, knob_shares
+from meshtune.tuner.results.figures.settings import knob_effects
+from meshtune.tuner.results.report.page import Picture, Section, Table
+from meshtune.tuner.studies.evidence import Evidence, Run, measured_speeds, with_failures
+from meshtune.tuner.studies.study import DrawingKind
+
+# Trials of one share of failures.
+WINDOW = 10
+MEASURED_RUNS, WITH_FAILURES = "measured runs alone", "a failure counts as the worst run"
+
+
+def best_so_far(evidence: Evidence) -> Section:
+    """Of several searches, by the objective of the first."""
+    yardstick = yardstick_of(next(iter(evidence.values()))[0].spec)
+    curves = {name: [_best(run) for run in runs] for name, runs in evidence.items()}
+    figure = curves_by_search("Best so far", yardstick.unit, curves)
+    return Section(
+        heading="Best so far",
+        prose=[
+            f"Of {yardstick.objective.words}: the best after each trial, from the first on in which all runs have one."
+        ],
+        pictures=[Picture(svg=svg(figure), title="Best so far, by search")],
+    )
+
+
+def failures(evidence: Evidence) -> Section:
+    curves = {name: [_failure_rates(run) for run in runs] for name, runs in evidence.items()}
+    figure = curves_by_search(f"Failures: share of the last {WINDOW} trials", "failed, %", curves, whole=True)
+    rows = [[name, *_failure_words(runs)] for name, runs in evidence.items()]
+    columns = ["search", "trials", "failed", *map(str, FAILED)]
+    return Section(
+        heading="Failures as the searches go on",
+        pictures=[Picture(svg=svg(figure), title="Failures over trials, by search")],
+        tables=[Table(columns=columns, rows=rows, numbers=frozenset(range(1, len(columns))))],
+    )
+
+
+def shapley(evidence: Evidence) -> Section:
+    """By measured runs, and as a search is told that knows a failure as the worst run."""
+    ways: dict[str, dict[str, list[float]]] = {MEASURED_RUNS: defaultdict(list), WITH_FAILURES: defaultdict(list)}
+    for run in (run for runs in evidence.values() for run in runs):
+        for way, speeds in ((MEASURED_RUNS, measured_speeds(run)), (WITH_FAILURES, with_failures(run))):
+            for one in explain_knobs(run.space, speeds).knobs:
+                ways[way][one.knob].append(one.swing)
+    figure = knob_shares("What each knob accounts for, by SHAP", ways)
+    knobs = list(dict.fromkeys(knob for found in ways.values() for knob in found))
+    rows = [[knob, *(_mean_text(ways[way].get(knob, [])) for way in ways)] for knob in knobs]
+    return Section(
+        heading="Which knobs matter, by SHAP",
+        prose=[
+            f"{METHOD}, over all coalitions of knobs, of each run of {', '.join(evidence)}. A knob that took one value "
+            "in all plans that were measured has no share among them."
+        ],
+        pictures=[Picture(svg=svg(figure), title="Mean absolute SHAP value of each knob")],
+        tables=[
+            Table(columns=["knob", *(f"{way}, % of the speed" for way in ways)], rows=rows, numbers=frozenset({1, 2}))
+        ],
+    )
+
+
+def worth(evidence: Evidence) -> Section:
+    """Of the run with most pairs of plans that differ in one knob alone."""
+    found: list[tuple[Run, list[Effect]]] = []
+    for run in (run for runs in evidence.values() for run in runs):
+        found.append((run, by_size(measured_effects(run.space, measured_speeds(run)))))
+    run, effects = max(found, key=lambda pair: sum(effect.pairs for effect in pair[1]))
+    return Section(
+        heading="What a change of a knob is worth",
+        prose=[f"From pairs of measured plans of {run.campaign.id} that differ in one knob alone."],
+        pictures=[Picture(svg=svg(knob_effects(effects)), title="What a change of a knob is worth")],
+    )
+
+
+DRAWINGS: Mapping[DrawingKind, Callable[[Evidence], Section]] = {
+    DrawingKind.BEST_SO_FAR: best_so_far,
+    DrawingKind.FAILURES: failures,
+    DrawingKind.SHAPLEY: shapley,
+    DrawingKind.WORTH: worth,
 }
+
+
+def _best(run: Run) -> Curve:
+    """In the unit of the objective."""
+    yardstick = yardstick_of(run.spec)
+    pick = min if yardstick.objective.smaller_is_better else max
+    best: float | None = None
+    curve: list[float | None] = []
+    for trial in _in_order(run):
+        if (found := trial.measurement) is not None:
+            value = yardstick.of(found, found.step_time_s)
+            best = value if best is None else pick(best, value)
+        curve.append(best)
+    return curve
+
+
+def _failure_rates(run: Run) -> Curve:
+    """Of the last trials, once there are so many."""
+    failed = [trial.verdict in FAILED for trial in _ended(run)]
+    windows = (failed[max(0, end - WINDOW) : end] for end in range(1, len(failed) + 1))
+    return [100 * sum(window) / WINDOW if len(window) == WINDOW else None for window in windows]
+
+
+def _failure_words(runs: Sequence[Run]) -> list[str]:
+    verdicts = [trial.verdict for run in runs for trial in _ended(run)]
+    failed = sum(verdict in FAILED for verdict in verdicts)
+    share = f"{failed} ({100 * failed / len(verdicts):.0f} %)" if verdicts else "0"
+    return [str(len(verdicts)), share, *(str(verdicts.count(verdict)) for verdict in FAILED)]
+
+
+def _ended(run: Run) -> list[Trial]:
+    return [trial for trial in _in_order(run) if trial.verdict not in (None, Verdict.CANCELLED)]
+
+
+def _in_order(run: Run) -> list[Trial]:
+    return sorted(run.trials, key=lambda trial: trial.number)
+
+
+def _mean_text(shares: Sequence[float]) -> str:
+    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "-"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from meshtune.runners.outcome import Measurement
+from meshtune.runners.outcome import FAILED, Measurement
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import sized
@@ -177,6 +177,18 @@ def measured_step(run: Run, chosen: PlanOf) -> Step:
         trial, found = ended[-1]
     parts = {one.part: one.time_s for one in time_by_part(found.profile)}
     return Step(spec=run.spec, plan=trial.plan, step_s=found.step_time_s, parts_s=parts)
+
+
+def measured_speeds(run: Run) -> dict[Plan, float]:
+    """By plan."""
+    return {trial.plan: speed_of(run, found) for trial in run.trials if (found := trial.measurement) is not None}
+
+
+def with_failures(run: Run) -> dict[Plan, float]:
+    """The same, and a plan that failed as fast as the slowest: what DeepHyper is told of failures."""
+    speeds = measured_speeds(run)
+    failed = [trial.plan for trial in run.trials if trial.verdict in FAILED]
+    return {**dict.fromkeys(failed, min(speeds.values())), **speeds} if speeds else {}
 
 
 def speed_of(run: Run, found: Measurement) -> float:

@@ -23,10 +23,12 @@ from meshtune.tuner.studies.evidence import (
     Run,
     Step,
     Unanswered,
+    measured_speeds,
     measured_step,
     plan_in,
     predicted_step,
     speed_of,
+    with_failures,
 )
 
 PREDICTED, MEASURED = "predicted", "measured"
@@ -208,12 +210,14 @@ class TrialsTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """The place of a knob among all that were searched, by the mean of its absolute Shapley values; 1 matters most."""
+    """The place of a knob among all that were searched, by the mean of its absolute Shapley values; 1 matters most.
+    failures: left out, or counted as the slowest run, as a search is told that knows no more of them."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     campaign: str
     knob: str
+    failures: Literal["left_out", "as_worst"] = "left_out"
 
     @property
     def campaigns(self) -> Sequence[tuple[str, str]]:
@@ -229,10 +233,8 @@ class Rank:
         return _of_each(way, evidence[self.campaign], self._place)
 
     def _place(self, run: Run) -> float:
-        measured = {
-            trial.plan: speed_of(run, found) for trial in run.trials if (found := trial.measurement) is not None
-        }
-        explained = explain_knobs(run.space, measured)
+        speeds = measured_speeds(run) if self.failures == "left_out" else with_failures(run)
+        explained = explain_knobs(run.space, speeds)
         names = [one.knob for one in explained.knobs]
         if self.knob not in names:
             raise Unanswered(explained.nothing or f"{self.knob} had one value in all measured plans")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -16,7 +16,6 @@ from meshtune.tuner.campaign.campaign import SIMULATED, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.specs.document import InvalidSpec, changed_document, parse_yaml
 from meshtune.tuner.specs.read import read_spec
-from meshtune.tuner.studies.drawings import DRAWINGS
 from meshtune.tuner.studies.measures import read_question
 from meshtune.tuner.studies.study import Study
 
@@ -43,11 +42,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedStudy:
-    """A study, checked against its specs. folder: its name. planned: its campaigns in the order of running."""
+    """A study, checked against its specs. folder: its name. planned: its campaigns in the order of running. texts:
+    of its files, by name."""
 
     folder: str
     study: Study
     planned: tuple[Planned, ...]
+    texts: Mapping[str, str]
 
 
 def shipped() -> Mapping[str, Traversable]:
@@ -81,17 +82,22 @@ def load_study(folder: Traversable, home: Home | None, sections: Mapping[str, An
     study = read_study(folder)
     problems = [problem.under(STUDY_FILE) for problem in _unknown(study)]
     planned: list[Planned] = []
+    wrong: dict[Problem, list[str]] = {}
     for name in study.campaigns:
         try:
             planned += _campaigns(study, name, folder, home, sections or {})
         except InvalidValue as error:
-            problems += error.problems
+            for problem in error.problems:
+                wrong.setdefault(problem, []).append(name)
+    problems += _placed(study, wrong)
     if not problems:
         specs = {one.name: one for one in reversed(planned)}
         problems = [problem.under(STUDY_FILE) for problem in _unanswerable(study, specs)]
     if problems:
         raise InvalidValue(problems)
-    return LoadedStudy(folder=folder.name, study=study, planned=tuple(planned))
+    names = dict.fromkeys([STUDY_FILE, *(given.spec for given in study.campaigns.values())])
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
+    return LoadedStudy(folder=folder.name, study=study, planned=tuple(planned), texts=texts)
 
 
 def _campaigns(
@@ -110,11 +116,23 @@ def _campaigns(
         # Seeds change nothing of a space: the first is read, the others follow from it.
         spec, space = read_spec(document, home)
     except InvalidSpec as error:
-        where = f"{given.spec} of {told}" if given.change or sections else given.spec
-        found = [Problem(f"{where}: {one.path}" if one.path else where, one.message) for one in error.problems]
-        raise InvalidValue(found) from None
+        raise InvalidValue(
+            [Problem(f"{given.spec}: {one.path}" if one.path else given.spec, one.message) for one in error.problems]
+        ) from None
     for seed in given.seeds or (None,):
         yield Planned(name=name, seed=seed, spec=spec if seed is None else seeded(spec, seed), space=space)
+
+
+def _placed(study: Study, wrong: Mapping[Problem, Sequence[str]]) -> Iterator[Problem]:
+    """What is wrong with specs, each once; with the campaigns that have it where their changes make it so. wrong: the
+    campaigns by what is wrong."""
+    for problem, names in wrong.items():
+        spec = study.campaigns[names[0]].spec
+        alike = [name for name, given in study.campaigns.items() if given.spec == spec]
+        changed = (
+            f" (as changed by {', '.join(f'campaigns.{name}' for name in names)})" if len(names) < len(alike) else ""
+        )
+        yield Problem(problem.path, f"{problem.message}{changed}")
 
 
 def _changed(document: object, changes: Mapping[str, Any]) -> object:
@@ -159,9 +177,6 @@ def _unknown(study: Study) -> Iterator[Problem]:
                         yield Problem(f"rows.{number}.{way}.{path}", f"no campaign is called {name!r}; {hint}")
                 yield from (one.under(f"rows.{number}.{way}") for one in question.problems(way, row.unit))
     for number, drawing in enumerate(study.draw):
-        if drawing.kind not in DRAWINGS:
-            hint = did_you_mean(drawing.kind, DRAWINGS)
-            yield Problem(f"draw.{number}.kind", f"nothing that is drawn is called {drawing.kind!r}; {hint}")
         for name in drawing.campaigns:
             if name not in study.campaigns:
                 hint = did_you_mean(name, study.campaigns)

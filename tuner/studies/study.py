@@ -105,15 +105,24 @@ class Row:
         checks.done()
 
 
+class DrawingKind(StrEnum):
+    """best_so_far: after each trial, of several searches. failures: their share as searches go on. shapley: what each
+    knob accounts for, by SHAP. worth: what a change of a knob is worth."""
+
+    BEST_SO_FAR = "best_so_far"
+    FAILURES = "failures"
+    SHAPLEY = "shapley"
+    WORTH = "worth"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A figure or table of the report, one of `tuner.studies.drawings`. campaigns: what it is drawn of; none: all."""
+    """A section of the report with a figure. campaigns: what it is drawn of; none: all."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    kind: str
+    kind: DrawingKind
     campaigns: tuple[str, ...] = ()
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshtune.runners.documents import plain
 from meshtune.runners.json_files import write_whole
-from meshtune.runners.registry import runners
+from meshtune.runners.registry import MissingExtra, require_extra, runners
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import InvalidValue, did_you_mean
 from meshtune.tuner.campaign.campaign import Home
@@ -43,10 +43,27 @@ def run(name: str, output: Path | None, home: Path, *, runner: str, with_file: P
     report = find(loaded, evidence)
     document = plain(report)
     write_whole(place / STUDY_JSON, json.dumps(document, indent=1) + "\n")
+    wrote = [STUDY_JSON, *_write_page(loaded, report, evidence, place)]
     if as_json:
         print_json(document)
-    else:
-        _print(loaded, report, place)
+        return
+    print_page(study_lines(loaded.study, report))
+    console.print(
+        f"wrote {' and '.join(wrote)} in {place}; its campaigns: meshtune show --home {place}", soft_wrap=True
+    )
+
+
+def _write_page(loaded: LoadedStudy, report: StudyReport, evidence: Evidence, place: Path) -> list[str]:
+    """The name of the file, or none, said on standard error, where the libraries of reports are missing."""
+    try:
+        require_extra("report", "the page of a study")
+    except MissingExtra as missing:
+        errors.print(f"no {REPORT}: {missing}", soft_wrap=True)
+        return []
+    from meshtune.tuner.studies.report import study_page
+
+    write_whole(place / REPORT, study_page(loaded, report, evidence))
+    return [REPORT]
 
 
 def _evidence(service: Service, loaded: LoadedStudy) -> Evidence:
@@ -60,11 +77,6 @@ def _evidence(service: Service, loaded: LoadedStudy) -> Evidence:
             status.update(f"{planned.id} (campaign {at} of {len(loaded.planned)})")
 
         return run_campaigns(service, loaded, watch)
-
-
-def _print(loaded: LoadedStudy, report: StudyReport, place: Path) -> None:
-    print_page(study_lines(loaded.study, report))
-    console.print(f"wrote {place / STUDY_JSON}; its campaigns: meshtune show --home {place}", soft_wrap=True)
 
 
 def _folder(name: str) -> Traversable:
