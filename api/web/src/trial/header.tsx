@@ -20,7 +20,7 @@ interface HeaderProps {
 }
 
 /** A fresh job of the same setting, as a trial of its own. */
-function Again({ campaign, number, path }: { campaign: CampaignView; number: number; path: string }) {
+function Again({ campaign, path }: { campaign: CampaignView; path: string }) {
   const may = useCan("launch");
   const changes = useChanges(campaign);
   const act = useAct();
@@ -34,7 +34,7 @@ function Again({ campaign, number, path }: { campaign: CampaignView; number: num
     });
   return (
     <>
-      <Button busy={act.busy} aria-label={`Measure trial ${number} again`} onClick={() => void start()}>Measure again</Button>
+      <Button busy={act.busy} onClick={() => void start()}>Measure again</Button>
       <Trouble act={act} />
     </>
   );
@@ -59,7 +59,7 @@ export function Header({ campaign, trial, path }: HeaderProps) {
           {trial.number > 0 && <ButtonLink kind="quiet" href={at(trial.number - 1)}>← {trial.number - 1}</ButtonLink>}
           {trial.number + 1 < trials && <ButtonLink kind="quiet" href={at(trial.number + 1)}>{trial.number + 1} →</ButtonLink>}
           <JsonLink path={path} />
-          {trial.state === "done" && <Again campaign={campaign} number={trial.number} path={path} />}
+          {trial.state === "done" && <Again campaign={campaign} path={path} />}
           {trial.measurement && <ExportButton path={path} title={`The setting of trial ${trial.number}, for use`} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
         </div>
       </div>
