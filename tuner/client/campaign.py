@@ -15,6 +15,7 @@ from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import WaitedTooLong
 from meshtune.tuner.client.follow import Follower
+from meshtune.tuner.client.plots import AsyncPlots, Plots
 from meshtune.tuner.client.requests import Answer, Pause, Request, Steps, ask, get, json_of, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
 from meshtune.tuner.prediction.quote import Explanation
@@ -92,7 +93,7 @@ class CampaignCalls:
     @step
     def analysis(self) -> Steps[Analysis]:
         """What the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
-        return (yield from self._ask(get(self._place("analysis"), Analysis)))
+        return (yield from self._analysed())
 
     @step
     def why(self, plan: Plan | Mapping[str, Any]) -> Steps[Explanation]:
@@ -173,6 +174,23 @@ class CampaignCalls:
         return (yield from self._patched({"budget": _raised(self.id, view.summary.budget, more)}))
 
     @step
+    def enqueue(self, plan: Plan | Mapping[str, Any]) -> Steps[TrialView]:
+        """Put a plan in by hand, which runs before the search's next choice. Of what a mapping leaves out, dp and
+        grad_accum_steps follow; the rest is as by default."""
+        return (yield from self._ask(post(self._place("trials"), TrialView, {"plan": _fields(plan)})))
+
+    @step
+    def rerun(self, number: int) -> Steps[TrialView]:
+        """Measure a trial's plan once more by a fresh job; the new trial. A campaign that is complete runs again until
+        it has ended."""
+        return (yield from self._ask(post(self._place("trials", f"{number}:rerun"), TrialView)))
+
+    @step
+    def revalidate(self) -> Steps[list[TrialView]]:
+        """As `rerun`, of the recommended setting and the baseline, side by side."""
+        return (yield from self._ask(post(self._verb("revalidate"), list[TrialView])))
+
+    @step
     def report(self, path: str | Path) -> Steps[Path]:
         """Write the campaign's report, one HTML file that needs no network."""
         text = yield from self._ask(get(self._place("report"), bytes))
@@ -187,12 +205,18 @@ class CampaignCalls:
     def record(self) -> Steps[Record]:
         """All that is known of it: the campaign with its spec, and every trial with every step, as the values that
         meshtune's own rankings, analyses and figures take."""
-        return read_record((yield from self._ask(get(self._place("record"), bytes))))
+        return (yield from self._recorded())
 
     @step
     def spec(self) -> Steps[str]:
         """The spec as it was written, comments and all."""
         return (yield from self._ask(get(self._place("spec.yaml"), bytes))).decode()
+
+    def _analysed(self) -> Steps[Analysis]:
+        return (yield from self._ask(get(self._place("analysis"), Analysis)))
+
+    def _recorded(self) -> Steps[Record]:
+        return read_record((yield from self._ask(get(self._place("record"), bytes))))
 
     def _place(self, *parts: object) -> str:
         return place("campaigns", self.id, *parts)
@@ -228,6 +252,11 @@ class Campaign(CampaignCalls, Blocking):
         for a while, it goes on afterwards. after: only events with larger ids."""
         return self._link.follow(Follower(self.id, after, self._link.patience_s))
 
+    @property
+    def plot(self) -> Plots:
+        """Figures, drawn here by Matplotlib. Raises MissingExtra without it."""
+        return Plots(self._link, self._recorded, self._analysed)
+
 
 class AsyncCampaign(CampaignCalls, Awaiting):
     """A campaign of a service, for asyncio."""
@@ -237,6 +266,11 @@ class AsyncCampaign(CampaignCalls, Awaiting):
     def follow(self, after: int = 0) -> AsyncIterator[EventView]:
         """As of `Campaign`."""
         return self._link.follow(Follower(self.id, after, self._link.patience_s))
+
+    @property
+    def plot(self) -> AsyncPlots:
+        """As of `Campaign`."""
+        return AsyncPlots(self._link, self._recorded, self._analysed)
 
 
 def _raised(id: str, budget: Budget, more: Mapping[str, float]) -> dict[str, float]:

@@ -1,0 +1,235 @@
+"""The client against a real service: what it reads, what it starts, what goes wrong and what then happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from bad_network import answering, proxy
+from client_specs import SLOW, SPEC
+from service_lab import ServiceLab
+from service_process import free_port
+
+from meshtune import AsyncClient, Client, ServiceError
+from meshtune.runners.documents import plain
+from meshtune.tuner.client import errors
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.views import best_view
+
+ANSWERS = {
+    "": lambda campaign: campaign.refresh(),
+    "/best?top=3": lambda campaign: campaign.best(top=3),
+    "/analysis": lambda campaign: campaign.analysis(),
+    "/projection?nodes=1&nodes=2": lambda campaign: campaign.projection([1, 2]),
+    "/space/why?tp=4&zero_stage=1": lambda campaign: campaign.why({"tp": 4, "zero_stage": 1}),
+    "/trials/1": lambda campaign: campaign.trial(1),
+}
+BUSY = (503, {"Retry-After": "1", "Content-Type": "application/problem+json"}, b"{}")
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_an_answer_is_read_back_into_the_value_that_it_was(service, client, done, path):
+    value = ANSWERS[path](client.campaign(done))
+    assert plain(value) == service.call("GET", f"/v1/campaigns/{done}{path}")
+
+
+def test_lists_are_whole_and_filters_are_the_services(service, client, done):
+    campaign = client.campaign(done)
+    every = service.call("GET", f"/v1/campaigns/{done}/trials?view=brief&page_size=1000")["trials"]
+    assert [plain(trial) for trial in campaign.trials()] == every
+    again = campaign.trials(origins=["confirmation"], sort="-number", limit=2)
+    assert [trial.origin for trial in again] == ["confirmation"] * 2
+    assert again[0].number > again[1].number
+    events = campaign.events()
+    assert [plain(event) for event in events] == service.call("GET", f"/v1/campaigns/{done}/events?limit=1000")
+    assert campaign.events(after=events[-3].id) == events[-2:]
+    assert client.campaign(done).view in [one.view for one in client.campaigns(name="client", states=["completed"])]
+    assert client.campaigns(name="nothing is called so") == []
+
+
+def test_a_record_ranks_here_as_at_the_service(client, done):
+    campaign = client.campaign(done)
+    record = campaign.record()
+    assert best_view(record.campaign, rank(record.campaign, record.trials), 10) == campaign.best()
+
+
+def test_asyncio_gets_the_same_answers(service, client, done):
+    async def asked() -> list[object]:
+        async with AsyncClient(service.url, service.token) as client:
+            campaign = await client.campaign(done)
+            answers = await asyncio.gather(campaign.best(), campaign.trials(), campaign.trial(3), campaign.record())
+            return [*answers, [event async for event in campaign.follow()]]
+
+    campaign = client.campaign(done)
+    told = [campaign.best(), campaign.trials(), campaign.trial(3), campaign.record(), campaign.events()]
+    assert asyncio.run(asked()) == told
+
+
+def test_a_lost_answer_starts_no_second_campaign(service):
+    with proxy(service.port) as way, Client(way.url, service.token) as client:
+        way.lose = 2
+        campaign = client.create({**SPEC, "name": "lost twice"})
+        assert way.sent == [b"POST /v1/campaigns HTTP/1.1"] * 3
+        assert [one.id for one in client.campaigns(name="lost twice")] == [campaign.id]
+
+
+def test_a_key_of_ones_own_starts_one_campaign_however_often_it_is_asked(client):
+    first, second = (client.create({**SPEC, "name": "keyed"}, key="night 7".replace(" ", "-")) for _ in range(2))
+    assert first.id == second.id
+    with pytest.raises(errors.InvalidRequest, match="another request"):
+        client.create({**SPEC, "name": "other"}, key="night-7")
+
+
+def test_what_may_be_done_twice_by_mistake_is_not_sent_twice(service, client):
+    campaign = client.create(SPEC)
+    campaign.wait()
+    with proxy(service.port) as way, Client(way.url, service.token) as lossy:
+        own = lossy.campaign(campaign.id)
+        way.lose = 1
+        with pytest.raises(errors.ServiceUnreachable) as lost:
+            own.delete()
+    assert lost.value.retryable
+    assert len([line for line in way.sent if line.startswith(b"DELETE")]) == 1
+
+
+def test_a_busy_service_is_asked_again_when_it_says(service, client, done):
+    body = json.dumps(service.call("GET", f"/v1/campaigns/{done}")).encode()
+    with answering(BUSY, BUSY, (200, {"Content-Type": "application/json"}, body)) as script:
+        before = time.monotonic()
+        with Client(script.url) as patient:
+            assert patient.campaign(done).view == client.campaign(done).view
+        assert time.monotonic() - before >= 2.0
+    assert len(script.asked) == 3
+
+
+def test_a_service_that_stays_away_is_told_after_the_patience(service):
+    for url in (f"http://127.0.0.1:{free_port()}", None):
+        with answering(BUSY) as script:
+            before = time.monotonic()
+            with (
+                Client(url or script.url, patience_s=1.2) as hasty,
+                pytest.raises(errors.ServiceUnreachable) as away,
+            ):
+                hasty.campaigns()
+            assert time.monotonic() - before < 3.0
+            assert away.value.retryable
+            assert "GET /v1/campaigns" in str(away.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {"Content-Type": "text/html"}, b"<html>Sign in</html>"),
+        (404, {"Content-Type": "text/html"}, b"<html>"),
+        (302, {"Location": "/login"}, b""),
+        (200, {"Content-Type": "application/json"}, b'{"campaigns": [{"id": "of another version"}]}'),
+    ],
+)
+def test_what_is_no_meshtune_of_this_version_is_named(answer):
+    with (
+        answering(answer) as script,
+        Client(script.url) as misled,
+        pytest.raises(errors.UnreadableAnswer, match="GET /v1/campaigns: "),
+    ):
+        misled.campaigns()
+
+
+def test_each_refusal_has_its_kind_and_the_services_words(service, client, done):
+    with pytest.raises(errors.NotFound, match="there is no campaign nobody"):
+        client.campaign("nobody")
+    with pytest.raises(errors.Conflict, match="completed"):
+        client.campaign(done).pause()
+    with pytest.raises(errors.InvalidRequest) as wrong:
+        client.create({"model": "gpt-micro", "global_batch_size": 0})
+    assert {mistake.pointer for mistake in wrong.value.mistakes} >= {"/cluster", "/global_batch_size"}
+    assert all(mistake.pointer in str(wrong.value) for mistake in wrong.value.mistakes)
+    with Client(service.url, "mt_none") as nobody, pytest.raises(errors.NotAuthenticated):
+        nobody.campaigns()
+    token = service.new_token("reader", "read")
+    with Client(service.url, token) as reader, pytest.raises(errors.NotAllowed, match="launch"):
+        reader.create(SPEC)
+    assert not any(kind.retryable for kind in (errors.NotFound, errors.InvalidRequest, errors.NotAllowed))
+    with pytest.raises(ServiceError, match="must begin with http"):
+        Client("127.0.0.1:8000")
+
+
+def test_url_and_token_come_from_the_environment(service, done, monkeypatch, tmp_path):
+    monkeypatch.setenv("MESHTUNE_SERVER", f"{service.url}/")
+    monkeypatch.setenv("MESHTUNE_TOKEN", service.token)
+    with Client() as client:
+        assert client.campaign(done).id == done
+    (tmp_path / "token").write_text(f"{service.token}\n")
+    monkeypatch.delenv("MESHTUNE_TOKEN")
+    monkeypatch.setenv("MESHTUNE_TOKEN_FILE", str(tmp_path / "token"))
+    with Client() as client:
+        assert client.campaign(done).id == done
+
+
+def test_a_spec_is_a_document_a_text_or_a_file_with_what_it_names_beside_it(client, tmp_path):
+    llama = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4}
+    llama |= {"intermediate_size": 128, "vocab_size": 256, "max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(llama))
+    file = tmp_path / "spec.yaml"
+    file.write_text(yaml.safe_dump({**SPEC, "model": {"hf_config": "config.json", "seq_len": 64}}))
+    for spec in (SPEC, yaml.safe_dump(SPEC), file, str(file)):
+        quote = client.estimate(spec)
+        assert quote.name == "client"
+    assert quote.model != "gpt-micro"
+    with pytest.raises(FileNotFoundError):
+        client.create(tmp_path / "nothing.yaml")
+
+
+def test_waiting_has_a_limit_and_the_campaign_goes_on(client):
+    campaign = client.create(SLOW)
+    with pytest.raises(TimeoutError, match=r"is running after 0\.5 s, and goes on"):
+        campaign.wait(limit_s=0.5)
+    assert campaign.cancel().state in ("cancelling", "cancelled")
+    assert campaign.wait(limit_s=30).state == campaign.view.state == "cancelled"
+
+
+def test_a_figure_is_drawn_from_what_the_service_has(client, done, tmp_path):
+    campaign = client.campaign(done)
+    for drawing in (campaign.plot.best(), campaign.plot.effects(), campaign.plot.heat_map("tp", "micro_batch_size")):
+        assert drawing._repr_svg_().lstrip().startswith("<svg")
+    saved: Path = campaign.plot.failures().save(tmp_path / "failures.pdf")
+    assert saved.read_bytes().startswith(b"%PDF")
+
+
+@pytest.fixture
+def own_service(tmp_path: Path) -> ServiceLab:
+    return ServiceLab(tmp_path)
+
+
+def test_a_campaign_is_followed_through_a_restart_of_the_service_to_its_end(own_service):
+    with own_service as service, Client(service.url, service.token) as client:
+        campaign = client.create(SLOW | {"budget": {"trials": 6}})
+        seen = []
+        for event in campaign.follow():
+            seen.append(event)
+            if len(seen) == 9:
+                service.kill()
+                service.start()
+        assert seen[-1].kind == "campaign.completed"
+        assert seen == campaign.events()
+        assert list(campaign.follow(after=seen[-3].id)) == seen[-2:]
+        assert list(campaign.follow(after=seen[-1].id)) == []
+
+
+def test_asyncio_follows_through_a_restart_too(own_service):
+    async def followed(url: str, token: str) -> None:
+        async with AsyncClient(url, token) as client:
+            campaign = await client.create(SLOW | {"budget": {"trials": 6}})
+            seen = []
+            async for event in campaign.follow():
+                seen.append(event)
+                if len(seen) == 9:
+                    await asyncio.to_thread(own_service.kill)
+                    await asyncio.to_thread(own_service.start)
+            assert seen == await campaign.events()
+
+    with own_service:
+        asyncio.run(followed(own_service.url, own_service.token))
