@@ -26,7 +26,7 @@ ANALYSIS_MS = 300_000
 # When the charts and the table's rows are painted first, counted from the start of the navigation.
 WATCH = """
 new MutationObserver((_, watching) => {
-  if (!document.querySelector("[data-testid=charts] svg path") || !document.querySelector("[data-testid^=row-]")) return;
+  if (!document.querySelector("[data-testid=charts] path") || !document.querySelector("[data-testid^=row-]")) return;
   watching.disconnect();
   requestAnimationFrame(() => setTimeout(() => { window.readyMs = performance.now(); }));
 }).observe(document, { childList: true, subtree: true });
@@ -124,7 +124,7 @@ def test_three_thousand_trials_stay_smooth(filled, opened):
         ("a brush", axis, [("pointerup", 0.6)]),
         ("no brush", page.get_by_test_id("clear-all"), CLICK),
         ("a line pointed at", page.get_by_test_id("parallel").locator("svg"), [("pointermove", 0.5)]),
-        ("a dot pointed at", page.get_by_test_id("scatter").locator("svg"), [("pointermove", 0.4)]),
+        ("a dot pointed at", page.get_by_test_id("scatter").get_by_role("slider"), [("pointermove", 0.4)]),
         ("the best lines", lines.get_by_role("button", name="best"), CLICK),
         ("sort", table.get_by_role("button", name="memory"), CLICK),
     ):

@@ -149,18 +149,18 @@ function CellButton({ cell, x, y, goal, ends, pressed }: CellButtonProps) {
   const step = measured ? rampStep(merit(goal, value, ends)) + 1 : 0;
   const choose = () => setConditions({ [x.name]: pressed ? null : exactly(cell.x), [y.name]: pressed ? null : exactly(cell.y) });
   const counts = `${cell.trials} ${cell.trials === 1 ? "trial" : "trials"}, ${cell.oom} out of memory`;
-  const best = measured ? `best ${objective(value, goal.unit)} by trial ${cell.best!.number}` : "nothing was measured";
+  const best = measured ? `best ${objective(value, goal.unit)} by trial ${cell.best!.number}` : "no value";
   return (
     <button
       type="button"
       class={measured ? "heat-cell" : cell.oom > 0 ? "heat-cell bare oom" : "heat-cell bare"}
       style={measured ? { background: `var(--ramp-${step})`, color: `var(--on-ramp-${step})` } : undefined}
       aria-pressed={pressed}
-      aria-label={`${x.label} ${String(cell.x)}, ${y.label} ${String(cell.y)}: ${best}, ${counts}`}
       title={`${best}; ${counts}`}
       data-testid={`cell-${x.label}${String(cell.x)}-${y.label}${String(cell.y)}`}
       onClick={choose}
     >
+      <span class="visually-hidden">{`${x.label} ${String(cell.x)}, ${y.label} ${String(cell.y)}: `}</span>
       <strong>{measured ? number(value, 3) + (goal.unit === "%" ? " %" : "") : cell.oom > 0 ? "OOM" : "–"}</strong>
       <span>
         {cell.trials}

@@ -170,16 +170,18 @@ function sideOf({ name, label, dimension }: Quantity, trials: readonly TrialBrie
 
 /** The trials of one level lie apart, by a jitter that is always the same for a trial. */
 function sideOfLevels({ name }: Dimension, label: string, found: readonly Value[]): Side {
-  const apart = (trial: TrialBrief) => jitter(trial.number, name) * JITTER;
-  const sizes = found.filter((level) => typeof level === "number");
-  if (sizes.length === found.length && sizes.every((size) => size > 0 && Number.isInteger(Math.log2(size)))) {
-    return { axis: doublings(sizes, label), of: (trial) => (valueOf(trial, name) as number) * 2 ** apart(trial), keep: (ends) => rangeOf(ends, true) };
-  }
+  const doubled = found.every((level) => typeof level === "number" && level > 0 && Number.isInteger(Math.log2(level)));
+  const place = (level: Value) => (doubled ? (level as number) : found.indexOf(level));
+  const words = found.map((level) => (typeof level === "number" ? number(level, 6) : level === INACTIVE ? "inactive" : level));
   return {
-    axis: levels(found.map((level) => (typeof level === "number" ? number(level, 6) : level === INACTIVE ? "inactive" : level)), label),
-    of: (trial) => found.indexOf(valueOf(trial, name)!) + apart(trial),
+    axis: doubled ? doublings(found as number[], label) : levels(words, label),
+    of: (trial) => {
+      const apart = jitter(trial.number, name) * JITTER;
+      const at = place(valueOf(trial, name)!);
+      return doubled ? at * 2 ** apart : at + apart;
+    },
     keep: ([low, high]) => {
-      const kept = found.filter((_, index) => low <= index && index <= high);
+      const kept = found.filter((level) => low <= place(level) && place(level) <= high);
       if (kept.length === 0) return null;
       return kept.every((level) => typeof level === "number") ? rangeOf([Math.min(...kept), Math.max(...kept)]) : { kind: "words", words: kept.map(String) };
     },

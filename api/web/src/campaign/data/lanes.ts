@@ -18,8 +18,8 @@ export interface Timeline {
   readonly left: number;
 }
 
-/** A node has as many lanes as trials ran on it at once; slots are those of the whole campaign. now: where a trial that
- * runs ends so far. most: lanes at the most. */
+/** A node has as many lanes as trials ran on it at once; slots are those of the whole campaign. now: in ms, where a
+ * trial that runs ends so far. most: lanes at the most. */
 export function timelineOf(trials: readonly TrialBrief[], by: Lanes, now: number, most: number): Timeline {
   const ran = trials.flatMap((trial) => (trial.started_at === null ? [] : [{ trial, from: Date.parse(trial.started_at) / 1000, to: (trial.finished_at === null ? now : Date.parse(trial.finished_at)) / 1000 }]));
   ran.sort((a, b) => a.from - b.from || a.trial.number - b.trial.number);

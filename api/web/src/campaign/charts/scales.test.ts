@@ -1,0 +1,64 @@
+import { expect, test } from "vitest";
+import { bytes, number, share, stepTime } from "../../format";
+import { byteNumbers, doublings, levels, numbers, times, whole } from "./axes";
+import { apart, inWords, LETTER_PX, linear, logarithmic, logTicks, type Scale, ticks, toPixel, toValue } from "./scales";
+
+const words = (axis: ReturnType<typeof numbers>, about = 6) => axis.ticks(axis.scale(0, 300), about).map(([, text]) => text);
+
+test("a value comes back from its pixel, on linear and on log scales", () => {
+  for (const scale of [linear(3, 90, 20, 220), logarithmic(0.5, 4096, 220, 20)]) {
+    for (const value of [3, 17.5, 90]) expect(toValue(scale, toPixel(scale, value))).toBeCloseTo(value);
+  }
+});
+
+test("equal ratios are equally far apart on a log scale, and 0 lies at its end", () => {
+  const scale = logarithmic(1, 1000, 0, 300);
+  expect([1, 10, 100, 1000, 0].map((value) => Math.round(toPixel(scale, value)))).toEqual([0, 100, 200, 300, 0]);
+});
+
+test("a single value lies in the middle", () => {
+  for (const scale of [linear(7, 7, 0, 100), logarithmic(7, 7, 0, 100), linear(0, 0, 0, 100)]) expect(toPixel(scale, scale.low === -1 ? 0 : 7)).toBeCloseTo(50);
+});
+
+test("counts have whole ticks, bytes powers of two, times minutes and hours", () => {
+  expect(ticks(0, 3, 8, "whole")).toEqual([0, 1, 2, 3]);
+  expect(words(whole([0, 66], "trial"))).toEqual(["0", "20", "40", "60"]);
+  expect(words(byteNumbers([0, 80 * 2 ** 30]))).toEqual(["0 B", "16 GiB", "32 GiB", "48 GiB", "64 GiB", "80 GiB"]);
+  expect(words(times([0, 3 * 3600]))).toEqual(["0 s", "30 min", "60 min", "90 min", "2 h", "2 h 30 min", "3 h"]);
+});
+
+test("ticks have as many digits as tell them apart, and no zeros that say nothing", () => {
+  expect(inWords([0.5, 1, 1.5], number).map(([, text]) => text)).toEqual(["0.5", "1", "1.5"]);
+  expect(inWords([1.0001, 1.0002, 1.0003], stepTime).map(([, text]) => text)).toEqual(["1.0001 s", "1.0002 s", "1.0003 s"]);
+  expect(inWords([0, 0.5, 1], share).map(([, text]) => text)).toEqual(["0 %", "50 %", "100 %"]);
+  expect(inWords([2 ** 30, 1.5 * 2 ** 30], bytes).map(([, text]) => text)).toEqual(["1 GiB", "1.5 GiB"]);
+});
+
+test.each([
+  [linear(0, 3000, 40, 350)],
+  [linear(1_000_000, 1_000_900, 40, 350)],
+  [logarithmic(1e-6, 1e6, 40, 350)],
+  [logarithmic(90, 370, 40, 350)],
+])("no two ticks overlap or read alike: %o", (scale: Scale) => {
+  const values = scale.log ? logTicks(scale.low, scale.high, 6) : ticks(scale.low, scale.high, 6);
+  const kept = apart(inWords(values, number), scale);
+  expect(kept.length).toBeGreaterThan(1);
+  kept.slice(1).forEach(([at, text], index) => {
+    const [before, said] = kept[index]!;
+    expect(toPixel(scale, at) - toPixel(scale, before)).toBeGreaterThanOrEqual(((text.length + said.length) / 2) * LETTER_PX);
+    expect(text).not.toBe(said);
+  });
+});
+
+test("degrees and nodes have ticks where they occur; levels lie side by side", () => {
+  expect(words(doublings([8, 1, 2, 2], "tp"))).toEqual(["1", "2", "8"]);
+  const axis = levels(["none", "selective", "full"], "recompute");
+  expect(axis.ticks(axis.scale(0, 300), 1)).toEqual([[0, "none"], [1, "selective"], [2, "full"]]);
+  expect(toPixel(axis.scale(0, 300), 1)).toBe(150);
+});
+
+test("an axis of no values has no ticks, and one with 0 is not on a log scale", () => {
+  expect(words(numbers([]))).toEqual([]);
+  expect(numbers([0, 10], { log: true }).scale(0, 1).log).toBe(false);
+  expect(numbers([1, 10], { log: true }).scale(0, 1).log).toBe(true);
+});

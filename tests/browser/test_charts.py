@@ -1,0 +1,264 @@
+"""The charts of a simulated campaign: what they draw is what the service says, by pointer and by keyboard, wide and
+narrow, and none of it by colour alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from service_lab import ServiceLab
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300)]
+WIDTHS = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+# A third of these plans runs out of memory.
+SPEC: dict[str, Any] = {
+    "name": "charts",
+    "model": "gpt-22b",
+    "cluster": {"preset": "dgx-h100", "nodes": 8},
+    "global_batch_size": 512,
+    "space": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "micro_batch_size": [1, 2, 4], "recompute": ["none"]},
+    "baseline": {"tp": 8, "pp": 4, "micro_batch_size": 1, "zero_stage": 1, "recompute": "full"},
+    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+    "runner": "simulated",
+    "search": "random",
+    "trial": {"time_limit_s": 1e6},
+    "budget": {"trials": 40},
+    "confirm": 2,
+}
+# Texts of one side of a chart that touch, or that read alike.
+CLASHES = """
+(ticks) => {
+  const all = [...ticks.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const touch = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  const clash = ([a, at], [b, there]) => a === b || touch(at, there);
+  return all.flatMap((one, at) => all.slice(at + 1).filter((other) => clash(one, other)).map(([b]) => [one[0], b]));
+}
+"""
+# Of a mark: whether it is painted over the dots.
+OVER_DOTS = """
+(mark) => {
+  const dots = document.querySelector("[data-testid=best-dots]");
+  return (dots.compareDocumentPosition(mark) & Node.DOCUMENT_POSITION_FOLLOWING) !== 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
+    with ServiceLab(tmp_path_factory.mktemp("charts")) as lab:
+        yield lab
+
+
+def completed(service: ServiceLab, **changes: Any) -> str:
+    """The id of a campaign of this spec that is over."""
+    id: str = service.call("POST", "/v1/campaigns", {**SPEC, **changes})["id"]
+    service.wait_state(id, "completed")
+    return id
+
+
+@pytest.fixture(scope="module")
+def campaign(service: ServiceLab) -> str:
+    return completed(service)
+
+
+@pytest.fixture(scope="module")
+def trials(service: ServiceLab, campaign: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")[
+        "trials"
+    ]
+    assert {"ok", "oom"} <= {trial["verdict"] for trial in found}, "the spec no longer runs out of memory"
+    return found
+
+
+@pytest.fixture
+def opened(open_page: Callable[..., Page], service: ServiceLab) -> Callable[..., Page]:
+    """The page of a campaign with this query, once its charts are drawn."""
+
+    def fresh(campaign: str, query: str = "", **look: Any) -> Page:
+        page = open_page(**look)
+        page.add_init_script(f"localStorage.setItem('meshtune.token', '{service.token}')")
+        page.goto(f"{service.url}/#/campaigns/{campaign}{query}")
+        expect(chart(page, "best-so-far")).to_be_visible()
+        return page
+
+    return fresh
+
+
+def chart(page: Page, card: str) -> Locator:
+    """What the keyboard reaches in a card."""
+    return page.get_by_test_id(card).locator("svg[role=slider]")
+
+
+def said(texts: Locator) -> list[str]:
+    return [text.replace("\u202f", "") for text in texts.all_text_contents()]
+
+
+def test_the_baseline_and_what_was_found_lie_over_the_dots_and_are_named(opened, service, campaign):
+    page = opened(campaign)
+    summary = service.call("GET", f"/v1/campaigns/{campaign}")["summary"]
+    best = page.get_by_test_id("best-so-far")
+    baseline = f"{summary['baseline']['objective']['value']:.0f}"
+    expect(best.get_by_test_id("baseline-line")).to_contain_text(f"baseline {baseline}")
+    assert best.get_by_test_id("baseline-line").evaluate(OVER_DOTS)
+    for name in ("recommended", "fastest_confirmed"):
+        expect(best.get_by_test_id(f"named-{summary[name]['trial']}")).to_contain_text(name.replace("_", " "))
+    expect(best).to_contain_text("fastest once so far")
+    # The same for those who cannot see it.
+    label = chart(page, "best-so-far").get_attribute("aria-label") or ""
+    assert f"fastest confirmed: trial {summary['fastest_confirmed']['trial']}" in label
+    assert "The baseline: " in label
+
+
+def test_what_no_device_measured_is_never_called_measured(opened, campaign):
+    page = opened(campaign)
+    for card in ("best-so-far", "heat-map", "scatter", "parallel", "timeline"):
+        expect(page.get_by_test_id(card)).to_be_visible()
+        shown = page.get_by_test_id(card)
+        words = shown.inner_text() + " ".join(
+            shown.locator("[aria-label]").evaluate_all("(all) => all.map((one) => one.ariaLabel)")
+        )
+        assert "measured" not in words, card
+    for card in ("best-so-far", "scatter"):
+        expect(page.get_by_test_id(card).locator(".y-title")).to_contain_text("simulated")
+
+
+def test_a_log_scale_stays_in_the_address(opened, campaign):
+    page = opened(campaign)
+    ticks = page.get_by_test_id("best-so-far").locator(".y-ticks text")
+    gaps = "(all) => all.slice(1).map((one, at) => Math.abs(one.getAttribute('y') - all[at].getAttribute('y')))"
+    linear = ticks.evaluate_all(gaps)
+    assert max(linear) - min(linear) < 0.01
+    page.get_by_role("button", name="log scale").click()
+    log = ticks.evaluate_all(gaps)
+    assert max(log) - min(log) > 1
+    page.reload()
+    expect(page.get_by_role("button", name="log scale")).to_have_attribute("aria-pressed", "true")
+
+
+def test_any_number_can_be_an_axis_and_outcomes_are_told_by_shape(opened, campaign, trials):
+    page = opened(campaign)
+    scatter = page.get_by_test_id("scatter")
+    scatter.get_by_text("Axes").click()
+    scatter.get_by_label("Across axis").select_option("tp")
+    scatter.get_by_label("Up axis").select_option("number")
+    expect(scatter.get_by_role("heading")).to_have_text("trial against tp")
+    assert said(scatter.locator(".x-ticks text")) == ["1", "2", "4", "8"]
+    for verdict, times in Counter(trial["verdict"] for trial in trials).items():
+        expect(scatter.get_by_test_id(f"dots-{verdict}")).to_have_attribute("data-marks", str(times))
+        expect(scatter.locator(".chart-legend")).to_contain_text(f"{times} {verdict.replace('oom', 'out of memory')}")
+    shapes = {
+        re.sub(r"M[-\d. ]+", "", scatter.get_by_test_id(f"dots-{verdict}").get_attribute("d") or "M")[:8]
+        for verdict in ("ok", "oom")
+    }
+    assert len(shapes) == 2
+    # What the trials have no value of lies on a rail below, and is counted.
+    scatter.get_by_label("Up axis").select_option("objective")
+    none = sum(trial["objective"] is None for trial in trials)
+    expect(scatter.locator(".chart-note")).to_contain_text(
+        f"{len(trials) - none} of {len(trials)} trials have both values"
+    )
+    # Dragged over: the filter of every chart and of the table.
+    scatter.get_by_text("Axes").click()
+    box = chart(page, "scatter").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.62, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 60, steps=4)
+    page.mouse.up()
+    expect(page.get_by_test_id("condition-tp")).to_contain_text("4 to 8")
+    page.reload()
+    expect(scatter.get_by_role("heading")).to_have_text("tokens/s per device against tp")
+    expect(page.get_by_test_id("condition-tp")).to_be_visible()
+
+
+def test_a_slice_holds_another_dimension_and_out_of_memory_is_hatched_and_said(opened, campaign, trials):
+    page = opened(campaign)
+    heat = page.get_by_test_id("heat-map")
+    heat.get_by_text("Slice").click()
+    heat.get_by_label("mbs").select_option("4")
+    held = [trial for trial in trials if trial["plan"]["micro_batch_size"] == 4]
+    cells = {(trial["plan"]["tp"], trial["plan"]["pp"]) for trial in held}
+    expect(heat.locator("[data-testid^=cell-]")).to_have_count(len(cells))
+    expect(page.get_by_test_id("heat-note")).to_contain_text("only with mbs 4")
+    hatched = 0
+    for tp, pp in cells:
+        own = [trial["verdict"] for trial in held if (trial["plan"]["tp"], trial["plan"]["pp"]) == (tp, pp)]
+        cell = page.get_by_test_id(f"cell-tp{tp}-pp{pp}")
+        if set(own) == {"oom"}:
+            hatched += 1
+            expect(cell).to_contain_text("OOM")
+            assert "gradient" in cell.evaluate("(cell) => getComputedStyle(cell).backgroundImage")
+        expect(cell).to_have_attribute("title", re.compile(rf"{len(own)} trials?, {own.count('oom')} out of memory"))
+    assert hatched
+    page.reload()
+    expect(page.get_by_test_id("heat-note")).to_contain_text("only with mbs 4")
+    heat.get_by_text("Slice (1)").click()
+    heat.get_by_label("mbs").select_option("best of all")
+    expect(heat.locator("[data-testid^=cell-]")).to_have_count(
+        len({(one["plan"]["tp"], one["plan"]["pp"]) for one in trials})
+    )
+
+
+def test_the_timeline_has_every_trial_and_leads_to_it_by_keyboard(opened, campaign, trials):
+    page = opened(campaign)
+    timeline = page.get_by_test_id("timeline")
+    for verdict, times in Counter(trial["verdict"] for trial in trials).items():
+        expect(timeline.get_by_test_id(f"ran-{verdict}")).to_have_attribute("data-marks", str(times))
+    fills = {
+        timeline.get_by_test_id(f"ran-{verdict}").evaluate("(path) => getComputedStyle(path).fill")
+        for verdict in ("ok", "oom")
+    }
+    assert len(fills) == 2
+    assert any("hatch" in fill for fill in fills)
+    axis = chart(page, "timeline")
+    axis.focus()
+    axis.press("Home")
+    assert (axis.get_attribute("aria-valuetext") or "").startswith("#0 ")
+    axis.press("Enter")
+    page.wait_for_url(re.compile(r"/trials/0$"))
+
+
+def test_arrow_keys_go_through_a_chart_and_shift_marks_a_stretch(opened, campaign, trials):
+    page = opened(campaign)
+    best = chart(page, "best-so-far")
+    best.focus()
+    best.press("ArrowRight")
+    assert "trial 0" in (best.get_attribute("aria-valuetext") or "")
+    for _ in range(3):
+        best.press("Shift+ArrowRight")
+    best.press("Enter")
+    expect(page.get_by_test_id("condition-number")).to_contain_text("0 to 3")
+    expect(page.get_by_test_id("shown")).to_have_text(f"4 of {len(trials)} trials")
+    best.press("Escape")
+    best.press("End")
+    assert f"trial {trials[-1]['number']}" in (best.get_attribute("aria-valuetext") or "")
+
+
+def test_a_parallel_plot_is_drawn_with_one_trial_and_says_why_it_is_empty(opened, service, campaign):
+    alone = completed(service, name="alone", budget={"trials": 1}, confirm=0)
+    page = opened(alone)
+    expect(page.get_by_test_id("parallel").locator("[data-lines]").first).to_have_attribute("data-lines", "1")
+    expect(page.get_by_test_id("axis-tp")).to_be_visible()
+    page = opened(campaign, "?text=no-such-plan")
+    expect(page.get_by_test_id("no-lines")).to_have_text("No trial passes the filters.")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", WIDTHS.values(), ids=WIDTHS)
+def test_ticks_are_readable_and_what_one_points_at_moves_nothing(opened, campaign, viewport, theme):
+    page = opened(campaign, viewport=viewport, theme=theme)
+    expect(page.get_by_test_id("failures").locator("svg")).to_be_visible()
+    for card in ("best-so-far", "scatter", "timeline", "failures"):
+        for side in (".x-ticks", ".y-ticks"):
+            ticks = page.get_by_test_id(card).locator(side)
+            ticks.scroll_into_view_if_needed()
+            assert ticks.evaluate(CLASHES) == [], f"{card} {side}"
+            assert ticks.locator("text").count() > 0
+        before = page.get_by_test_id(card).evaluate("(card) => card.offsetHeight")
+        chart(page, card).hover()
+        assert page.get_by_test_id(card).evaluate("(card) => card.offsetHeight") == before, card
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
