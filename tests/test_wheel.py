@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from meshtune.tuner.cli.commands.examples import known
+from meshtune.tuner.cli.commands.examples import known, known_studies
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("api", "runners", "search_spaces", "tuner")
@@ -89,7 +89,8 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
         *(*PARTS, "examples", "__init__.py"),
     }
     embedded = {name.removeprefix("meshtune/examples/") for name in names if name.startswith("meshtune/examples/")}
-    assert embedded == {"__init__.py", *(file for found in known().values() for file in found)}
+    every = [*known().values(), *known_studies().values()]
+    assert embedded == {"__init__.py", *(file for found in every for file in found)}
     for needed in ("search_spaces/presets/", "api/examples/", "tuner/store/migrations/", "runners/sites/frontier.yaml"):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)
 
@@ -118,6 +119,7 @@ def test_a_campaign_ends_in_a_folder_with_packages_of_the_same_names(python, tmp
     for file in ("campaign.yaml", "train.py"):
         written = (tmp_path / "examples" / "deepspeed" / file).read_text()
         assert written == (ROOT / "examples" / "deepspeed" / file).read_text()
+    assert "frontier-22b" in run("-m", "meshtune.tuner.cli", "study", "list")
     shown = run("-m", "meshtune.tuner.cli", "run", "spec.yaml")
     assert shown.count(": ok, step ") == 2, shown
     best = json.loads(run("-m", "meshtune.tuner.cli", "best", "last", "--json"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.tuner.cli.commands.examples import first_sentence, known
+from meshtune.tuner.cli.commands.examples import first_sentence, known, known_studies
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.studies.read import load_study
 
 
 def test_every_example_is_listed_with_a_line(tmp_path):
@@ -30,6 +31,15 @@ def test_an_example_is_written_where_the_documentation_has_it_and_is_read_there(
     assert done.out.endswith(f"next: meshtune spaces {spec.relative_to(tmp_path)}\n")
     monkeypatch.chdir(tmp_path)
     assert read_spec(parse_yaml(spec.read_text()), None)
+
+
+@pytest.mark.parametrize("name", known_studies())
+def test_a_study_is_written_and_can_be_run_from_there(tmp_path, name):
+    done = run_meshtune(tmp_path, "examples", name)
+    assert done.code == 0
+    assert all((tmp_path / "examples" / file).read_text() == text for file, text in known_studies()[name].items())
+    assert done.out.endswith(f"next: meshtune study run examples/{name}\n")
+    assert load_study(tmp_path / "examples" / name, None).planned
 
 
 def test_nothing_is_written_where_one_of_the_files_is_there(tmp_path):

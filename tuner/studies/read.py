@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
@@ -17,9 +16,9 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.specs.document import InvalidSpec, changed_document, parse_yaml
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.studies.measures import read_question
+from meshtune.tuner.studies.shipped import STUDY_FILE
 from meshtune.tuner.studies.study import Study
 
-STUDY_FILE = "study.yaml"
 # Sections with a kind, whose options another kind has not: they are replaced whole; others by a merge patch.
 BACKENDS = frozenset({"runner", "workload", "search"})
 # What trains where jobs are run, in place of the simulated training code, unless the user names another one.
@@ -49,13 +48,6 @@ class LoadedStudy:
     study: Study
     planned: tuple[Planned, ...]
     texts: Mapping[str, str]
-
-
-def shipped() -> Mapping[str, Traversable]:
-    """The folders of the studies that come with meshtune, by name."""
-    root = files("meshtune.examples") / "studies"
-    found = {entry.name: entry for entry in root.iterdir() if (entry / STUDY_FILE).is_file()} if root.is_dir() else {}
-    return dict(sorted(found.items()))
 
 
 def read_study(folder: Traversable) -> Study:

@@ -11,6 +11,7 @@ from pathlib import Path
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.cli.common import Refused, console
 from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.studies.shipped import shipped
 
 FOLDER = "examples"
 SPEC, SUFFIX = "campaign.yaml", ".yaml"
@@ -25,15 +26,15 @@ def show() -> None:
     for name, found in sorted(known().items()):
         table.add_row(name, first_sentence(next(text for file, text in found.items() if file.endswith(SUFFIX))))
     console.print(table)
-    console.print("write one: meshtune examples NAME")
+    console.print("write one: meshtune examples NAME; studies of published work: meshtune study list")
 
 
 def write(name: str, folder: Path) -> None:
     """Write the example's files below `folder`. Raises Refused, before anything is written, where one is there."""
-    name = name.removesuffix(SUFFIX)
-    if name not in known():
-        raise Refused(f"there is no example {name!r}; {did_you_mean(name, known())}")
-    texts = {folder / FOLDER / file: text for file, text in known()[name].items()}
+    name, every = name.removesuffix(SUFFIX), {**known(), **known_studies()}
+    if name not in every:
+        raise Refused(f"there is no example {name!r}; {did_you_mean(name, every)}")
+    texts = {folder / FOLDER / file: text for file, text in every[name].items()}
     for file in texts:
         if file.exists():
             raise Refused(f"{file} is there already; write the example elsewhere with -o DIR, or remove it first")
@@ -41,9 +42,10 @@ def write(name: str, folder: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         console.print(f"wrote {file}", soft_wrap=True)
-    spec = next(file for file in texts if file.suffix == SUFFIX)
+    spec = next(file for file in texts if file.suffix == SUFFIX).relative_to(folder)
     place = "" if folder == Path() else f"cd {folder}; "
-    console.print(f"next: {place}meshtune spaces {spec.relative_to(folder)}", soft_wrap=True)
+    command = f"study run {FOLDER}/{name}" if name in known_studies() else f"spaces {spec}"
+    console.print(f"next: {place}meshtune {command}", soft_wrap=True)
 
 
 def known() -> Mapping[str, Mapping[str, str]]:
@@ -57,6 +59,16 @@ def known() -> Mapping[str, Mapping[str, str]]:
                 f"{entry.name}/{file}": _text(entry / file) for file in BESIDE if (entry / file).is_file()
             }
     return found
+
+
+def known_studies() -> Mapping[str, Mapping[str, str]]:
+    """The texts of every study by their paths below `examples/`."""
+    return {
+        f"studies/{name}": {
+            f"studies/{name}/{file.name}": _text(file) for file in folder.iterdir() if file.name.endswith(SUFFIX)
+        }
+        for name, folder in shipped().items()
+    }
 
 
 def _text(file: Traversable) -> str:

@@ -20,8 +20,9 @@ from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.studies.evidence import Evidence
 from meshtune.tuner.studies.findings import StudyReport, find
-from meshtune.tuner.studies.read import STUDY_FILE, LoadedStudy, Planned, load_study, read_study, shipped
+from meshtune.tuner.studies.read import LoadedStudy, Planned, load_study, read_study
 from meshtune.tuner.studies.run import OtherCampaign, run_campaigns
+from meshtune.tuner.studies.shipped import STUDY_FILE, shipped
 
 STUDY_JSON, REPORT = "study.json", "report.html"
 
