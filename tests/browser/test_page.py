@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from playwright.sync_api import Locator, Page, expect
 from service_lab import ServiceLab
 
@@ -206,3 +207,70 @@ def test_no_job_waited_a_negative_time(page, service, campaign):
     go(page, service, f"campaigns/{campaign}/trials/0")
     attempt = page.get_by_test_id("attempts").get_by_role("row").nth(1)
     expect(attempt.get_by_role("cell").nth(4)).to_have_text("0 s")
+
+
+def test_a_campaign_is_edited_found_by_its_tag_extended_and_tried_by_hand(page, service):
+    id = launched(service, SPEC.replace("name: gain", "name: edited").replace("trials: 24", "trials: 4"))
+    go(page, service, f"campaigns/{id}")
+    more, dialog = page.get_by_test_id("more"), page.get_by_role("dialog")
+    more.locator("summary").click()
+    more.get_by_role("button", name=re.compile("extend the budget")).click()
+    dialog.get_by_label("Name").fill("renamed")
+    dialog.get_by_label("Tags").fill("paper, h100")
+    dialog.get_by_label("Notes").fill("For the figure of section 4.")
+    dialog.get_by_label("Trials").fill("6")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.locator("h1", has_text="renamed")).to_be_visible()
+    expect(page.get_by_test_id("notes")).to_have_text("For the figure of section 4.")
+    expect(page.get_by_test_id("tile-progress").locator(".tile-value")).to_have_text("6 of 6")
+    expect(page.get_by_test_id("state")).to_have_text("completed")
+
+    # A setting measured again, as a trial of the campaign.
+    go(page, service, f"campaigns/{id}/trials/0")
+    page.get_by_role("button", name="Measure again").click()
+    expect(page.locator("h1")).not_to_have_text("Trial 0")
+    expect(page.get_by_test_id("outcome")).to_have_text("ok")
+
+    # The tag leads to the campaigns that have it.
+    go(page, service, f"campaigns/{id}")
+    page.get_by_test_id("tags").get_by_role("link", name="h100").click()
+    expect(page.get_by_test_id("campaign")).to_have_count(1)
+    page.get_by_test_id("tag-h100").click()
+    expect(page.get_by_test_id("tag-h100")).to_be_hidden()
+
+
+def test_a_setting_by_hand_is_refused_with_its_rule_or_becomes_a_trial(page, service):
+    spec = SPEC.replace("name: gain", "name: by-hand").replace("trials: 24", "trials: 100000")
+    id = service.call("POST", "/v1/campaigns", yaml.safe_load(spec))["id"]
+    service.call("POST", f"/v1/campaigns/{id}:pause")
+    go(page, service, f"campaigns/{id}")
+    page.get_by_test_id("more").locator("summary").click()
+    page.get_by_role("button", name="Try a setting by hand").click()
+    dialog = page.get_by_test_id("enqueue")
+    dialog.get_by_label("tp", exact=True).fill("3")
+    dialog.get_by_role("button", name="Try it").click()
+    expect(dialog.get_by_test_id("error")).to_contain_text("tp(3)")
+    dialog.get_by_label("tp", exact=True).fill("8")
+    dialog.get_by_label("pp", exact=True).fill("1")
+    dialog.get_by_label("mbs", exact=True).fill("16")
+    expect(dialog.get_by_label("dp", exact=True)).to_have_value("2")
+    dialog.get_by_role("button", name="Try it").click()
+    expect(page.locator("h1", has_text="Trial")).to_be_visible()
+    expect(page.get_by_test_id("trial-head")).to_contain_text("tp8 pp1 dp2 mbs16")
+    service.call("POST", f"/v1/campaigns/{id}:cancel")
+
+
+def test_the_spec_as_written_and_all_trials_can_be_saved_and_a_clone_starts_from_it(page, service, campaign):
+    go(page, service, f"campaigns/{campaign}")
+    saved = {}
+    for name in ("spec", "CSV", "report"):
+        with page.expect_download() as started:
+            page.get_by_test_id("downloads").get_by_role("button", name=name).click()
+        saved[name] = started.value.path().read_text(encoding="utf-8")
+    assert saved["spec"] == SPEC
+    trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
+    assert len(saved["CSV"].strip().splitlines()) == len(trials) + 1
+    assert "<svg" in saved["report"]
+    page.get_by_role("button", name=f"Clone {campaign}").click()
+    page.get_by_role("link", name="Change the spec first").click()
+    expect(page.get_by_label("Campaign spec, YAML or JSON")).to_have_value(SPEC)
