@@ -87,6 +87,7 @@ STUDY = {
         {"kind": "failures", "campaigns": ["random", "physics"]},
         {"kind": "shapley", "campaigns": ["random"]},
         {"kind": "worth", "campaigns": ["random"]},
+        {"kind": "scaling", "campaigns": ["random", "half"]},
     ],
 }
 
@@ -154,9 +155,9 @@ def test_its_numbers_are_those_of_the_campaigns(done):
 def test_the_page_has_every_section_and_loads_nothing(done):
     home, _ = done
     page = (home / "out/report.html").read_text()
-    for heading in ("What is repeated", "Published beside ours", "What is off, and why", "Best so far", "Sources"):
+    for heading in ("What is repeated", "Published beside ours", "What is off, and why", "Strong scaling", "Sources"):
         assert f">{heading}</h2>" in page
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     assert "is not what it takes" in page
     assert "from memory, not the paper&#39;s word" in page
     assert "<script" not in page

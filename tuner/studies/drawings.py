@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from statistics import median
 
 from meshtune.runners.outcome import FAILED, Verdict
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects
 from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
 from meshtune.tuner.results.figures.canvas import svg
-from meshtune.tuner.results.figures.searches import Curve, curves_by_search, knob_shares
+from meshtune.tuner.results.figures.searches import Curve, curves_by_search, efficiency_by_devices, knob_shares
 from meshtune.tuner.results.figures.settings import knob_effects
 from meshtune.tuner.results.report.page import Picture, Section, Table
-from meshtune.tuner.studies.evidence import Evidence, Run, measured_speeds, with_failures
+from meshtune.tuner.studies.evidence import (
+    Evidence,
+    Quantity,
+    Run,
+    Unanswered,
+    measured_speeds,
+    measured_step,
+    predicted_step,
+    with_failures,
+)
+from meshtune.tuner.studies.measures import MEASURED, PREDICTED
 from meshtune.tuner.studies.study import DrawingKind
 
 # Trials of one share of failures.
@@ -84,11 +97,47 @@ def worth(evidence: Evidence) -> Section:
     )
 
 
+def scaling(evidence: Evidence) -> Section:
+    """Of the baselines. Weak scaling where the global batches grow with the devices, strong where they are equal."""
+    sizes = sorted(evidence.values(), key=lambda runs: runs[0].spec.cluster.devices)
+    measured = "simulated" if sizes[0][0].campaign.simulated else MEASURED
+    ways = {PREDICTED: _efficiencies(PREDICTED, sizes), measured: _efficiencies(MEASURED, sizes)}
+    strong = len({runs[0].spec.global_batch_size for runs in sizes}) == 1
+    kind = "Strong scaling" if strong else "Weak scaling"
+    told = "of one global batch" if strong else "of global batches that grow with the devices"
+    figure = efficiency_by_devices(f"{kind} of one layout", ways)
+    return Section(
+        heading=kind,
+        prose=[f"The same layout at every size, {told}: the speed of a device over that at the smallest."],
+        pictures=[Picture(svg=svg(figure), title=kind)],
+    )
+
+
+def _efficiencies(way: str, sizes: Sequence[Sequence[Run]]) -> list[tuple[int, Estimate]]:
+    """By number of devices, over the smallest size with the same seed; sizes where no baseline has a speed are left
+    out."""
+    base: dict[int | None, float] = {}
+    found = []
+    for runs in sizes:
+        speeds: dict[int | None, float] = {}
+        for run in runs[:1] if way == PREDICTED else runs:
+            with suppress(Unanswered):
+                step = predicted_step(run, "baseline") if way == PREDICTED else measured_step(run, "baseline")
+                speeds[run.seed] = Quantity.TFLOPS_PER_DEVICE.of(step)
+        if not speeds:
+            continue
+        base = base or speeds
+        shares = [speed / base.get(seed, next(iter(base.values()))) for seed, speed in speeds.items()]
+        found.append((runs[0].spec.cluster.devices, Estimate(median(shares), min(shares), max(shares))))
+    return found
+
+
 DRAWINGS: Mapping[DrawingKind, Callable[[Evidence], Section]] = {
     DrawingKind.BEST_SO_FAR: best_so_far,
     DrawingKind.FAILURES: failures,
     DrawingKind.SHAPLEY: shapley,
     DrawingKind.WORTH: worth,
+    DrawingKind.SCALING: scaling,
 }
 
 

@@ -105,8 +105,8 @@ def _ours(row: Row, way: str, asked: Mapping[str, Any] | None, evidence: Evidenc
         return None
     try:
         found = read_question(asked).answer(way, row.unit, evidence)
-    except Unanswered as reason:
-        return Ours(value=None, reason=str(reason))
+    except Unanswered as unanswered:
+        return Ours(value=None, reason=str(unanswered))
     middle, low, high = median(found), min(found), max(found)
     never = sum(map(isinf, found))
     reason = f"never in {never} of {len(found)} runs" if never else ""

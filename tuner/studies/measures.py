@@ -253,7 +253,7 @@ MEASURES: Mapping[str, type[Any]] = {
 def read_question(asked: Mapping[str, Any]) -> Question:
     """What a row asks. Raises InvalidValue, from the row's `predicted` or `measured` on."""
     kind = asked.get("measure")
-    if kind not in MEASURES:
+    if not isinstance(kind, str) or kind not in MEASURES:
         hint = did_you_mean(str(kind), MEASURES)
         told = "is missing" if kind is None else f"no measure is called {kind!r}"
         raise InvalidValue([Problem("measure", f"{told}; {hint}")])

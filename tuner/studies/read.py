@@ -8,10 +8,11 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from meshtune.runners.documents import read_value
+from meshtune.runners.registry import SIMULATED
 from meshtune.runners.untrusted_text import UnreadableText
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.campaign import SIMULATED, Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.specs.document import InvalidSpec, changed_document, parse_yaml
 from meshtune.tuner.specs.read import read_spec

@@ -107,12 +107,14 @@ class Row:
 
 class DrawingKind(StrEnum):
     """best_so_far: after each trial, of several searches. failures: their share as searches go on. shapley: what each
-    knob accounts for, by SHAP. worth: what a change of a knob is worth."""
+    knob accounts for, by SHAP. worth: what a change of a knob is worth. scaling:
+    the efficiency of the baselines of campaigns of several sizes."""
 
     BEST_SO_FAR = "best_so_far"
     FAILURES = "failures"
     SHAPLEY = "shapley"
     WORTH = "worth"
+    SCALING = "scaling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.results.analysis.knob_effects import searched, value_in
 from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS, SEED
 
-METHOD = "SHAP: exact Shapley values of a random forest (Lundberg & Lee 2017)"
+METHOD = "SHAP: exact Shapley values (Lundberg & Lee 2017) of a forest of extremely randomised trees"
 # 2^10 coalitions of each plan.
 MAX_KNOBS = 10
 # Plans that are explained, and that stand for all as the background, at most: every (n / so many)-th of them.

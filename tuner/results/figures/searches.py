@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from matplotlib.figure import Figure
 
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.figures.canvas import (
     BLACK,
     BLUE,
@@ -89,7 +91,7 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
         colour, hatch = SERIES[place % len(SERIES)]
         heights = [row - 0.4 + thick * (place + 0.5) for row in range(len(knobs))]
         shares = [100 * found.get(knob, 0.0) for knob in knobs]
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "alpha": 0.75}
+        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "alpha": 0.75}
         axes.barh(heights, shares, height=0.9 * thick, label=way, **style)
         for height, knob in zip(heights, knobs, strict=True):
             dots = [100 * share for share in ways[way].get(knob, ())]
@@ -98,6 +100,32 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
     axes.invert_yaxis()
     axes.set_xlabel("mean absolute SHAP value, % of the speed; dots are runs")
     plain_numbers(axes.xaxis)
+    legend(axes)
+    return figure
+
+
+def efficiency_by_devices(title: str, ways: Mapping[str, Sequence[tuple[int, Estimate]]]) -> Figure:
+    """The speed of a device at each number of devices over that at the fewest, in percent. ways: such as predicted and
+    measured; with the ends over runs."""
+    figure, axes = new_figure(title)
+    for place, (way, points) in enumerate(ways.items()):
+        devices = [many for many, _ in points]
+        shares = [share.times(100) for _, share in points]
+        spread = [[one.value - one.low for one in shares], [one.high - one.value for one in shares]]
+        style: dict[str, Any] = {"fmt": f"{'os'[place % 2]}-", "color": (BLUE, ORANGE)[place % 2], "capsize": 3}
+        axes.errorbar(devices, [one.value for one in shares], yerr=spread, label=way, **style)
+    sizes = sorted({many for points in ways.values() for many, _ in points})
+    if not sizes:
+        say(axes, "nothing was measured")
+        return figure
+    axes.axhline(100, color=GREY, linewidth=0.8)
+    axes.set_ylim(bottom=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes)
+    axes.minorticks_off()
+    axes.set_xlabel("devices")
+    axes.set_ylabel(f"efficiency against {sizes[0]:,} devices, %")
+    plain_numbers(axes.xaxis, axes.yaxis)
     legend(axes)
     return figure
 
@@ -117,7 +145,7 @@ def published_beside_ours(rows: Sequence[Beside]) -> Figure:
         some = [row for row in rows if row.of == way]
         heights = [names.index(row.name) + 0.12 * (2 * place - len(ways) + 1) for row in some]
         spread = [[row.ratio - row.low for row in some], [row.high - row.ratio for row in some]]
-        style = {
+        style: dict[str, Any] = {
             "fmt": "os"[place % 2],
             "color": (BLUE, ORANGE)[place % 2],
             "ecolor": GREY,
