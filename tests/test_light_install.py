@@ -15,7 +15,10 @@ from command_lab import Result, run_meshtune
 
 from meshtune.runners.registry import EXTRAS
 
-LIBRARIES = ("torch", "ray", "deephyper", "optuna", "pandas", "sklearn", "scipy", "matplotlib", "psycopg", "kubernetes")
+LIBRARIES = (
+    *("torch", "ray", "deephyper", "optuna", "pandas", "sklearn", "scipy", "matplotlib", "psycopg", "kubernetes"),
+    *("jinja2", "pyarrow"),
+)
 # As `import` sees a module that is not installed.
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({LIBRARIES!r}));"
 COMMAND = f"{WITHOUT} sys.argv[0] = 'meshtune'; from meshtune.tuner.cli.main import main; main()"
@@ -98,6 +101,8 @@ def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
         (["run", "spec.yaml"], {}, "workload: the workload torch needs PyTorch: {torch}"),
         (["estimate", "spec.yaml", "--exact", "--plan", "dp=4"], {}, "the exact estimate needs PyTorch: {torch}"),
         (["cluster", "probe"], {}, "the probe needs PyTorch: {torch}"),
+        (["report", "last", "-o", "report.html"], {}, "a report needs Jinja and Matplotlib: {report}"),
+        (["export-data", "last", "--format", "parquet"], {}, "writing Parquet needs PyArrow: {parquet}"),
         (["show", "--db", "postgresql://host/name"], {}, "a PostgreSQL database needs psycopg: {postgres}"),
     ],
 )

@@ -7,7 +7,7 @@ the last one counts, as everywhere; device-hours are of all. JSON is the record 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -185,10 +185,10 @@ def _kind(values: Sequence[Cell]) -> type:
 def _cell(value: Any, kind: type) -> Cell:
     if value is None:
         return None
-    convert: Callable[[Any], Cell] = word if kind is str and not isinstance(value, str) else kind
-    found: Cell = value if isinstance(value, kind) else convert(value)
+    found: Any = value if isinstance(value, kind) else word(value) if kind is str else kind(value)
     # What jobs write may hold halves of characters, which no file can.
-    return found.encode("utf-8", "replace").decode() if isinstance(found, str) else found
+    cell: Cell = found.encode("utf-8", "replace").decode() if isinstance(found, str) else found
+    return cell
 
 
 def _written(cell: Cell) -> Cell:

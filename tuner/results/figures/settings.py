@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -59,7 +60,7 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
         times = [next((one.time_s for one in parts if one.part == part), 0.0) for _, parts in profiled]
         if not any(times):
             continue
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
+        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
         axes.barh(range(len(profiled)), times, left=begin, label=part.replace("_", " "), **style)
         begin = [start + time for start, time in zip(begin, times, strict=True)]
     name_ticks(axes.yaxis, [name for name, _ in profiled], fontsize=8)
@@ -81,7 +82,13 @@ def predicted_against_measured(check: ForecastCheck) -> Figure:
         if some:
             expected = [one.expected_s for one in some]
             spread = [[one.value - one.low for one in expected], [one.high - one.value for one in expected]]
-            style = {"fmt": shape, "color": colour, "ecolor": colour, "elinewidth": 0.7, "markersize": 5}
+            style: dict[str, Any] = {
+                "fmt": shape,
+                "color": colour,
+                "ecolor": colour,
+                "elinewidth": 0.7,
+                "markersize": 5,
+            }
             measured = [one.measured_s for one in some]
             words = f"{name} the 95 % interval ({len(some)})"
             axes.errorbar(measured, [one.value for one in expected], yerr=spread, label=words, **style)
@@ -113,7 +120,13 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
         if rows:
             gains = [shown[row].gain.times(100) for row in rows]
             spread = [[one.value - one.low for one in gains], [one.high - one.value for one in gains]]
-            style = {"color": colour, "hatch": hatch, "edgecolor": "white", "ecolor": BLACK, "capsize": 2}
+            style: dict[str, Any] = {
+                "color": colour,
+                "hatch": hatch,
+                "edgecolor": "white",
+                "ecolor": BLACK,
+                "capsize": 2,
+            }
             axes.barh(rows, [one.value for one in gains], xerr=spread, label=str(evidence), height=0.7, **style)
     name_ticks(axes.yaxis, [" with ".join(map(str, one.moves)) for one in shown], fontsize=8)
     axes.set_ylim(max(len(shown), 6) - 0.4, -0.6)
@@ -140,7 +153,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
         for known, name, value in zip(values, names, pair, strict=True):
             known[name] = value
         cells.setdefault((names[0], names[1]), []).append(trial)
-    columns, rows = (sorted(known, key=lambda name, known=known: _order(known[name])) for known in values)
+    columns, rows = (_ordered(known) for known in values)
     if not cells or len(columns) * len(rows) > MAX_CELLS:
         say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
         return figure
@@ -194,7 +207,7 @@ def scaling(series: Sequence[tuple[str, Sequence[tuple[int, Estimate]]]]) -> Fig
     for (name, points), (shape, colour, line) in zip(series, marks, strict=False):
         shares = [one.times(100) for _, one in points]
         spread = [[one.value - one.low for one in shares], [one.high - one.value for one in shares]]
-        style = {"marker": shape, "color": colour, "linestyle": line, "capsize": 3, "markersize": 5}
+        style: dict[str, Any] = {"marker": shape, "color": colour, "linestyle": line, "capsize": 3, "markersize": 5}
         if points:
             axes.errorbar([at for at, _ in points], [one.value for one in shares], yerr=spread, label=name, **style)
     axes.axhline(100, color=LIGHT, linewidth=1)
@@ -206,6 +219,10 @@ def scaling(series: Sequence[tuple[str, Sequence[tuple[int, Estimate]]]]) -> Fig
     axes.set_ylabel("efficiency, %")
     legend(axes)
     return figure
+
+
+def _ordered(known: Mapping[str, object]) -> list[str]:
+    return sorted(known, key=lambda name: _order(known[name]))
 
 
 def _order(value: object) -> tuple[int, float, str]:

@@ -57,8 +57,8 @@ def report(told: Sequence[Told]) -> str:
     comparison = compare([(one.campaign, one.trials) for one in told])
     sections = [_comparison_section(comparison)]
     for one in told:
-        about = f"{one.campaign.spec.name}: {one.campaign.label}"
-        sections += [Section(heading=about, level=1, new_page=True), *_sections(one)]
+        heading = f"{one.campaign.spec.name}: {one.campaign.label}"
+        sections += [Section(heading=heading, level=1, new_page=True), *_sections(one)]
     names = ", ".join(dict.fromkeys(one.campaign.spec.name for one in told))
     return page(f"{len(told)} campaigns: {names}", sections, notices=notices)
 

@@ -36,8 +36,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """rows: cells as texts, as many as columns. numbers: the places of the columns that are aligned to the right. long: of those
-    whose words may be broken anywhere."""
+    """rows: cells as texts, as many as columns. numbers: the places of the columns that are aligned to the right. long: of
+    those whose words may be broken anywhere."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -48,8 +48,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """level: 1 for a part of the report, 2 for a section of one, or of a report without parts. verbatim: a text that keeps its lines, such as YAML.
-    new_page: it begins one in print."""
+    """level: 1 for a part of the report, 2 for a section of one, or of a report without parts. verbatim: a text that
+    keeps its lines, such as YAML. new_page: it begins one in print."""
 
     heading: str
     level: Literal[1, 2] = 2

@@ -1,0 +1,73 @@
+"""A report in a real Chromium: a file from a folder that asks for nothing, in both themes, and on paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from simulated_lab import HOSTILE, failing
+
+from meshtune.tuner.service.reporting import render_report
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    written = tmp_path_factory.mktemp("report") / "report.html"
+    written.write_bytes(render_report([failing()]))
+    return written
+
+
+@pytest.fixture
+def opened(chromium: Browser, file: Path) -> Callable[..., Page]:
+    """The report on a page; at the end, it asked for nothing but itself and nothing was said on the console."""
+    troubles: list[str] = []
+
+    def open_report(**options: object) -> Page:
+        page = chromium.new_context(**options).new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda asked: asked.url == file.as_uri() or troubles.append(asked.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_report
+    assert troubles == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_it_opens_from_a_folder_and_asks_for_nothing(opened, theme, width):
+    page = opened(color_scheme=theme, viewport={"width": width, "height": 900})
+    expect(page.get_by_role("heading", level=1)).to_have_text("failing")
+    expect(page.get_by_role("note")).to_contain_text("Simulated")
+    page.get_by_role("link", name="Every trial").click()
+    expect(page.get_by_role("heading", name="Every trial")).to_be_in_viewport()
+    expect(page.get_by_text(HOSTILE)).to_be_visible()
+    expect(page.get_by_role("img", name="Best so far")).to_be_attached()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 22, 22)"
+    assert dark == (theme == "dark")
+
+
+def test_axe_finds_nothing(opened):
+    axe = Path(__file__).parents[2] / "api" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+    if not axe.exists():
+        pytest.skip("axe-core is not installed: `make dashboard`")
+    # The page's policy forbids scripts, as it should; the test's own may run.
+    page = opened(bypass_csp=True)
+    page.evaluate(axe.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then((told) => told.violations.map((one) => [one.id, one.nodes[0].html]))")
+    assert found == []
+
+
+def test_it_prints_on_several_pages_of_a4(opened, tmp_path):
+    printed = opened(color_scheme="dark").pdf(prefer_css_page_size=True)
+    pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+    assert pages > 1
+    boxes = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox\s*\[([^\]]*)\]", printed)}
+    assert {(round(width), round(height)) for _, _, width, height in boxes} == {(595, 842)}
