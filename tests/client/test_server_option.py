@@ -52,6 +52,11 @@ def local(service: ServiceLab, tmp_path: Path) -> Command:
         ["estimate", "spec.yaml", "--json"],
         ["estimate", "spec.yaml", "--plan", "tp=8,pp=2"],
         ["best", "nobody"],
+        ["export-data", "ID"],
+        ["export-data", "ID", "--format", "json"],
+        ["recommend", "--model", "gpt-micro", "--cluster", "dgx-h100", "--nodes", "1", "--simulated"],
+        ["recommend", "--model", "gpt-micro", "--cluster", "dgx-h100", "--nodes", "2", "--simulated", "--json"],
+        ["recommend", "--model", "gpt-micro", "--cluster", "dgx-h100", "--nodes", "1"],
         ["pause", "ID"],
         ["resume", "ID"],
         ["cancel", "ID"],
@@ -75,6 +80,13 @@ def test_an_export_is_the_same_wherever_the_campaign_is(done, remote, local, tmp
     )
     assert there == here
     assert "setting.json" in there
+
+
+def test_a_report_is_the_same_wherever_the_campaign_is(done, remote, local, tmp_path):
+    for command, name in ((remote, "there.html"), (local, "here.html")):
+        result = command("report", done, "-o", name)
+        assert (result.code, result.err) == (0, "")
+    assert (tmp_path / "there.html").read_text() == (tmp_path / "here.html").read_text()
 
 
 def test_run_starts_a_campaign_at_the_service_and_follows_it_to_its_end(remote, local, client):

@@ -27,6 +27,7 @@ from meshtune.tuner.client.requests import Answer, Request, Steps, ask, get, pla
 from meshtune.tuner.client.spec import body_of, document_of
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
 from meshtune.tuner.prediction.quote import Explanation, Quote
+from meshtune.tuner.results.known_best import BestKnown
 from meshtune.tuner.service.views.campaigns import CampaignPage, CampaignView
 
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "MESHTUNE_SERVER", "MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE"
@@ -106,6 +107,31 @@ class ClientCalls(Generic[Handle]):
         follow; the rest is as by default."""
         body = {"spec": document_of(spec), "plan": asdict(plan) if isinstance(plan, Plan) else plan}
         return (yield from self._ask(post(place("spaces", "why"), Explanation, body)))
+
+    @step
+    def recommend(
+        self,
+        *,
+        model: str,
+        cluster: str,
+        nodes: int,
+        global_batch_size: int | None = None,
+        workload: str | None = None,
+        software: Mapping[str, str] | None = None,
+        simulated: bool = False,
+    ) -> Steps[BestKnown]:
+        """The best known plan for a model on some nodes: measured, or projected and said to be. software: versions by
+        name. simulated: of simulated campaigns alone. Raises NotFound where nothing near was measured."""
+        query = {
+            "model": model,
+            "cluster": cluster,
+            "nodes": nodes,
+            "global_batch_size": global_batch_size,
+            "workload": workload,
+            "software": ",".join(f"{name}={version}" for name, version in (software or {}).items()) or None,
+            "simulated": simulated,
+        }
+        return (yield from self._ask(get(place("recommendations"), BestKnown, query)))
 
 
 class Client(ClientCalls[Campaign], Blocking):

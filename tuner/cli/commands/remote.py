@@ -29,6 +29,7 @@ from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
 from meshtune.tuner.client.spec import body_of
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.prediction.scaling import Projection, node_counts
+from meshtune.tuner.results.known_best import BestKnown, Question
 from meshtune.tuner.specs.document import changed_document
 
 # Between two looks at a campaign that is followed; the record of a large one takes longer than this.
@@ -141,7 +142,7 @@ def estimate(spec: Path, place: Place, *, cluster: Path | None, model: str) -> Q
         return client.estimate(body_with(spec, cluster=cluster, model=model))
 
 
-def why(spec: object, plan: Mapping[str, Any], place: Place) -> Explanation:
+def why(spec: Any, plan: Mapping[str, Any], place: Place) -> Explanation:
     """spec: a document that was read here already."""
     with open_client(place) as client:
         return client.why(spec, plan)
@@ -155,6 +156,19 @@ def project(source: str, place: Place, *, nodes: str, wall: float, tokens: float
         raise Refused(f"project {option} is for campaigns of a home on this machine: a service does not take it")
     with open_remote(place, source) as remote:
         return remote.projection(node_counts(nodes, 1) if nodes else ())
+
+
+def recommend(question: Question, place: Place) -> BestKnown:
+    with open_client(place) as client:
+        return client.recommend(
+            model=question.model,
+            cluster=question.cluster,
+            nodes=question.nodes,
+            global_batch_size=question.global_batch_size,
+            workload=question.workload,
+            software=question.software,
+            simulated=question.simulated,
+        )
 
 
 def _follow(remote: Campaign, place: Place, told: set[int]) -> None:

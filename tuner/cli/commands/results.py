@@ -15,7 +15,8 @@ from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.common import Refused, console, errors, print_found, require_home
-from meshtune.tuner.cli.opening import open_campaign, open_service, recorded
+from meshtune.tuner.cli.opening import open_campaign, open_service
+from meshtune.tuner.cli.opening import recorded as recorded  # also of the predictions, which load it when they run
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
 from meshtune.tuner.cli.usage.options import Place
 from meshtune.tuner.results.analysis.analysis import analyse
@@ -91,8 +92,7 @@ def analyze(campaign: str, place: Place, *, as_json: bool) -> None:
 
 
 def recommend(
-    home: Path,
-    db: str,
+    place: Place,
     *,
     model: str,
     cluster: str,
@@ -113,9 +113,12 @@ def recommend(
         software=software_versions(software),
         simulated=simulated,
     )
-    with open_service(home, db) as service:
-        records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
-        found = best_measured(question, records) or best_projected(question, records)
+    if place.server:
+        found = commands.remote.recommend(question, place)
+    else:
+        with open_service(place.home, place.db) as service:
+            records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
+            found = best_measured(question, records) or best_projected(question, records)
     if as_env and not as_json:
         sys.stdout.write(environment_text(found))
     else:

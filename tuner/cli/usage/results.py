@@ -68,11 +68,11 @@ def recommend(
     as_env: Annotated[bool, typer.Option("--env", help="Print MESHTUNE_... lines for a shell.")] = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
     """Print the best known plan for a model on some nodes of a cluster: measured, or projected and said to be."""
     commands.results.recommend(
-        home,
-        db,
+        Place(home, db, server),
         model=model,
         cluster=cluster,
         nodes=nodes,
