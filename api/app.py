@@ -35,6 +35,7 @@ from meshtune.api.routes import (
     calibrations,
     campaigns,
     catalog,
+    changes,
     health,
     jobs,
     logs,
@@ -129,6 +130,7 @@ def create_app(
     app.state.thread = None
     for routes in (
         campaigns,
+        changes,
         trials,
         jobs,
         logs,

@@ -67,18 +67,22 @@ TrialNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 
 
 async def document_of(request: Request) -> object:
-    """The value in the body. Raises Malformed, and HTTPException 413 and 415.
+    """The value in the body, whose text is `request.state.text` then. Raises Malformed, and HTTPException 413 and 415.
 
     No other types are read: a page of another site can send a form or plain text without asking us first (CORS).
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "PATCH" and kind == MERGE_PATCH:
+        kind = "application/json"
     if kind not in READERS:
         given = f"not {kind}" if kind else "and the request names none"
         detail = f"the content type must be {' or '.join(READERS)}, {given}"
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
     max_bytes, parse = READERS[kind]
     content = await content_of(request, max_bytes)
-    return await run_in_threadpool(parse, content)
+    document = await run_in_threadpool(parse, content)
+    request.state.text = content.decode("utf-8", "replace")
+    return document
 
 
 def parse_json(content: bytes) -> object:
@@ -97,6 +101,8 @@ def parse_yaml_body(content: bytes) -> object:
         raise Malformed(str(error)) from None
 
 
+# RFC 7396; what a PATCH has, in whatever type it comes.
+MERGE_PATCH = "application/merge-patch+json"
 READERS: Mapping[str, tuple[int, Callable[[bytes], object]]] = {
     "application/json": (MAX_BYTES, parse_json),
     "application/yaml": (SLOW_LIMITS.max_bytes, parse_yaml_body),

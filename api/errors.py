@@ -1,8 +1,9 @@
 """The only table from our errors to HTTP: problem+json (RFC 9457). 422 is for malformed requests alone.
 
-Types, below /problems/: `invalid-spec` (well-formed, but no campaign can be made of it) and `malformed-body` carry
-`errors` whose pointers (RFC 6901) lead into the body; `malformed-request` has pointers /path/name and /query/name;
-the others are in PROBLEMS. What HTTP alone says (an unknown route, a wrong method) is about:blank.
+Types, below /problems/: `invalid-spec` (well-formed, but no campaign can be made of it), `invalid-body` (of another
+route) and `malformed-body` carry `errors` whose pointers (RFC 6901) lead into the body; `malformed-request` has
+pointers /path/name and /query/name; the others are in PROBLEMS. What HTTP alone says (an unknown route, a wrong method)
+is about:blank.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.registry import MissingExtra, UnknownBackend
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.access.quotas import QuotaExceeded
+from meshtune.tuner.campaign.changes import CannotChange
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_files import NoSuchLog, ReportRefused
 from meshtune.tuner.service.views.problems import Mistake, ProblemDetails
 from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec
-from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
+from meshtune.tuner.store import AlreadyExists, BudgetSpent, IllegalMove, NotFound, StoreError, StoreUnavailable
 
 PROBLEM_JSON = "application/problem+json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -41,6 +43,14 @@ RETRY_AFTER = {"Retry-After": "5"}
 
 class Malformed(ValueError):
     """The body is no document; trying again with the same body fails again. The message goes on after "the body"."""
+
+
+class InvalidBody(ValueError):
+    """The body is a document, and none that this route takes; `problems` has every mistake with its path."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, problems)))
 
 
 class InvalidQuery(ValueError):
@@ -110,6 +120,7 @@ class IdempotencyBusy(Refused):
 # error -> (status, type, title). The first match in order of specificity wins.
 PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     InvalidSpec: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-spec", "The campaign spec has mistakes"),
+    InvalidBody: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-body", "The body has mistakes"),
     Malformed: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-body", "The body is malformed"),
     RequestValidationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-request", "The request is malformed"),
     CommandNotAllowed: (HTTPStatus.FORBIDDEN, "command-not-allowed", "The spec names what only `command` allows"),
@@ -136,6 +147,8 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     NothingKnown: (HTTPStatus.NOT_FOUND, "nothing-known", "Nothing that was measured answers this"),
     NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
     AlreadyExists: (HTTPStatus.CONFLICT, "already-exists", "The object exists already"),
+    BudgetSpent: (HTTPStatus.CONFLICT, "budget-spent", "The campaign's budget leaves no room for it"),
+    CannotChange: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
     IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
     StoreUnavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "store-unavailable", "The database cannot be used now"),
     StoreError: (HTTPStatus.INTERNAL_SERVER_ERROR, "store-error", "The database refused"),
@@ -202,7 +215,7 @@ async def defect(request: Request, error: Exception) -> JSONResponse:
 def _mistakes(error: Exception) -> tuple[Mistake, ...]:
     if isinstance(error, Malformed):
         return (Mistake("", str(error)),)
-    if isinstance(error, InvalidSpec):
+    if isinstance(error, (InvalidSpec, InvalidBody)):
         return tuple(
             Mistake(pointer(entry.path.split(".") if entry.path else ()), entry.message) for entry in error.problems
         )

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api import static_files
-from meshtune.api.dependencies import READERS
+from meshtune.api.dependencies import MERGE_PATCH, READERS
 from meshtune.api.errors import PROBLEM_JSON
 from meshtune.api.middleware.idempotency import PARAMETER
 from meshtune.runners.registry import WORKLOADS, runners
@@ -30,6 +30,7 @@ from meshtune.search_spaces.knobs import MAX_KNOBS
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Acceptance, Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
@@ -195,10 +196,12 @@ SPEC_SCHEMA: dict[str, Any] = {
 SPEC_REFERENCE = {"$ref": "#/components/schemas/CampaignSpec"}
 
 
-def _body(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
+def _body(
+    schema: dict[str, Any], examples: dict[str, Any], *, required: bool = True, kinds: tuple[str, ...] = tuple(READERS)
+) -> dict[str, Any]:
     """A body that comes as JSON or as YAML."""
     content = {"schema": schema, "examples": examples}
-    return {"requestBody": {"required": True, "content": {kind: content for kind in READERS}}}
+    return {"requestBody": {"required": required, "content": {kind: content for kind in kinds}}}
 
 
 SPEC_BODY = _body(SPEC_REFERENCE, SPEC_EXAMPLE)
@@ -219,6 +222,39 @@ WHY_BODY = _body(
 CHANGES_BODY = _body(
     {"type": "object", "title": "Changes", "description": "Laid over the spec as RFC 7396 has it: null takes away."},
     {"seed": {"summary": "The same once more, with another seed", "value": {"name": "demo-2", "seed": 2}}},
+)
+
+
+_BUDGET = {**_inline(Budget), "description": "Limits that are left out stay; null lifts one."}
+DETAILS_BODY = _body(
+    {
+        "type": "object",
+        "title": "CampaignChanges",
+        "additionalProperties": False,
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"\S"},
+            "tags": {"type": "array", "items": {"type": "string", "pattern": TAG.pattern}, "maxItems": MAX_TAGS},
+            "notes": {"type": "string", "maxLength": MAX_NOTES},
+            "budget": _BUDGET,
+        },
+    },
+    {"more": {"summary": "More trials, and a tag", "value": {"budget": {"trials": 40}, "tags": ["paper"]}}},
+    kinds=(*READERS, MERGE_PATCH),
+)
+RESUME_BODY = _body(
+    {"type": "object", "title": "Resumption", "additionalProperties": False, "properties": {"budget": _BUDGET}},
+    {"more": {"summary": "A campaign that is complete goes on", "value": {"budget": {"trials": 40}}}},
+    required=False,
+)
+PLAN_BODY = _body(
+    {
+        "type": "object",
+        "title": "PlanByHand",
+        "additionalProperties": False,
+        "required": ["plan"],
+        "properties": {"plan": _inline(Plan)},
+    },
+    {"tp": {"summary": "Two-fold tensor parallelism", "value": {"plan": {"tp": 2, "micro_batch_size": 2}}}},
 )
 
 

@@ -72,6 +72,7 @@ class CampaignQuery(BaseModel):
     name: Text = Field("", description="Only campaigns with this in their names.")
     model: Text | None = Field(None, description="Only campaigns of the model with this name.")
     cluster: Text | None = Field(None, description="Only campaigns on the cluster with this name.")
+    tag: Text = Field("", description="Only campaigns with this tag.")
     sort: CampaignSort = Field("-created_at", description="With a leading -: the largest first.")
     page_size: int = Field(50, ge=1, le=MAX_PER_PAGE, description="Most entries on this page.")
     page_token: Token | None = None
@@ -91,6 +92,7 @@ class CampaignQuery(BaseModel):
             name=self.name,
             model=self.model,
             cluster=self.cluster,
+            tag=self.tag,
             after=None if self.page_token is None else _cursor(self.question, self.page_token),
             limit=self.page_size + 1,
         )

@@ -159,6 +159,7 @@ def list_events(
     },
 )
 async def create_campaign(
+    request: Request,
     document: PermittedSpec,
     caller: CallerHandle,
     service: ServiceHandle,
@@ -176,7 +177,7 @@ async def create_campaign(
         basis = await run_in_threadpool(known_basis, service.store, spec, caller)
         quote = await pool.run(caller.identity, space.combinations, quote_of, spec, basis)
         return JSONResponse(plain(quote))
-    campaign = await _create(document, caller, service, pool)
+    campaign = await _create(document, caller, service, pool, request.state.text)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
     return await run_in_threadpool(show, campaign)
 
@@ -225,12 +226,6 @@ def pause_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: Show
     return show(service.pause(campaign_id))
 
 
-@router.post("/campaigns/{campaign_id}:resume", dependencies=[launches], responses=problems(404, 409))
-def resume_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
-    """Go on with a paused campaign; one that runs stays as it is."""
-    return show(service.resume(campaign_id))
-
-
 @router.post(
     "/campaigns/{campaign_id}:cancel",
     status_code=status.HTTP_202_ACCEPTED,
@@ -242,11 +237,11 @@ def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: Sho
     return show(service.cancel(campaign_id))
 
 
-async def _create(document: object, caller: Caller, service: Service, pool: WorkerPool) -> Campaign:
-    """Raises InvalidSpec, and as the pool; then nothing was written."""
+async def _create(document: object, caller: Caller, service: Service, pool: WorkerPool, text: str = "") -> Campaign:
+    """text: the document as it was written. Raises InvalidSpec, and as the pool; then nothing was written."""
     spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
     counts = await pool.run(caller.identity, space.combinations, counts_of, spec)
-    return await run_in_threadpool(service.add, spec, counts, caller.name)
+    return await run_in_threadpool(partial(service.add, spec, counts, caller.name, text=text))
 
 
 def counts_of(spec: CampaignSpec) -> Counts:

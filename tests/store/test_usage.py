@@ -73,12 +73,12 @@ def test_a_campaign_that_searches_wants_what_its_spec_allows(store: Store, make)
     assert demand(store) == expected
 
 
-def test_after_its_search_a_campaign_wants_what_is_planned(store: Store, make):
-    make.running(store, trials=3)
+def test_after_its_search_a_campaign_wants_what_is_planned_as_far_as_it_may_run_at_once(store: Store, make):
+    make.running(store, trials=3)  # two at once
     store.end_search("c1", "enough", now=150.0)
-    assert (demand(store).in_flight, demand(store).wanted) == (0, 3)
+    assert (demand(store).in_flight, demand(store).wanted) == (0, 2)
     store.mark_submitted("c1", 0, "7", now=160.0)
-    assert (demand(store).in_flight, demand(store).wanted) == (1, 3)
+    assert (demand(store).in_flight, demand(store).wanted) == (1, 2)
     store.finish("c1", 0, make.ok(), started_at=161.0, finished_at=170.0, now=170.0)
     store.finish("c1", 1, make.ok(), started_at=161.0, finished_at=170.0, now=170.0)
     assert (demand(store).in_flight, demand(store).wanted) == (0, 1)

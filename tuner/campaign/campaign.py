@@ -14,7 +14,8 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 
 
 class CampaignState(StrEnum):
-    """CANCELLING waits for running jobs to end. The last three are for ever."""
+    """CANCELLING waits for running jobs to end. The last three are ends; a COMPLETED campaign goes on where somebody
+    extends it (`tuner.campaign.changes`), the others never do."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -94,6 +95,9 @@ class Campaign:
     lessons: tuple[Lesson, ...] = ()
     # The name of the token that created it, empty for the command line. Who reads it: `tuner.access.tokens.Rights`.
     owner: str = ""
+    # By people, for people (`tuner.campaign.changes`).
+    tags: tuple[str, ...] = ()
+    notes: str = ""
 
     @property
     def simulated(self) -> bool:

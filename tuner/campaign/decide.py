@@ -31,13 +31,15 @@ from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, judged,
 from meshtune.tuner.campaign.numerics import may_be_recommended
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState, first_runs
 from meshtune.tuner.campaign.waiting import overdue_reason, wait_of, withdrawn_reason
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
 # So many failures exclude a node: one may be the job's, a second one under another job is the node's.
 EXCLUDED_AT = 2
+# Whose planned trials are sent first.
+_TURNS = (Origin.BASELINE, Origin.ENQUEUED, Origin.SEARCH, Origin.CONFIRMATION)
 # Failures count for so long, and until the node runs a job well: one that was mended comes back.
 FAULTS_S = 86400.0
 
@@ -199,10 +201,10 @@ def _next_steps(
         return [Pause(lost)]
     if withdrawn := withdrawn_reason(campaign, trials):
         return [*overtime, Pause(withdrawn)]
-    if not trials and campaign.spec.baseline is not None:
-        return [] if trials_left == 0 else [PlanBaseline()]
+    if campaign.spec.baseline is not None and all(trial.origin is Origin.ENQUEUED for trial in trials):
+        return overtime if trials_left == 0 else [*overtime, PlanBaseline()]
     retries: list[Intent] = [Retry(trial.number) for trial in trials if trial.may_retry(campaign.spec.trial.attempts)]
-    submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
+    submits = _submits(campaign, unfinished)
     if retries:
         return [*overtime, *retries]
     room = campaign.spec.parallel - len(unfinished)
@@ -226,11 +228,20 @@ def device_seconds(trials: Sequence[Trial], observations: Mapping[int, Observati
 
 def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
     """Ask for plans while the budget has some left. Other ends of a search are its own answers, when it is asked."""
-    most = campaign.spec.budget.trials
-    if most is not None and len(trials) >= most:
+    most, planned = campaign.spec.budget.trials, len(first_runs(trials))
+    if most is not None and planned >= most:
         return [EndSearch(f"the budget of {most} trials is spent")]
-    n = room if most is None else min(room, most - len(trials))
+    n = room if most is None else min(room, most - planned)
     return [Ask(n)] if n > 0 else []
+
+
+def _submits(campaign: Campaign, unfinished: Sequence[Trial]) -> list[Intent]:
+    """Send what is planned, no more than may be in flight: people may put in any number. The baseline goes first, what
+    people chose before what the search chose."""
+    planned = [trial for trial in unfinished if trial.state is TrialState.PLANNED]
+    planned.sort(key=lambda trial: (_TURNS.index(trial.origin), trial.number))
+    free = campaign.spec.parallel - (len(unfinished) - len(planned))
+    return [Submit(trial.number) for trial in planned[: max(0, free)]]
 
 
 def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
@@ -240,6 +251,8 @@ def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[In
     if (turn := next_turn(campaign.spec, trials)) is not None:
         coming = turn.missing[: max(0, room)]
         return [Confirm(coming, turn.round)] if coming else []
+    if any(not trial.state.final for trial in trials):
+        return []  # what somebody asked to be measured once more
     return [Close(CampaignState.COMPLETED, closing_reason(campaign, trials))]
 
 

@@ -70,6 +70,7 @@ class CampaignsWanted:
     name: str = ""
     model: str | None = None
     cluster: str | None = None
+    tag: str = ""
     after: Cursor | None = None
     limit: int = 50
 

@@ -4,6 +4,8 @@ Round 1 runs the best plan, the baseline and the others, each as a fresh job; ro
 order, and so on, so that a drift of the cluster meets all alike. After each round from MIN_ROUNDS on a plan leaves that
 is surely not `stop.tolerance` faster than the baseline. The rounds end when a plan that trains as the baseline does is
 surely faster, when only the baseline is left, or after `confirm_rounds`. First runs choose the plans and count no more.
+A campaign that went on and found another of the best begins again, with rounds of higher numbers, so that the new plan
+runs side by side with the others; what was measured in earlier rounds counts as well. So do runs that people ask for.
 
 The logarithm of a speed is taken as the sum of the plan's, the round's and an error. The standard deviation of the
 error is estimated from the least-squares fit over all cells that were measured, and Student's t gives the interval of a
@@ -25,7 +27,7 @@ from meshtune.tuner.campaign.numerics import changed_numerics, may_be_recommende
 from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.student import two_sided_quantile
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.campaign.units import Estimate
 
 # No interval of use comes from one round.
@@ -40,9 +42,11 @@ Cells = Mapping[tuple[Plan, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is still to be planned of a round: none while its jobs run. round: from 1 on."""
+    """What is still to be planned of a round: none while its jobs run. round: from 1 on. last: the highest that there
+    may be."""
 
     round: int
+    last: int
     missing: tuple[Plan, ...]
 
 
@@ -131,7 +135,18 @@ def _paired_errors(cells: Cells) -> tuple[list[float], int]:
                 mean = _mean([left[cell] for cell in here])
                 for cell in here:
                     left[cell] -= mean
-    return list(left.values()), len(cells) - len(rows) - len(columns) + 1
+    return list(left.values()), len(cells) - len(rows) - len(columns) + _blocks(cells)
+
+
+def _blocks(cells: Cells) -> int:
+    """The groups of plans that rounds connect: a plan that ran in a round of its own tells nothing of pairs."""
+    groups: list[tuple[set[Plan], set[int]]] = []
+    for plan, number in cells:
+        met = [group for group in groups if plan in group[0] or number in group[1]]
+        groups = [group for group in groups if group not in met]
+        plans, numbers = {plan}.union(*(group[0] for group in met)), {number}.union(*(group[1] for group in met))
+        groups.append((plans, numbers))
+    return len(groups)
 
 
 def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> Estimate | None:
@@ -166,15 +181,23 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     which the search's have all ended."""
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
     contenders = finalists(spec, trials)
-    for number in range(1, spec.confirm_rounds + 1):
+    before = _rounds_before(trials, contenders)
+    last = before + spec.confirm_rounds
+    for number in range(before + 1, last + 1):
         if not contenders:
             return None
-        order = contenders if number % 2 else contenders[::-1]
+        order = contenders if (number - before) % 2 else contenders[::-1]
         missing = tuple(plan for plan in order if (plan, number) not in again)
         if missing or not all(again[plan, number].state.final for plan in order):
-            return Turn(number, missing)
-        contenders = _contenders(spec, trials, contenders, number)
+            return Turn(number, last, missing)
+        contenders = _contenders(spec, trials, contenders, number, before)
     return None
+
+
+def _rounds_before(trials: Sequence[Trial], contenders: Sequence[Plan]) -> int:
+    """The rounds that were begun before the newest of the contenders had been tried: it was in none of them."""
+    newest = max((trial.number for trial in first_runs(trials) if trial.plan in contenders), default=-1)
+    return max((trial.round for trial in trials if trial.number < newest), default=0)
 
 
 def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
@@ -203,12 +226,14 @@ def _baseline(trials: Sequence[Trial]) -> Plan | None:
     return next(measured, None)
 
 
-def _contenders(spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int) -> list[Plan]:
-    """The plans of the next round; none where the choice is clear."""
+def _contenders(
+    spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int, before: int
+) -> list[Plan]:
+    """The plans of the next round; none where the choice is clear. before: see `_rounds_before`."""
     cells = {cell: speed for cell, speed in cells_of(spec.objective, trials).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
     stable = [plan for plan in contenders if (plan, rounds) in cells]
-    if rounds < MIN_ROUNDS:
+    if rounds - before < MIN_ROUNDS:
         return stable
     if baseline is None or baseline not in stable:
         return []

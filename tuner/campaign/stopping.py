@@ -92,8 +92,7 @@ def phase_text(campaign: Campaign, trials: Sequence[Trial]) -> str:
     if turn is None:
         return f"the search has ended: {campaign.search_ended}"
     done = sum(trial.state.final for trial in confirmations(trials))
-    most = campaign.spec.confirm_rounds
-    return f"second runs, round {turn.round} of at most {most}, {done} done: {campaign.search_ended}"
+    return f"second runs, round {turn.round} of at most {turn.last}, {done} done: {campaign.search_ended}"
 
 
 def hopeless_reason(trials: Sequence[Trial]) -> str:

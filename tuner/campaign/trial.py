@@ -94,12 +94,17 @@ class TrialState(StrEnum):
 
 
 class Origin(StrEnum):
-    """Who chose the plan. A CONFIRMATION repeats a good trial's plan: a fresh job measures it once more before a winner
-    is named."""
+    """Who chose the plan. ENQUEUED: a person. A CONFIRMATION repeats a measured trial's plan: a fresh job measures it
+    once more, before a winner is named or because somebody asked for it."""
 
     BASELINE = "baseline"
     SEARCH = "search"
+    ENQUEUED = "enqueued"
     CONFIRMATION = "confirmation"
+
+
+# Those of a plan's first run in its campaign, which a budget of trials counts.
+FIRST_RUNS = (Origin.BASELINE, Origin.SEARCH, Origin.ENQUEUED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +184,11 @@ class Trial:
         if self.outcome is None or not self.outcome.retryable:
             return False
         return len(self.attempts) < max(MAX_ATTEMPTS, attempts) and self.counted_attempts < attempts
+
+
+def first_runs(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that a budget of trials counts."""
+    return [trial for trial in trials if trial.origin in FIRST_RUNS]
 
 
 def job_name(campaign_id: str, trial_number: int, attempt_number: int) -> str:

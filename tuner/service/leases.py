@@ -134,11 +134,12 @@ class Holder:
         hold.confirm()
         return hold
 
-    def create(self, campaign: Campaign) -> None:
-        """Keep a new campaign in the store, this holder's from the start. Raises AlreadyExists."""
+    def create(self, campaign: Campaign, text: str = "") -> None:
+        """Keep a new campaign in the store, this holder's from the start. text: its spec as written. Raises
+        AlreadyExists."""
         self.live()
         breaks = self._breaks
-        self._store.create_campaign(campaign, holder=self.name)
+        self._store.create_campaign(campaign, holder=self.name, text=text)
         self.holds[campaign.id] = Hold(Lease(campaign.id, self.name, 1), self, breaks)
 
     def confirm(self, hold: Hold) -> None:

@@ -22,6 +22,7 @@ from meshtune.tuner.campaign.decide import excluded_nodes
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.service.answers import Answers
+from meshtune.tuner.service.changing import Changing
 from meshtune.tuner.service.clocks import uptime
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
@@ -72,21 +73,23 @@ class Service:
         self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock, timer, self.answers)
         self.metrics = ServiceMetrics(self.sessions.holder.changes, self.sessions.holder.skews, clock)
         self._quotas = CampaignQuotas(store, home.limits)
+        self.changing = Changing(store, self._quotas, clock)
         self.reports = Reports(home, public_url)
         self._ticker = Ticker(
             store=store, home=home, quotas=self._quotas, reports=self.reports, metrics=self.metrics, clock=clock
         )
 
-    def create(self, document: object, owner: str = "", *, drives: bool = False) -> Campaign:
+    def create(self, document: object, owner: str = "", *, drives: bool = False, text: str = "") -> Campaign:
         """A new campaign from a spec document, RUNNING from now on. Raises InvalidSpec; then nothing was written.
 
-        drives: this process works on it, so that no server takes it first.
+        drives: this process works on it, so that no server takes it first. text: the document as it was written, which
+        is kept for people.
         """
         spec, space = read_spec(document, self.home)
-        return self.add(spec, space.totals, owner, drives=drives)
+        return self.add(spec, space.totals, owner, drives=drives, text=text)
 
     def add(
-        self, spec: CampaignSpec, counts: Counts, owner: str = "", *, drives: bool = False, id: str = ""
+        self, spec: CampaignSpec, counts: Counts, owner: str = "", *, drives: bool = False, id: str = "", text: str = ""
     ) -> Campaign:
         """As `create`, from a spec that was read. counts: of its space, in which a plan is legal. id: the campaign's,
         which no other has; empty for a new one of its name."""
@@ -103,9 +106,9 @@ class Service:
             owner=owner,
         )
         if drives:
-            self.sessions.holder.create(campaign)
+            self.sessions.holder.create(campaign, text)
         else:
-            campaign = self.store.create_campaign(campaign)
+            campaign = self.store.create_campaign(campaign, text=text)
         return campaign
 
     def pause(self, campaign_id: str) -> Campaign:

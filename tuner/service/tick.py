@@ -24,7 +24,7 @@ from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.refusal import refused
 from meshtune.tuner.service.session import Session
 from meshtune.tuner.service.telemetry import ServiceMetrics
-from meshtune.tuner.store import IllegalMove, Store
+from meshtune.tuner.store import AlreadyExists, IllegalMove, Store
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
 LONG_TICK_S = 0.5
@@ -51,6 +51,12 @@ class Ticker:
                     acted |= self._act(intent, session)
                 if session.over or (acted and time.monotonic() - begun > LONG_TICK_S):
                     break  # what is left is decided again, on what is new by then
+        except AlreadyExists:
+            # Somebody put the plan in by hand since the campaign was read: decide again.
+            known = len(session.trials)
+            session.look()
+            if len(session.trials) == known:
+                raise
         except NoTimeLeft as error:
             acted = True
             with suppress(IllegalMove):
@@ -216,7 +222,8 @@ class Ticker:
         if reason:
             self.store.end_search(campaign.id, reason, chance_left=chance, now=now)
             return True
-        self.store.plan_trials(campaign.id, proposal.choices, Origin.SEARCH, chance_left=chance, now=now)
+        most = campaign.spec.budget.trials
+        self.store.plan_trials(campaign.id, proposal.choices, Origin.SEARCH, most=most, chance_left=chance, now=now)
         if not proposal.choices:
             session.stuck_at = ended
         return bool(proposal.choices)

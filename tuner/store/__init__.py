@@ -1,11 +1,20 @@
 """The store is the only writer of truth, and the only place with SQL: rows and events change in one transaction."""
 
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, LeaseLost, NotFound, StoreError, StoreUnavailable
+from meshtune.tuner.store.errors import (
+    AlreadyExists,
+    BudgetSpent,
+    IllegalMove,
+    LeaseLost,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+)
 from meshtune.tuner.store.leases import Drivers, Lease
 from meshtune.tuner.store.store import Store
 
 __all__ = [
     "AlreadyExists",
+    "BudgetSpent",
     "Drivers",
     "IllegalMove",
     "Lease",

@@ -22,7 +22,7 @@ from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
-from meshtune.tuner.store.tables import attempts, campaigns, events, metadata
+from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts
 from meshtune.tuner.store.usage import owner_usage, token_quotas
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
@@ -41,11 +41,11 @@ class Campaigns:
 
     _database: Database
 
-    def create_campaign(self, campaign: Campaign, *, holder: str = NOBODY) -> Campaign:
+    def create_campaign(self, campaign: Campaign, *, holder: str = NOBODY, text: str = "") -> Campaign:
         """Keep a new campaign and return it; where the request that asks made one before (`act_once`), that one.
 
-        holder: the process that has it from the start. Raises AlreadyExists for an id that is taken, QuotaExceeded
-        where its owner's token leaves no room for it.
+        holder: the process that has it from the start. text: its spec as written, where there is one. Raises
+        AlreadyExists for an id that is taken, QuotaExceeded where its owner's token leaves no room for it.
         """
         with self._database.writing() as connection:
             if (earlier := act_once(connection, campaign.id)) is not None:
@@ -58,6 +58,8 @@ class Campaigns:
                 used = owner_usage(connection, campaign.owner, campaign.created_at)
                 require_room(campaign.owner, quotas, used, campaign.spec.budget)
             connection.execute(insert(campaigns), campaign_row(campaign))
+            if text:
+                connection.execute(insert(spec_texts), {"campaign_id": campaign.id, "text": text})
             data = {"name": campaign.spec.name, "state": str(campaign.state)}
             add_event(connection, campaign.id, campaign.created_at, "campaign.created", data)
             if holder != NOBODY:
@@ -68,6 +70,11 @@ class Campaigns:
         """Raises NotFound."""
         with self._database.reading() as connection:
             return read_campaign(connection, id)
+
+    def spec_text(self, id: str) -> str:
+        """The campaign's spec as written; empty where it did not come as a text, and for no campaign."""
+        with self._database.reading() as connection:
+            return connection.scalar(select(spec_texts.c.text).where(spec_texts.c.campaign_id == id)) or ""
 
     def campaigns(
         self, *, limit: int, states: Collection[CampaignState] = tuple(CampaignState), reader: Rights = OPERATOR
@@ -106,7 +113,7 @@ class Campaigns:
             values = {"state": str(to), "reason": reason, "updated_at": now}
             if to is CampaignState.RUNNING:
                 values["running_since"] = now
-            _update(connection, id, values)
+            update_campaign(connection, id, values)
             add_event(connection, id, now, f"campaign.{to}", {"state": str(to), "reason": reason})
             return read_campaign(connection, id)
 
@@ -119,7 +126,7 @@ class Campaigns:
             for job_name, running_s in running.items():
                 job = update(attempts).where(attempts.c.job_name == job_name, attempts.c.finished_at.is_(None))
                 connection.execute(job.values(running_s=running_s))
-            if not _update(connection, id, {"elapsed_s": campaigns.c.elapsed_s + seconds, "updated_at": now}):
+            if not update_campaign(connection, id, {"elapsed_s": campaigns.c.elapsed_s + seconds, "updated_at": now}):
                 raise NotFound(f"there is no campaign {id}")
 
     def end_search(self, id: str, reason: str, *, chance_left: float | None = None, now: float) -> Campaign:
@@ -133,7 +140,7 @@ class Campaigns:
                 return campaign
             require_running(connection, id, f"the search of campaign {id}", "under way", "ended")
             values = {"search_ended": reason, "updated_at": now}
-            _update(connection, id, values if chance_left is None else {**values, "chance_left": chance_left})
+            update_campaign(connection, id, values if chance_left is None else {**values, "chance_left": chance_left})
             campaign = read_campaign(connection, id)
             add_event(connection, id, now, "search.ended", {"reason": reason, "chance_left": campaign.chance_left})
             return campaign
@@ -144,7 +151,7 @@ class Campaigns:
             if read_campaign(connection, id).lessons == tuple(lessons):
                 return
             document = lessons_document(lessons)
-            _update(connection, id, {"lessons": document, "updated_at": now})
+            update_campaign(connection, id, {"lessons": document, "updated_at": now})
             add_event(connection, id, now, "campaign.learns", {"lessons": document})
 
     def remove_campaign(self, id: str) -> None:
@@ -225,7 +232,8 @@ def require_running(connection: Connection, campaign_id: str, subject: str, stat
         raise IllegalMove(subject, state, wanted, f"the campaign is {campaign}, not running")
 
 
-def _update(connection: Connection, id: str, values: Mapping[str, Any]) -> bool:
+def update_campaign(connection: Connection, id: str, values: Mapping[str, Any]) -> bool:
+    """False where there is no such campaign."""
     return connection.execute(update(campaigns).where(campaigns.c.id == id).values(values)).rowcount == 1
 
 

@@ -3,6 +3,7 @@
     StoreError               root; raised itself where the database refuses a statement: a defect, trying again fails
     +-- NotFound             no such campaign or trial; trying again fails until someone creates it
     +-- AlreadyExists        the campaign's id, or the plan within its campaign, is taken; trying again fails
+    +-- BudgetSpent          the campaign's budget has no place for another trial; trying again fails until it has
     +-- LeaseLost            another process drives the campaign now; trying again fails while it does
     +-- IllegalMove          the state does not allow it; trying again fails until the state is another
     +-- StoreUnavailable     the database cannot be used now; `transient` says whether waiting can help
@@ -72,6 +73,10 @@ class NotFound(StoreError):
 
 class AlreadyExists(StoreError):
     """The object is there already; the message names it."""
+
+
+class BudgetSpent(StoreError):
+    """The campaign's budget has no place for another trial; the message has the numbers."""
 
 
 class IllegalMove(StoreError):

@@ -32,7 +32,7 @@ from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Order, Stamp, TrialKey, TrialsWanted
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.tables import TRIAL_DEVICES, attempts, campaigns, events, measurements, trials
@@ -145,9 +145,7 @@ class Pages:
 
     def overview(self, campaign_id: str, order: Order[TrialKey], limit: int) -> Overview:
         """limit: of `Overview.first`."""
-        wanted = TrialsWanted(
-            order=order, verdicts=(Verdict.OK,), origins=(Origin.BASELINE, Origin.SEARCH), limit=limit
-        )
+        wanted = TrialsWanted(order=order, verdicts=(Verdict.OK,), origins=FIRST_RUNS, limit=limit)
         of_campaign, again = trials.c.campaign_id == campaign_id, trials.c.origin == str(Origin.CONFIRMATION)
         repeated = trials.c.plan_key.in_(select(trials.c.plan_key).where(of_campaign, again))
         compared = or_(repeated, trials.c.origin == str(Origin.BASELINE))
@@ -191,6 +189,8 @@ def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
     ]
     if wanted.states:
         filters.append(campaigns.c.state.in_([str(state) for state in wanted.states]))
+    if wanted.tag:
+        filters.append(campaigns.c.tags.contains(f" {wanted.tag} ", autoescape=True))
     if wanted.name:
         filters.append(campaigns.c.name.icontains(wanted.name, autoescape=True))
     return filters

@@ -40,7 +40,7 @@ MAX_BIGINT = 2**63 - 1
 # Fields that are columns of the same name and the same value.
 _OF_CAMPAIGN = (
     *("id", "created_at", "updated_at", "running_since", "elapsed_s", "reason", "search_ended", "chance_left"),
-    *("combinations", "legal", "owner"),
+    *("combinations", "legal", "owner", "notes"),
 )
 _OF_ATTEMPT = (
     *("number", "job_name", "planned_at", "job_id", "submitted_at", "wait", "started_at", "finished_at", "running_s"),
@@ -87,6 +87,7 @@ def campaign_row(campaign: Campaign) -> dict[str, Any]:
         **_fields(campaign, _OF_CAMPAIGN),
         "state": str(campaign.state),
         "lessons": lessons_document(campaign.lessons),
+        "tags": f" {' '.join(campaign.tags)} " if campaign.tags else "",
         "spec": encode_spec(spec),
         # Of the spec, for filters and quotas.
         "name": spec.name,
@@ -106,7 +107,8 @@ def campaign_of(row: Row[Any]) -> Campaign:
     except ValueError as error:
         raise StoreError(f"campaign {row.id}: its stored spec is not one that this meshtune reads") from error
     lessons = tuple(Lesson(**lesson) for lesson in row.lessons)
-    return Campaign(spec=spec, state=CampaignState(row.state), lessons=lessons, **_fields(row, _OF_CAMPAIGN))
+    own = {"state": CampaignState(row.state), "tags": tuple(row.tags.split())}
+    return Campaign(spec=spec, lessons=lessons, **own, **_fields(row, _OF_CAMPAIGN))
 
 
 def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:

@@ -88,11 +88,21 @@ campaigns = Table(
     *_required(PlainText, "device", "workload"),
     # From the spec, for pages of campaigns: the names of its model and its cluster.
     *_required(PlainText, "model", "cluster"),
+    # By people. tags: words, with a space before and after each; empty for none.
+    *_required(PlainText, "tags", "notes"),
     Index(None, "created_at", "id"),
     Index(None, "device", "workload", "created_at", "id"),
     Index(None, "owner", "created_at", "id"),
     Index(None, "project", "created_at", "id"),
     Index(None, "state", "updated_at"),
+)
+
+# Of campaigns whose spec came as a text: as it was sent.
+spec_texts = Table(
+    "spec_texts",
+    metadata,
+    Column("campaign_id", PlainText, ForeignKey("campaigns.id"), primary_key=True),
+    *_required(PlainText, "text"),
 )
 
 # Of an axis of the plan, by what its values are; words are text.

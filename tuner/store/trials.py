@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import CLAIM_S, Limits, refusal
-from meshtune.tuner.campaign.trial import Attempt, Choice, Origin, Trial, TrialState, job_name
+from meshtune.tuner.campaign.trial import FIRST_RUNS, Attempt, Choice, Origin, Trial, TrialState, job_name
 from meshtune.tuner.store.campaigns import (
     add_event,
     done_data,
@@ -64,15 +64,17 @@ class Trials:
         origin: Origin,
         *,
         round: int = 0,
+        most: int | None = None,
         chance_left: float | None = None,
         now: float,
     ) -> list[Trial]:
         """The new trials, numbered on from the last one, each with a PLANNED first attempt: all of them or none.
 
-        round: of second runs. chance_left: the search's word on what it did not choose; it is kept even where nothing
-        is chosen. None: what it said before stays. Raises NotFound, IllegalMove when the campaign is not RUNNING,
-        AlreadyExists for a plan that comes twice or that the campaign has; each round of confirmations may repeat it
-        once.
+        round: of second runs. most: first runs of the campaign; the choices beyond are left out: people may have put in
+        plans since it was asked for them. chance_left: the search's word on what it did not choose; it is kept even
+        where nothing is chosen. None: what it said before stays. Raises NotFound, IllegalMove when the campaign is not
+        RUNNING, AlreadyExists for a plan that comes twice or that the campaign has; each round of confirmations may
+        repeat it once.
         """
         with self._database.writing() as connection:
             subject = f"a new trial of campaign {campaign_id}"
@@ -81,31 +83,9 @@ class Trials:
                 values = {"chance_left": chance_left, "updated_at": now}
                 connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(values))
                 add_event(connection, campaign_id, now, "search.asked", {"chance_left": chance_left})
-            if not choices:
-                return []
-            _require_new_plans(connection, campaign_id, choices, origin, round)
-            highest = connection.scalar(select(func.max(trials.c.number)).where(trials.c.campaign_id == campaign_id))
-            planned = [
-                Trial(
-                    campaign_id=campaign_id,
-                    number=number,
-                    plan=choice.plan,
-                    origin=origin,
-                    attempts=(_planned_attempt(campaign_id, number, 1, now),),
-                    expectation=choice.expectation,
-                    round=round,
-                )
-                for number, choice in enumerate(choices, start=0 if highest is None else highest + 1)
-            ]
-            ids = connection.scalars(
-                insert(trials).returning(trials.c.id, sort_by_parameter_order=True),
-                [trial_row(trial) for trial in planned],
-            ).all()
-            rows = [attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
-            connection.execute(insert(attempts), rows)
-            news = [event_row(campaign_id, now, "trial.planned", planned_data(trial)) for trial in planned]
-            connection.execute(insert(events), news)
-            return planned
+            if most is not None:
+                choices = choices[: max(0, most - count_first_runs(connection, campaign_id))]
+            return insert_trials(connection, campaign_id, choices, origin, round, now) if choices else []
 
     def plan_attempt(self, campaign_id: str, number: int, *, now: float) -> Trial:
         """The trial with one more attempt, PLANNED. Raises NotFound, or IllegalMove when the campaign is not RUNNING
@@ -227,6 +207,42 @@ class Trials:
             for campaign_id, key, count in connection.execute(query):
                 counts[campaign_id][key] = count
         return counts
+
+
+def insert_trials(
+    connection: Connection, campaign_id: str, choices: Sequence[Choice], origin: Origin, round: int, now: float
+) -> list[Trial]:
+    """As `Trials.plan_trials`, whatever the campaign's state."""
+    _require_new_plans(connection, campaign_id, choices, origin, round)
+    highest = connection.scalar(select(func.max(trials.c.number)).where(trials.c.campaign_id == campaign_id))
+    planned = [
+        Trial(
+            campaign_id=campaign_id,
+            number=number,
+            plan=choice.plan,
+            origin=origin,
+            attempts=(_planned_attempt(campaign_id, number, 1, now),),
+            expectation=choice.expectation,
+            round=round,
+        )
+        for number, choice in enumerate(choices, start=0 if highest is None else highest + 1)
+    ]
+    ids = connection.scalars(
+        insert(trials).returning(trials.c.id, sort_by_parameter_order=True),
+        [trial_row(trial) for trial in planned],
+    ).all()
+    rows = [attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
+    connection.execute(insert(attempts), rows)
+    news = [event_row(campaign_id, now, "trial.planned", planned_data(trial)) for trial in planned]
+    connection.execute(insert(events), news)
+    return planned
+
+
+def count_first_runs(connection: Connection, campaign_id: str) -> int:
+    """What a budget of trials counts."""
+    first = trials.c.origin.in_([str(origin) for origin in FIRST_RUNS])
+    query = select(func.count()).select_from(trials).where(trials.c.campaign_id == campaign_id, first)
+    return connection.scalar(query) or 0
 
 
 def read_trials(

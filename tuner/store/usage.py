@@ -162,8 +162,8 @@ def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: fl
     in_flight = sum(_in_flight(job, alive, time_limit_s, now) for job in jobs)
     wanted = in_flight
     if alive and campaign.state == CampaignState.RUNNING:
-        unfinished = sum(job.state != TrialState.DONE for job in jobs)
-        wanted = max(unfinished, 0 if campaign.search_ended else campaign.spec["parallel"])
+        unfinished, parallel = sum(job.state != TrialState.DONE for job in jobs), campaign.spec["parallel"]
+        wanted = max(min(unfinished, parallel), in_flight, 0 if campaign.search_ended else parallel)
     return Demand(
         campaign_id=campaign.id,
         devices=campaign.devices,

@@ -76,7 +76,7 @@ def mark_of(trial: Trial) -> Mark | None:
     """None for a trial that has not ended."""
     if trial.verdict is None:
         return None
-    if trial.verdict is Verdict.OK and trial.origin is not Origin.SEARCH:
+    if trial.verdict is Verdict.OK and trial.origin in (Origin.CONFIRMATION, Origin.BASELINE):
         return AGAIN if trial.origin is Origin.CONFIRMATION else BASELINE
     return MARKS[trial.verdict]
 

@@ -15,6 +15,7 @@ from meshtune.runners.documents import plain
 from meshtune.runners.failure_cause import Cause
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
+from meshtune.tuner.campaign.changes import extendable
 from meshtune.tuner.campaign.listing import Order, TrialKey
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec
@@ -90,7 +91,8 @@ class CampaignView:
     more. chance_left: the probability that some plan which was not tried is better than the best by more than the
     spec's `stop.tolerance`, as the search said when it was last asked; null where it never said. lessons: the earlier
     campaigns that the search learns from. owner: the name of the token that created it, empty for the command line.
-    project, nodes, devices, model, cluster: names and sizes from the spec. spec: empty in the answer to a move by a
+    project, nodes, devices, model, cluster: names and sizes from the spec. tags, notes: by people, for people.
+    extendable: it has ended, and goes on with a larger budget. spec: empty in the answer to a move by a
     token that may not read. simulated: no device measures its numbers.
     """
 
@@ -115,6 +117,9 @@ class CampaignView:
     model: str
     cluster: str
     simulated: bool
+    tags: tuple[str, ...]
+    notes: str
+    extendable: bool
     summary: SummaryView
     spec: Mapping[str, Any]
 
@@ -170,6 +175,7 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: Summar
         devices=spec.cluster.devices,
         model=spec.model.name,
         cluster=spec.cluster.name,
+        extendable=extendable(campaign),
         summary=summary,
         spec=spec_document(spec),
     )

@@ -114,7 +114,7 @@ class AttemptView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialView:
     """A trial; measurement and partial are those of its last attempt. expectation: what the search expected of the plan
-    when it chose it; null for the baseline, for a confirmation, and where it expected nothing."""
+    when it chose it; null for the baseline, a plan put in by hand, a confirmation, and where it expected nothing."""
 
     number: int
     origin: Origin

@@ -656,12 +656,14 @@ export interface components {
             created_at: string;
             devices: number;
             elapsed_s: number;
+            extendable: boolean;
             id: string;
             legal: number;
             lessons: components["schemas"]["Lesson"][];
             model: string;
             name: string;
             nodes: number;
+            notes: string;
             owner: string;
             project: string;
             reason: string;
@@ -670,6 +672,7 @@ export interface components {
             spec: components["schemas"]["CampaignSpec"];
             state: components["schemas"]["CampaignState"];
             summary: components["schemas"]["SummaryView"];
+            tags: string[];
             trials: {
                 [key: string]: number;
             };
@@ -746,6 +749,20 @@ export interface components {
             tokens_per_s_per_device: components["schemas"]["Estimate"];
             trial: number;
         };
+        ComparedTrial: {
+            mfu: number | null;
+            objective: components["schemas"]["ObjectiveView"] | null;
+            origin: components["schemas"]["Origin"];
+            parts: components["schemas"]["PartTime"][];
+            peak_memory_bytes: number | null;
+            plan_key: string;
+            relative: number | null;
+            state: components["schemas"]["TrialState"];
+            step_time_s: number | null;
+            tokens_per_s: number | null;
+            trial: number;
+            verdict: components["schemas"]["Verdict"] | null;
+        };
         Comparison: {
             campaigns: components["schemas"]["ComparedCampaign"][];
             notes: string[];
@@ -783,6 +800,10 @@ export interface components {
             sustained_flops?: {
                 [key: string]: number;
             };
+        };
+        Difference: {
+            name: string;
+            values: unknown[];
         };
         /** @enum {string} */
         Direction: "less" | "more";
@@ -1132,7 +1153,7 @@ export interface components {
             value: number;
         };
         /** @enum {string} */
-        Origin: "baseline" | "search" | "confirmation";
+        Origin: "baseline" | "search" | "enqueued" | "confirmation";
         ParetoView: {
             campaign: string;
             front: components["schemas"]["RankedView"][];
@@ -1463,6 +1484,8 @@ export interface components {
             recommended_reason: string;
         };
         /** @enum {string} */
+        TableFormat: "csv" | "parquet" | "json";
+        /** @enum {string} */
         TimePart: "compute" | "recompute" | "tp" | "cp" | "ep" | "send_receive" | "bubble" | "dp" | "optimizer";
         TrainingRun: {
             days: components["schemas"]["Estimate"];
@@ -1498,6 +1521,12 @@ export interface components {
         TrialBriefPage: {
             next_page_token: string | null;
             trials: components["schemas"]["TrialBrief"][];
+        };
+        TrialComparison: {
+            campaign: string;
+            differences: components["schemas"]["Difference"][];
+            simulated: boolean;
+            trials: components["schemas"]["ComparedTrial"][];
         };
         TrialPage: {
             next_page_token: string | null;
@@ -1612,12 +1641,14 @@ export type ClusterSpec = components['schemas']['ClusterSpec'];
 export type ClusterView = components['schemas']['ClusterView'];
 export type ComparedCampaign = components['schemas']['ComparedCampaign'];
 export type ComparedSetting = components['schemas']['ComparedSetting'];
+export type ComparedTrial = components['schemas']['ComparedTrial'];
 export type Comparison = components['schemas']['Comparison'];
 export type ConstantView = components['schemas']['ConstantView'];
 export type ContextParallel = components['schemas']['ContextParallel'];
 export type Counts = components['schemas']['Counts'];
 export type DeviceKind = components['schemas']['DeviceKind'];
 export type DeviceSpec = components['schemas']['DeviceSpec'];
+export type Difference = components['schemas']['Difference'];
 export type Direction = components['schemas']['Direction'];
 export type Effect = components['schemas']['Effect'];
 export type Estimate = components['schemas']['Estimate'];
@@ -1702,10 +1733,12 @@ export type Straggler = components['schemas']['Straggler'];
 export type SummaryBaselineView = components['schemas']['SummaryBaselineView'];
 export type SummaryBestView = components['schemas']['SummaryBestView'];
 export type SummaryView = components['schemas']['SummaryView'];
+export type TableFormat = components['schemas']['TableFormat'];
 export type TimePart = components['schemas']['TimePart'];
 export type TrainingRun = components['schemas']['TrainingRun'];
 export type TrialBrief = components['schemas']['TrialBrief'];
 export type TrialBriefPage = components['schemas']['TrialBriefPage'];
+export type TrialComparison = components['schemas']['TrialComparison'];
 export type TrialPage = components['schemas']['TrialPage'];
 export type TrialState = components['schemas']['TrialState'];
 export type TrialView = components['schemas']['TrialView'];

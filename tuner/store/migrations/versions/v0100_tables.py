@@ -49,7 +49,7 @@ def upgrade() -> None:
         *_required(sa.JSON(), "lessons"),
         *_required(sa.Text(), "owner", "project"),
         *_required(sa.Integer(), "devices"),
-        *_required(sa.Text(), "device", "workload", "model", "cluster"),
+        *_required(sa.Text(), "device", "workload", "model", "cluster", "tags", "notes"),
         sa.PrimaryKeyConstraint("id", name="pk_campaigns"),
     )
     op.create_index("ix_campaigns_created_at_id", "campaigns", ["created_at", "id"])
@@ -114,6 +114,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("campaign_id", name="pk_leases"),
     )
     op.create_index("ix_leases_holder", "leases", ["holder"])
+    op.create_table(
+        "spec_texts",
+        *_required(sa.Text(), "campaign_id", "text"),
+        sa.ForeignKeyConstraint(["campaign_id"], ["campaigns.id"], name="fk_spec_texts_campaign_id"),
+        sa.PrimaryKeyConstraint("campaign_id", name="pk_spec_texts"),
+    )
     stages = ("vpp", "first_stage_less_layers", "last_stage_less_layers")
     sizes = ("tp", "pp", "dp", "cp", "ep", *stages, "micro_batch_size", "grad_accum_steps", "zero_stage")
     op.create_table(

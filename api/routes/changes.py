@@ -1,0 +1,163 @@
+"""The routes that change a campaign while it goes on or after its end: its details, its spec as written, plans put in
+by hand, settings that are measured once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import yaml
+from fastapi import APIRouter, Depends, Request, Response, status
+from starlette.concurrency import run_in_threadpool
+
+from meshtune.api.dependencies import (
+    CallerHandle,
+    CampaignId,
+    ChangeableId,
+    ServiceHandle,
+    SpecDocument,
+    TrialNumber,
+    document_of,
+    launches,
+    reads,
+)
+from meshtune.api.errors import InvalidBody
+from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, problems
+from meshtune.api.routes.campaigns import ShowCampaign
+from meshtune.api.worker_pool import PoolHandle
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
+from meshtune.tuner.service.changing import require_legal
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.views.campaigns import CampaignView, spec_document
+from meshtune.tuner.service.views.trials import TrialView, trial_view
+from meshtune.tuner.specs.document import InvalidSpec
+
+router = APIRouter(prefix="/v1", responses=problems(404, 422, 503), tags=["campaigns"])
+_YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": {"type": "string"}}}}}
+
+
+@router.patch(
+    "/campaigns/{campaign_id:id}",
+    dependencies=[launches],
+    openapi_extra=DETAILS_BODY,
+    responses=problems(409, 413, 415),
+)
+def change_campaign(
+    campaign_id: ChangeableId, changes: SpecDocument, service: ServiceHandle, show: ShowCampaign
+) -> CampaignView:
+    """Change its name, tags, notes or budget: the body is laid over them as RFC 7396 has it, so null lifts a limit. A
+    campaign that is complete goes on where its new budget leaves room. What drives it takes the change at once."""
+    return show(_changed(service, campaign_id, changes))
+
+
+async def _optional_document(request: Request) -> object:
+    """None where there is no body."""
+    if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
+        return None
+    return await document_of(request)
+
+
+@router.post(
+    "/campaigns/{campaign_id}:resume",
+    dependencies=[launches],
+    openapi_extra=RESUME_BODY,
+    responses=problems(409, 413, 415),
+)
+def resume_campaign(
+    campaign_id: ChangeableId,
+    changes: Annotated[object, Depends(_optional_document)],
+    service: ServiceHandle,
+    show: ShowCampaign,
+) -> CampaignView:
+    """Go on with a paused campaign; one that runs stays as it is. With a `budget` in the body, one that is complete
+    goes on, too."""
+    if changes:
+        if not isinstance(changes, Mapping) or set(changes) != {"budget"}:
+            raise InvalidBody([Problem("", "must be an object with the one key budget, or empty")])
+        _changed(service, campaign_id, changes)
+    return show(service.resume(campaign_id))
+
+
+@router.get("/campaigns/{campaign_id}/spec.yaml", dependencies=[reads], response_class=Response, responses=_YAML)
+def spec_as_written(campaign_id: CampaignId, service: ServiceHandle) -> Response:
+    """The spec as it was sent, comments and all: YAML, or JSON, which is YAML too. Of a campaign that was cloned, or
+    did not come as a text, its complete spec. Later changes of name and budget are not in it."""
+    text = service.store.spec_text(campaign_id)
+    if not text:
+        document = spec_document(service.campaign(campaign_id).spec)
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    named = {"Content-Disposition": f'inline; filename="{campaign_id}.yaml"'}
+    return Response(text, media_type="application/yaml", headers=named)
+
+
+@router.post(
+    "/campaigns/{campaign_id}/trials",
+    status_code=status.HTTP_201_CREATED,
+    dependencies=[launches],
+    openapi_extra=PLAN_BODY,
+    responses=problems(403, 409, 413, 415),
+)
+async def enqueue_trial(
+    campaign_id: ChangeableId,
+    document: SpecDocument,
+    caller: CallerHandle,
+    service: ServiceHandle,
+    pool: PoolHandle,
+    response: Response,
+) -> TrialView:
+    """Put a plan in by hand: it runs before the search's next choice, within `parallel` and the budget, of which it
+    takes one trial. Of what is left out, dp and grad_accum_steps follow; the rest is as by default."""
+    if not isinstance(document, Mapping) or set(document) != {"plan"}:
+        raise InvalidBody([Problem("", "must be an object with the one key plan")])
+    spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
+    try:
+        cost = space_of(spec).combinations
+        plan = await pool.run(caller.identity, cost, legal_plan, spec, document["plan"])
+        trial = await run_in_threadpool(service.changing.enqueue, campaign_id, plan)
+    except InvalidValue as error:
+        raise InvalidBody([each.under("plan") for each in error.problems]) from None
+    response.headers["Location"] = f"/v1/campaigns/{campaign_id}/trials/{trial.number}"
+    return trial_view(trial)
+
+
+@router.post(
+    "/campaigns/{campaign_id}/trials/{number}:rerun",
+    status_code=status.HTTP_202_ACCEPTED,
+    dependencies=[launches],
+    responses=problems(403, 409),
+)
+def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: ServiceHandle) -> TrialView:
+    """Measure the trial's plan once more by a fresh job: a second run, of origin `confirmation`, which the plan's
+    numbers and their intervals count. A campaign that is complete runs until it has ended."""
+    return trial_view(service.changing.rerun(campaign_id, number))
+
+
+@router.post(
+    "/campaigns/{campaign_id}:revalidate",
+    status_code=status.HTTP_202_ACCEPTED,
+    dependencies=[launches],
+    responses=problems(403, 409),
+)
+def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
+    """As `:rerun`, of the recommended setting and the baseline, side by side in one round."""
+    return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]
+
+
+def legal_plan(spec: CampaignSpec, given: Mapping[str, Any]) -> Plan:
+    """The plan with these fields, complete. Raises InvalidValue with the rules that it breaks."""
+    space = space_of(spec)
+    named = read_value(Plan, given)
+    plan = space.complete(**{name: getattr(named, name) for name in given})
+    require_legal(plan, space)
+    return plan
+
+
+def _changed(service: Service, campaign_id: str, changes: object) -> Campaign:
+    try:
+        return service.changing.change(campaign_id, changes)
+    except (InvalidValue, InvalidSpec) as error:
+        raise InvalidBody(error.problems) from None

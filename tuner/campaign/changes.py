@@ -1,0 +1,119 @@
+"""What may be changed of a campaign after it was created: its name, tags, notes and budget; pure.
+
+A campaign that is complete goes on where its new budget leaves room: its search is asked again, and second runs that
+were made stay. Somebody who gives more to a search that had found enough wants it used, so from then on the budget
+alone ends that search (`stop.chance` becomes 0). What was cancelled or has failed stays so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.tuner.campaign.calibration import CALIBRATION
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.decide import device_seconds
+from meshtune.tuner.campaign.spec import Budget, scalar_problems
+from meshtune.tuner.campaign.trial import Trial, first_runs
+
+MAX_TAGS, MAX_NOTES = 20, 10_000
+TAG = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
+
+
+class CannotChange(Exception):
+    """The campaign's state or what it has used does not allow the change; the same one fails again until that is
+    another. The message has the numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """The parts of a campaign that may be changed. tags: each once, in their order. notes: plain text."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    name: str
+    budget: Budget
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for problem in scalar_problems({"name": self.name}):
+            checks.require(False, problem.path, problem.message)
+        for place, tag in enumerate(self.tags):
+            told = f"must be 1 to 40 of a-z, 0-9, '.', '_' and '-', the first a letter or digit, not {tag[:60]!r}"
+            checks.require(TAG.fullmatch(tag) is not None, f"tags.{place}", told)
+        checks.require(len(set(self.tags)) == len(self.tags), "tags", "must name each tag once")
+        checks.require(len(self.tags) <= MAX_TAGS, "tags", f"must be at most {MAX_TAGS}, not {len(self.tags)}")
+        told = f"must have at most {MAX_NOTES} characters, not {len(self.notes)}"
+        checks.require(len(self.notes) <= MAX_NOTES, "notes", told)
+        checks.done()
+
+
+def details_of(campaign: Campaign) -> Details:
+    spec = campaign.spec
+    return Details(name=spec.name, budget=spec.budget, tags=campaign.tags, notes=campaign.notes)
+
+
+def extendable(campaign: Campaign) -> bool:
+    """Whether it has ended and goes on with a larger budget."""
+    return campaign.state is CampaignState.COMPLETED and campaign.spec.search.kind != CALIBRATION
+
+
+def changed(campaign: Campaign, details: Details, trials: Sequence[Trial], now: float) -> Campaign:
+    """The campaign with these details; RUNNING where it was complete and its budget is another. trials: its own, as
+    lists have them. Raises CannotChange."""
+    spec = replace(campaign.spec, name=details.name, budget=details.budget)
+    found = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)
+    if details.budget == campaign.spec.budget:
+        return found
+    if campaign.state is CampaignState.COMPLETED:
+        require_extendable(campaign)
+        if used := spent(found, trials):
+            raise CannotChange(f"campaign {campaign.id} does not go on with this budget: {used}; name more")
+        found = running_again(found, now)
+    elif campaign.state not in (CampaignState.RUNNING, CampaignState.PAUSED):
+        raise CannotChange(
+            f"campaign {campaign.id} is {campaign.state}, and only a completed one goes on with another budget; "
+            "start one like it (clone)"
+        )
+    if not found.search_ended or _planned(found, trials):
+        return found
+    ended_itself = campaign.chance_left is not None and campaign.chance_left < spec.stop.chance
+    stop = replace(spec.stop, chance=0.0) if ended_itself else spec.stop
+    return replace(found, search_ended="", spec=replace(spec, stop=stop))
+
+
+def require_extendable(campaign: Campaign) -> None:
+    """Raises CannotChange for a campaign that has ended and does not go on."""
+    if campaign.state.final and not extendable(campaign):
+        kind = "a calibration" if campaign.state is CampaignState.COMPLETED else str(campaign.state)
+        why = "what it measured is stored" if campaign.state is CampaignState.COMPLETED else "that is final"
+        raise CannotChange(f"campaign {campaign.id} is {kind}, and {why}: start one like it (clone)")
+
+
+def running_again(campaign: Campaign, now: float) -> Campaign:
+    return replace(campaign, state=CampaignState.RUNNING, reason="", running_since=now)
+
+
+def spent(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """Which limit of the budget is used up, with the numbers; empty while none is."""
+    return _planned(campaign, trials) or time_spent(campaign, trials)
+
+
+def time_spent(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """As `spent`, of the limits that end every trial."""
+    budget = campaign.spec.budget
+    if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
+        return f"{campaign.elapsed_s:.0f} of {budget.wall_time_s:g} s of wall time are used"
+    if budget.device_hours is not None and (used := device_seconds(trials) / 3600.0) >= budget.device_hours:
+        return f"{used:.4g} of {budget.device_hours:g} device-hours are used"
+    return ""
+
+
+def _planned(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    most, planned = campaign.spec.budget.trials, len(first_runs(trials))
+    return f"{planned} of {most} trials are planned" if most is not None and planned >= most else ""

@@ -1,0 +1,109 @@
+"""What people change of a campaign while it goes on, or after its end: its details, plans put in by hand, settings that
+are measured once more. The process that drives the campaign may be another, and sees it at its next look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from meshtune.runners.documents import plain, read_value
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.access.quotas import QuotaExceeded
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.changes import (
+    CannotChange,
+    Details,
+    changed,
+    details_of,
+    require_extendable,
+    time_spent,
+)
+from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.winners import winners_of
+from meshtune.tuner.service.quotas import CampaignQuotas
+from meshtune.tuner.specs.document import changed_document
+from meshtune.tuner.store import Store
+
+
+class Changing:
+    """The changes of one store's campaigns. Methods may be called from any thread."""
+
+    def __init__(self, store: Store, quotas: CampaignQuotas, clock: Callable[[], float]) -> None:
+        self._store, self._quotas, self._clock = store, quotas, clock
+
+    def change(self, campaign_id: str, patch: object) -> Campaign:
+        """Lay an RFC 7396 merge patch over the campaign's name, tags, notes and budget. One that is complete goes on
+        where its new budget leaves room.
+
+        Raises NotFound, InvalidValue with every mistake, CannotChange, and InvalidSpec for a patch that no spec could
+        hold. Then nothing was written.
+        """
+        now = self._clock()
+
+        def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
+            details = read_value(Details, changed_document(plain(details_of(campaign)), patch))
+            return changed(campaign, details, trials, now)
+
+        return self._store.change_campaign(campaign_id, laid_over, now=now)
+
+    def enqueue(self, campaign_id: str, plan: Plan) -> Trial:
+        """Plan a trial of this plan, which is complete and legal (`require_legal`); it runs before the search's next
+        choice.
+
+        Raises NotFound, IllegalMove, AlreadyExists, BudgetSpent, CannotChange, QuotaExceeded, and InvalidValue for the
+        baseline.
+        """
+        campaign = self._store.campaign(campaign_id)
+        if plan == campaign.spec.baseline:
+            raise InvalidValue(
+                [Problem("", f"{plan.key} is the baseline, which runs by itself, before all others")]
+            )
+        self._require_room(campaign, self._store.pages.listed(campaign_id), 1)
+        return self._store.enqueue_trial(campaign_id, plan, now=self._clock())
+
+    def rerun(self, campaign_id: str, number: int) -> Trial:
+        """Measure the trial's plan once more, as a second run, by a fresh job. Raises NotFound, IllegalMove,
+        CannotChange, QuotaExceeded."""
+        plan = self._store.trial(campaign_id, number).plan
+        return self._repeat(campaign_id, lambda campaign, trials: [plan])[0]
+
+    def revalidate(self, campaign_id: str) -> list[Trial]:
+        """As `rerun`, of the recommended setting and the baseline, side by side."""
+        return self._repeat(campaign_id, _recommended_and_baseline)
+
+    def _repeat(self, campaign_id: str, choose: Callable[[Campaign, Sequence[Trial]], list[Plan]]) -> list[Trial]:
+        campaign, trials = self._store.campaign(campaign_id), self._store.trials(campaign_id)
+        require_extendable(campaign)
+        plans = choose(campaign, trials)
+        measured = {trial.plan for trial in first_runs(trials) if trial.measurement is not None}
+        if not plans or not measured.issuperset(plans):
+            named = ", ".join(plan.key for plan in plans if plan not in measured)
+            told = f"{named} was not measured in its first run" if named else "nothing was measured yet"
+            raise CannotChange(f"campaign {campaign_id}: only what was measured is measured once more, and {told}")
+        self._require_room(campaign, trials, len(plans))
+        return self._store.repeat_plans(campaign_id, plans, now=self._clock())
+
+    def _require_room(self, campaign: Campaign, trials: Sequence[Trial], n: int) -> None:
+        """Raises CannotChange where the campaign would end such trials at once, QuotaExceeded."""
+        if used := time_spent(campaign, trials):
+            raise CannotChange(f"campaign {campaign.id} starts no more trials: {used}; raise the budget first")
+        left = self._quotas.trials_left(campaign.owner, self._clock())
+        if left is not None and left < n:
+            told = f"{left} of the trials within 24 h of the token {campaign.owner} are left"
+            raise QuotaExceeded(f"{told}, and this is {n}")
+
+
+def require_legal(plan: Plan, space: Space) -> None:
+    """Raises InvalidValue with the rules of the space that the plan breaks."""
+    if broken := space.explain(plan):
+        raise InvalidValue([Problem("", violation.message) for violation in broken])
+
+
+def _recommended_and_baseline(campaign: Campaign, trials: Sequence[Trial]) -> list[Plan]:
+    recommended = winners_of(campaign.spec, rank(campaign, trials)).recommended
+    measured = [trial for trial in trials if trial.measurement is not None]
+    baseline = [trial.plan for trial in measured if trial.origin is Origin.BASELINE]
+    return list(dict.fromkeys([*([] if recommended is None else [recommended.trial.plan]), *baseline]))

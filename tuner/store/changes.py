@@ -1,0 +1,113 @@
+"""What people do to a campaign beside moving it: changes of its details, plans put in by hand, settings measured once
+more. Any process may; the one that drives the campaign sees it by its events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from sqlalchemy import Connection, func, select
+
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.changes import running_again
+from meshtune.tuner.campaign.trial import Choice, Origin, Trial
+from meshtune.tuner.store.access import act_once
+from meshtune.tuner.store.campaigns import add_event, campaign_state, read_campaign, update_campaign
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import BudgetSpent, IllegalMove
+from meshtune.tuner.store.rows import campaign_row
+from meshtune.tuner.store.tables import trials
+from meshtune.tuner.store.trials import count_first_runs, insert_trials, read_trials
+
+_GOES_ON = (CampaignState.RUNNING, CampaignState.PAUSED)
+
+
+class Changes:
+    """The part of `Store` for this."""
+
+    _database: Database
+
+    def change_campaign(
+        self, id: str, change: Callable[[Campaign, Sequence[Trial]], Campaign], *, now: float
+    ) -> Campaign:
+        """The campaign as `change` makes it of what it is and its trials, as lists have them; nobody else writes
+        meanwhile. Raises NotFound, and what `change` raises."""
+        with self._database.writing() as connection:
+            before = read_campaign(connection, id)
+            after = change(before, read_trials(connection, id, listed=True))
+            _write(connection, before, after, now)
+            return read_campaign(connection, id)
+
+    def enqueue_trial(self, campaign_id: str, plan: Plan, *, now: float) -> Trial:
+        """A new trial of a plan that a person chose, PLANNED; where the request that asks has made it before
+        (`act_once`), that one. The campaign may be RUNNING or PAUSED.
+
+        Raises NotFound, IllegalMove, BudgetSpent, and AlreadyExists for a plan that the campaign has.
+        """
+        with self._database.writing() as connection:
+            if act_once(connection, campaign_id) is not None:
+                return _newest(connection, campaign_id, [plan], (Origin.ENQUEUED,))[0]
+            _require_one_of(connection, campaign_id, _GOES_ON, "a plan put in by hand")
+            most = read_campaign(connection, campaign_id).spec.budget.trials
+            if most is not None and (planned := count_first_runs(connection, campaign_id)) >= most:
+                told = f"{planned} of the {most} trials of campaign {campaign_id}'s budget are planned"
+                raise BudgetSpent(f"{told}: raise the budget first")
+            return insert_trials(connection, campaign_id, [Choice(plan)], Origin.ENQUEUED, 0, now)[0]
+
+    def repeat_plans(self, campaign_id: str, plans: Sequence[Plan], *, now: float) -> list[Trial]:
+        """New second runs of these plans side by side, in a round of their own; where the request that asks has made
+        them before (`act_once`), those. A COMPLETED campaign is RUNNING again. Raises NotFound, IllegalMove."""
+        with self._database.writing() as connection:
+            if act_once(connection, campaign_id) is not None:
+                return _newest(connection, campaign_id, plans, (Origin.CONFIRMATION,))
+            _require_one_of(connection, campaign_id, (*_GOES_ON, CampaignState.COMPLETED), "a second run")
+            campaign = read_campaign(connection, campaign_id)
+            if campaign.state is CampaignState.COMPLETED:
+                _write(connection, campaign, running_again(campaign, now), now)
+            of_campaign = trials.c.campaign_id == campaign_id
+            last = connection.scalar(select(func.max(trials.c.round)).where(of_campaign)) or 0
+            again = [Choice(plan) for plan in plans]
+            return insert_trials(connection, campaign_id, again, Origin.CONFIRMATION, last + 1, now)
+
+
+def _write(connection: Connection, before: Campaign, after: Campaign, now: float) -> None:
+    """Write what differs, with an event of the change and one of the move."""
+    row, old = campaign_row(after), campaign_row(before)
+    values = {name: value for name, value in row.items() if value != old[name]}
+    if not values:
+        return
+    update_campaign(connection, after.id, {**values, "updated_at": now})
+    spec, was = after.spec, before.spec
+    data: dict[str, object] = {}
+    if spec.name != was.name:
+        data["name"] = spec.name
+    if after.tags != before.tags:
+        data["tags"] = list(after.tags)
+    if after.notes != before.notes:
+        data["notes"] = len(after.notes)
+    if spec.budget != was.budget:
+        data["budget"] = row["spec"]["budget"]
+    if spec.stop != was.stop:
+        data["stop"] = row["spec"]["stop"]
+    if after.search_ended != before.search_ended:
+        data["search_ended"] = after.search_ended
+    if data:
+        add_event(connection, after.id, now, "campaign.changed", data)
+    if after.state is not before.state:
+        moved = {"state": str(after.state), "reason": after.reason}
+        add_event(connection, after.id, now, f"campaign.{after.state}", moved)
+
+
+def _newest(
+    connection: Connection, campaign_id: str, plans: Sequence[Plan], origins: Collection[Origin]
+) -> list[Trial]:
+    found = {trial.plan: trial for trial in read_trials(connection, campaign_id) if trial.origin in origins}
+    return [found[plan] for plan in plans]
+
+
+def _require_one_of(connection: Connection, campaign_id: str, states: Collection[CampaignState], thing: str) -> None:
+    state = campaign_state(connection, campaign_id)
+    if state not in states:
+        why = "raise its budget first: it goes on then" if state is CampaignState.COMPLETED else "it is over or ends"
+        raise IllegalMove(f"campaign {campaign_id}", state, f"one with {thing}", why)
