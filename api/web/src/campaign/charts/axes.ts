@@ -41,8 +41,10 @@ export function numbers(values: Iterable<number>, { title = "", format = number,
 }
 
 /** Of numbers of trials, steps and ranks. */
-export function whole(values: Iterable<number>, title: string): Axis {
-  return numbers(values, { title, steps: "whole", room: 0.01, format: (value) => number(value, 20) });
+export function whole(values: readonly number[], title: string): Axis {
+  const axis = numbers(values, { title, steps: "whole", room: 0.01, format: (value) => number(value, 20) });
+  const [low, high] = extent(values) ?? [0, 0];
+  return { ...axis, ticks: (scale, about) => axis.ticks(scale, about).filter(([at]) => low <= at && at <= high) };
 }
 
 export function byteNumbers(values: Iterable<number>, look: Look = {}): Axis {

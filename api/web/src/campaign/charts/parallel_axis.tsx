@@ -91,8 +91,10 @@ function marks(axis: Axis, unit: string): [number, string][] {
   if (axis.levels.length > 0) {
     return axis.levels.flatMap((level, at): [number, string][] => (at % every === 0 ? [[bandMiddle(axis, at), String(level)]] : []));
   }
+  const one = axis.low === axis.high;
   const scale = linear(axis.low, axis.high, axis.flipped ? 1 : 0, axis.flipped ? 0 : 1);
-  return inWords(ticks(scale.low, scale.high, 6), (value, digits) => bareObjective(value, unit, digits)).map(([value, words]) => [axis.low === axis.high ? 0.5 : toPixel(scale, value), words]);
+  const words = inWords(one ? [axis.low] : ticks(axis.low, axis.high, 6), (value, digits) => bareObjective(value, unit, digits));
+  return words.map(([value, said]) => [toPixel(scale, value), said]);
 }
 
 function stepsOf(axis: Axis): number {

@@ -23,6 +23,7 @@ test("a single value lies in the middle", () => {
 test("counts have whole ticks, bytes powers of two, times minutes and hours", () => {
   expect(ticks(0, 3, 8, "whole")).toEqual([0, 1, 2, 3]);
   expect(words(whole([0, 66], "trial"))).toEqual(["0", "20", "40", "60"]);
+  expect(words(whole([0], "trial"))).toEqual(["0"]);
   expect(words(byteNumbers([0, 80 * 2 ** 30]))).toEqual(["0 B", "16 GiB", "32 GiB", "48 GiB", "64 GiB", "80 GiB"]);
   expect(words(times([0, 3 * 3600]))).toEqual(["0 s", "30 min", "60 min", "90 min", "2 h", "2 h 30 min", "3 h"]);
 });

@@ -37,7 +37,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
   const { names, bars, left } = timelineOf(trials, by, Date.now(), MOST_LANES);
   const ran = [...new Set(bars.map(({ trial }) => trial))];
   const describe = (index: number | null) => {
-    if (index === null) return `${count(ran.length)} trials in ${count(names.length)} ${names.length === 1 ? "lane" : "lanes"}. Click to open one.`;
+    if (index === null) return `${count(ran.length)} ${ran.length === 1 ? "trial" : "trials"} in ${count(names.length)} ${names.length === 1 ? "lane" : "lanes"}. Click to open one.`;
     const { trial, from, to, lane } = bars[index]!;
     return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${wordOf(outcomeOf(trial))}${trial.objective ? ` ${objective(trial.objective.value, goal.unit)}` : ""}, ${duration(to - from)} from ${duration(from)}`;
   };
@@ -73,7 +73,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
           <Chart
             label={`Timeline of trials. ${describe(null)}`}
             height={Math.max(3, names.length) * LANE_PX + 50}
-            x={times([0, ...bars.map(({ to }) => to)], { title: "since the first trial started" })}
+            x={times([0, 1, ...bars.map(({ to }) => to)], { title: "since the first trial started" })}
             y={levels(names, "")}
             points={bars.map(({ from, to, lane }) => [(from + to) / 2, lane])}
             describe={describe}
