@@ -27,6 +27,7 @@ demo: install
 	$(BIN)/meshtune cluster probe --devices-per-node 4 --seconds 10 --name local-cpu --force -o $(DEMO_CLUSTER)
 	$(BIN)/meshtune estimate examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune run examples/demo.yaml --cluster $(DEMO_CLUSTER)
+	$(BIN)/meshtune report last -o build/demo-report.html
 
 # Three workers on two cores: the clusters' tests wait for most of their time.
 test: $(INSTALLED) dashboard

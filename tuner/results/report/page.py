@@ -36,8 +36,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """rows: cells as texts, as many as columns. numbers: the places of the columns that are aligned to the right. long: of
-    those whose words may be broken anywhere."""
+    """rows: cells as texts, as many as columns. numbers: the places of the columns that are aligned to the right. long:
+    of those whose words may be broken anywhere."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
