@@ -130,6 +130,21 @@ def test_a_campaign_is_paused_resumed_and_cancelled_at_the_service(remote, clien
     assert remote("cancel", campaign.id).out == f"{campaign.id} is cancelled\n"
 
 
+def test_settings_are_measured_again_as_second_runs_of_the_campaign(remote, client):
+    campaign = client.create({**SPEC, "name": "again", "confirm": 0})
+    campaign.wait()
+    before = len(campaign.trials())
+    again = remote("rerun", campaign.id, "best", "worst")
+    assert (again.code, again.err) == (0, "")
+    assert re.fullmatch(
+        r"(trial \d+: tp\d.*: recorded [\d,.]+, now [\d,.]+ tokens/s/device\n){2}the order holds\n", again.out
+    )
+    assert [trial.origin for trial in campaign.trials()[before:]] == ["confirmation"] * 2
+    stands = json.loads(remote("revalidate", campaign.id, "--json").out)
+    assert stands["campaign"] == campaign.id
+    assert len(campaign.trials()) > before + 2
+
+
 def test_ctrl_c_leaves_the_campaign_running_and_says_how_to_come_back(service, client, tmp_path):
     (tmp_path / "slow.yaml").write_text(yaml.safe_dump(SLOW))
     command = meshtune("run", "slow.yaml", "--server", service.url)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -29,6 +30,7 @@ from meshtune.tuner.service.views.trials import TrialBrief, TrialBriefPage, Tria
 MAX_PAGE = 1000
 # Between two looks of `wait`.
 FIRST_LOOK_S, MOST_LOOK_S = 0.2, 5.0
+Watched = TypeVar("Watched", CampaignView, TrialView)
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -122,15 +124,14 @@ class CampaignCalls:
     @step
     def wait(self, limit_s: float | None = None) -> Steps[CampaignView]:
         """The campaign once it is over. Raises WaitedTooLong where it is not after so long; it goes on."""
-        give_up, pause_s = None if limit_s is None else time.monotonic() + limit_s, FIRST_LOOK_S
-        while True:
-            view = yield from self._shown(get(self._place(), CampaignView))
-            if view.state.final:
-                return view
-            if give_up is not None and time.monotonic() + pause_s > give_up:
-                raise WaitedTooLong(f"{self.id} is {view.state} after {limit_s:g} s, and goes on")
-            yield Pause(pause_s)
-            pause_s = min(MOST_LOOK_S, 1.2 * pause_s)
+        look = partial(self._shown, get(self._place(), CampaignView))
+        return (yield from _ended(self.id, look, limit_s))
+
+    @step
+    def wait_trial(self, number: int, limit_s: float | None = None) -> Steps[TrialView]:
+        """The trial once it has ended. Raises WaitedTooLong as `wait`."""
+        look = partial(self._ask, get(self._place("trials", number), TrialView))
+        return (yield from _ended(f"trial {number} of {self.id}", look, limit_s))
 
     @step
     def pause(self) -> Steps[CampaignView]:
@@ -271,6 +272,18 @@ class AsyncCampaign(CampaignCalls, Awaiting):
     def plot(self) -> AsyncPlots:
         """As of `Campaign`."""
         return AsyncPlots(self._link, self._recorded, self._analysed)
+
+
+def _ended(name: str, look: Callable[[], Steps[Watched]], limit_s: float | None) -> Steps[Watched]:
+    give_up, pause_s = None if limit_s is None else time.monotonic() + limit_s, FIRST_LOOK_S
+    while True:
+        seen = yield from look()
+        if seen.state.final:
+            return seen
+        if give_up is not None and time.monotonic() + pause_s > give_up:
+            raise WaitedTooLong(f"{name} is {seen.state} after {limit_s:g} s, and goes on")
+        yield Pause(pause_s)
+        pause_s = min(MOST_LOOK_S, 1.2 * pause_s)
 
 
 def _raised(id: str, budget: Budget, more: Mapping[str, float]) -> dict[str, float]:

@@ -4,7 +4,7 @@ campaign's results look like is not told here: that is made of its record (`open
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -12,9 +12,10 @@ from typing import Any
 
 import typer
 
+from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.cli.commands.campaign import print_campaign, print_result, require_going_on
 from meshtune.tuner.cli.common import Refused, console, print_page
 from meshtune.tuner.cli.following import Look, ended_trials, follow
@@ -169,6 +170,17 @@ def recommend(question: Question, place: Place) -> BestKnown:
             software=question.software,
             simulated=question.simulated,
         )
+
+
+def remeasure(place: Place, campaign_id: str, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
+    """Run each trial's plan again, as second runs of the campaign; yield each with its new outcome."""
+    with open_remote(place, campaign_id) as remote:
+        numbers = [remote.rerun(trial.number).number for trial in trials]
+        for trial, number in zip(trials, numbers, strict=True):
+            remote.wait_trial(number)
+            outcome = next(one for one in remote.record().trials if one.number == number).outcome
+            assert outcome is not None  # of a trial that is done
+            yield trial, outcome
 
 
 def _follow(remote: Campaign, place: Place, told: set[int]) -> None:

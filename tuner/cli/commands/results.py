@@ -1,20 +1,23 @@
 """The commands over what was measured: `export`, `analyze`, `recommend`, and `rerun` and `revalidate`, which measure
-plans once more by fresh jobs. They store nothing."""
+plans once more by fresh jobs: on a home they store nothing, at a service these are second runs of the campaign."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import typer
 
 from meshtune.runners.documents import MISSING, plain
+from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.cli import commands
-from meshtune.tuner.cli.common import Refused, console, errors, print_found, require_home
+from meshtune.tuner.cli.common import Refused, console, errors, print_found
 from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.opening import recorded as recorded  # also of the predictions, which load it when they run
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
@@ -39,6 +42,7 @@ from meshtune.tuner.results.known_best import (
     software_versions,
 )
 from meshtune.tuner.results.known_best_projection import best_projected
+from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.revalidation import judge, to_measure
 from meshtune.tuner.service.service import remeasure
 from meshtune.tuner.specs.document import parse_options
@@ -126,35 +130,40 @@ def recommend(
 
 
 def rerun(campaign: str, trials: Sequence[str], place: Place) -> None:
-    require_home(place, "rerun")
-    with open_campaign(place.home, place.db, campaign) as (service, chosen):
-        recorded = service.store.trials(chosen.id)
-        named = {entry.rank: entry for name in trials if (entry := choose(chosen, recorded, name))}
-        entries = list(named.values())
-        again: list[tuple[float, float]] = []
-        for trial, outcome in remeasure(service, chosen, [entry.trial for entry in entries]):
-            before = trial.measurement
-            if before is None or outcome.measurement is None:
-                errors.print(f"trial {trial.number}: {outcome.verdict}: {outcome.reason}", style="red")
-                raise typer.Exit(1)
-            again.append((before.tokens_per_s_per_device, outcome.measurement.tokens_per_s_per_device))
-            console.print(
-                f"trial {trial.number}: {trial.plan.key}: recorded {number(again[-1][0])}, "
-                f"now {number(again[-1][1])} tokens/s/device"
-            )
-        holds = [now for _, now in sorted(again, reverse=True)] == sorted((now for _, now in again), reverse=True)
-        console.print("the order holds" if holds else "the order does not hold", style="green" if holds else "red")
-        raise typer.Exit(0 if holds else 1)
+    record = recorded(place, campaign)
+    named = {entry.rank: entry for name in trials if (entry := choose(record.campaign, record.trials, name))}
+    again: list[tuple[float, float]] = []
+    for trial, outcome in _remeasured(place, record.campaign, list(named.values())):
+        before = trial.measurement
+        if before is None or outcome.measurement is None:
+            errors.print(f"trial {trial.number}: {outcome.verdict}: {outcome.reason}", style="red")
+            raise typer.Exit(1)
+        again.append((before.tokens_per_s_per_device, outcome.measurement.tokens_per_s_per_device))
+        console.print(
+            f"trial {trial.number}: {trial.plan.key}: recorded {number(again[-1][0])}, "
+            f"now {number(again[-1][1])} tokens/s/device"
+        )
+    holds = [now for _, now in sorted(again, reverse=True)] == sorted((now for _, now in again), reverse=True)
+    console.print("the order holds" if holds else "the order does not hold", style="green" if holds else "red")
+    raise typer.Exit(0 if holds else 1)
 
 
 def revalidate(campaign: str, place: Place, *, as_json: bool) -> None:
-    require_home(place, "revalidate")
-    with open_campaign(place.home, place.db, campaign) as (service, chosen):
-        trials = service.store.trials(chosen.id)
-        entries = to_measure(chosen, trials)
-        if not entries:
-            raise NothingToExport(f"campaign {chosen.id} has no plan to measure again")
-        outcomes = [outcome for _, outcome in remeasure(service, chosen, [entry.trial for entry in entries])]
-    found = judge(chosen, trials, entries, outcomes)
+    record = recorded(place, campaign)
+    entries = to_measure(record.campaign, record.trials)
+    if not entries:
+        raise NothingToExport(f"campaign {record.campaign.id} has no plan to measure again")
+    outcomes = [outcome for _, outcome in _remeasured(place, record.campaign, entries)]
+    found = judge(record.campaign, record.trials, entries, outcomes)
     print_found(plain(found), revalidation_lines(found), as_json)
     raise typer.Exit(0 if found.stands else 1)
+
+
+def _remeasured(place: Place, campaign: Campaign, entries: Sequence[Ranked]) -> Iterator[tuple[Trial, Outcome]]:
+    """Each setting's trial with the outcome of a fresh job. At a service these are second runs of the campaign."""
+    trials = [entry.trial for entry in entries]
+    if place.server:
+        yield from commands.remote.remeasure(place, campaign.id, trials)
+        return
+    with open_campaign(place.home, place.db, campaign.id) as (service, chosen):
+        yield from remeasure(service, chosen, trials)

@@ -117,7 +117,9 @@ def rerun(
     db: DatabaseOption = "",
     server: ServerOption = "",
 ) -> None:
-    """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
+    """Measure settings once more, by fresh jobs, and say whether their order holds.
+
+    Stores nothing; with --server these are second runs of the campaign."""
     commands.results.rerun(campaign, trials or ["best", "worst"], Place(home, db, server))
 
 
@@ -129,7 +131,9 @@ def revalidate(
     db: DatabaseOption = "",
     server: ServerOption = "",
 ) -> None:
-    """Measure the optimum and the best other plan once more, and say whether the optimum still stands. Stores nothing.
+    """Measure the optimum and the best other plan once more, and say whether the optimum still stands.
+
+    Stores nothing; with --server these are second runs of the campaign.
 
     Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
     """
