@@ -28,5 +28,5 @@ export interface SpecView {
 
 type Summary = Omit<View["summary"], "budget"> & { budget: Required<Budget> };
 
-export type CampaignView = Omit<View, "spec" | "summary"> & { spec: SpecView; summary: Summary; tags?: readonly string[]; notes?: string; extendable?: boolean };
+export type CampaignView = Omit<View, "spec" | "summary"> & { spec: SpecView; summary: Summary };
 export type CampaignPage = Omit<Page, "campaigns"> & { campaigns: CampaignView[] };

@@ -115,8 +115,8 @@ export function Tile({ label, title, simulated = false, value, note, testid, chi
 }
 
 /** Each leads to the campaigns that have it. */
-export function Tags({ tags }: { tags: readonly string[] | undefined }) {
-  if (!tags?.length) return null;
+export function Tags({ tags }: { tags: readonly string[] }) {
+  if (tags.length === 0) return null;
   return (
     <p class="row tags" data-testid="tags">
       {tags.map((tag) => (

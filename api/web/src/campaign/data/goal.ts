@@ -37,7 +37,7 @@ export function gainOver(goal: Goal, value: number, baseline: number): number {
 
 /** True for a second run of a setting. What is fastest once is so by first runs. */
 export function isAgain({ origin }: Pick<TrialBrief, "origin">): boolean {
-  return origin === "confirmation" || (origin as string) === "rerun";
+  return origin === "confirmation";
 }
 
 /** The objective of the baseline, by its first run and by its second ones. */

@@ -24,7 +24,7 @@ export function More({ campaign, path, start, onChange }: MoreProps) {
   const may = useCan("launch");
   const changes = useChanges(campaign);
   const [asked, ask] = useState<Asked | null>(null);
-  if (!may || !changes || campaign.extendable === undefined) return null;
+  if (!may || !changes) return null;
   const close = () => ask(null);
   const done = () => {
     close();
@@ -77,7 +77,7 @@ const LIMITS = [
 function Edit({ campaign, path, onDone, onClose }: AskedProps) {
   const act = useAct();
   const { budget } = campaign.spec;
-  const first: Record<string, string> = { name: campaign.name, tags: (campaign.tags ?? []).join(", "), notes: campaign.notes ?? "" };
+  const first: Record<string, string> = { name: campaign.name, tags: campaign.tags.join(", "), notes: campaign.notes };
   for (const [name, , unit] of LIMITS) first[name] = budget[name] === null ? "" : String(budget[name] / unit);
   const [typed, type] = useState(first);
   const edited = (name: string) => typed[name] !== first[name];
