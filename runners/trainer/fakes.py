@@ -164,12 +164,13 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
 
 def _copies(job: Job, rank: int) -> list[int]:
     """How many copies of a micro-batch's tokens each expert gets from this rank, and from each of its peers of ep: as
-    the router skewed gives them, else equally many."""
+    the router skewed gives them, else equally many; of copies that experts do not divide, the first have one more."""
     plan, model = job.plan, job.model
     if model.experts == 0:
         return []
     if job.router is not Router.SKEWED:
-        return [plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k // model.experts] * model.experts
+        each, more = divmod(plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k, model.experts)
+        return [each + 1] * more + [each] * (model.experts - more)
     places = places_of(plan, rank // plan.tp % plan.cp, model.seq_len)
     choices = mixture.choose_by_place(places, model.experts, model.top_k, job.imbalance, torch.device("cpu"))
     counts: list[int] = (choices.flatten().bincount(minlength=model.experts) * plan.micro_batch_size).tolist()

@@ -101,12 +101,22 @@ def test_a_few_micro_batches_tell_of_many(plan, layers, make_job, monkeypatch):
     ("changes", "told"),
     [
         ({"plan": {"tp": 3}}, r"tp\(3\) does not divide heads\(4\)"),
-        ({"model": {"experts": 5, "top_k": 1}}, r"experts\(5\) do not divide a micro-batch's 16 copies"),
+        ({"model": {"experts": 5, "top_k": 1}, "router": "balanced"}, r"experts\(5\) do not share seq_len\(16\)"),
     ],
 )
 def test_what_cannot_be_estimated_is_refused_with_the_reason(changes, told, make_job):
     with pytest.raises(InvalidValue, match=told):
         require_estimable(make_job(**changes))
+
+
+@pytest.mark.slow
+def test_experts_that_do_not_divide_the_copies_of_tokens_take_what_a_router_next_to_even_gives_them(make_job):
+    shapes = SHAPES | {"experts": 6, "top_k": 2}  # of 256 copies four experts get 43, two 42
+    axes = {"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2}
+    learned = make_job(plan=axes, model=shapes)
+    even = make_job(plan=axes, model=shapes, router="skewed", imbalance=1.001)
+    peaks = [max(exact_peak(job, rank).peak_bytes for rank in range(2)) for job in (learned, even)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.02)
 
 
 def test_representatives_stand_for_the_first_second_middle_and_last_stage(make_job):
