@@ -14,7 +14,7 @@ import httpx2
 from pydantic import TypeAdapter
 
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.client.requests import Reply, Request, Tries, get, passes, place, refusal, unreachable
+from meshtune.tuner.client.requests import Reply, Request, Steps, Tries, ask, get, passes, place, refusal, unreachable
 from meshtune.tuner.service.views.campaigns import EventView
 
 _OVER = {f"campaign.{state}" for state in CampaignState if state.final}
@@ -49,9 +49,18 @@ class Follower:
             if event.id > self._after:
                 yield event
 
-    def is_over(self) -> bool:
-        """Whether the campaign has ended, and everything that led to it was taken."""
+    def may_be_over(self) -> bool:
+        """Whether the newest event that came says so. The stream may be a moment behind, so `unseen` is asked then."""
         return self._caught_up and self._ended
+
+    def unseen(self) -> Steps[list[EventView]]:
+        """Whether there is an event that has not come yet."""
+        query = {"after": self._seen, "limit": 1}
+        return (
+            yield from ask(
+                get(place("campaigns", self._campaign_id, "events"), list[EventView], query), self._patience_s
+            )
+        )
 
     def broken(self, error: httpx2.TransportError | None = None) -> float:
         """The stream ended: how long to wait before the next try. Raises ServiceUnreachable."""

@@ -101,7 +101,7 @@ def place(*parts: object) -> str:
 
 
 def json_of(value: object) -> bytes:
-    return _adapter(object).dump_json(value)
+    return _adapter(Any).dump_json(value)
 
 
 def _pairs(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

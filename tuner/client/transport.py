@@ -54,14 +54,14 @@ class BlockingLink:
         return _reply(self._http.request(**_arguments(step)))
 
     def follow(self, follower: Follower) -> Iterator[EventView]:
-        while not follower.is_over():
+        while True:
             try:
                 with self._http.stream(**_arguments(follower.request), timeout=SILENCE) as response:
                     if response.status_code != 200:
                         follower.refused(Reply(response.status_code, response.headers, response.read()))
                     for sent in httpx2.EventSource(response):
                         yield from follower.taken(sent)
-                        if follower.is_over():
+                        if follower.may_be_over() and not self.take(follower.unseen()):
                             return
                 pause_s = follower.broken()
             except httpx2.TransportError as error:
@@ -101,7 +101,7 @@ class AsyncLink:
         return _reply(await self._http.request(**_arguments(step)))
 
     async def follow(self, follower: Follower) -> AsyncIterator[EventView]:
-        while not follower.is_over():
+        while True:
             try:
                 async with self._http.stream(**_arguments(follower.request), timeout=SILENCE) as response:
                     if response.status_code != 200:
@@ -109,7 +109,7 @@ class AsyncLink:
                     async for sent in httpx2.EventSource(response):
                         for event in follower.taken(sent):
                             yield event
-                        if follower.is_over():
+                        if follower.may_be_over() and not await self.take(follower.unseen()):
                             return
                 pause_s = follower.broken()
             except httpx2.TransportError as error:
