@@ -32,6 +32,7 @@ from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
 from meshtune.api.routes import (
     access,
+    ask_tell,
     calibrations,
     campaigns,
     catalog,
@@ -127,10 +128,12 @@ def create_app(
     app.state.documents = Documents(service.store, cache, pool)
     app.state.hub = hub
     app.state.end_soon = end_soon
+    app.state.stop = stop
     app.state.thread = None
     for routes in (
         campaigns,
         changes,
+        ask_tell,
         trials,
         jobs,
         logs,

@@ -101,6 +101,13 @@ def parse_yaml_body(content: bytes) -> object:
         raise Malformed(str(error)) from None
 
 
+async def optional_document(request: Request) -> object:
+    """None where there is no body."""
+    if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
+        return None
+    return await document_of(request)
+
+
 # RFC 7396; what a PATCH has, in whatever type it comes.
 MERGE_PATCH = "application/merge-patch+json"
 READERS: Mapping[str, tuple[int, Callable[[bytes], object]]] = {

@@ -34,6 +34,7 @@ from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Acceptance, Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.service.ask_tell import Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
 from meshtune.tuner.specs.read import FREE
 
@@ -255,6 +256,31 @@ PLAN_BODY = _body(
         "properties": {"plan": _inline(Plan)},
     },
     {"tp": {"summary": "Two-fold tensor parallelism", "value": {"plan": {"tp": 2, "micro_batch_size": 2}}}},
+)
+
+
+SUGGEST_BODY = _body(
+    {
+        "type": "object",
+        "title": "Ask",
+        "additionalProperties": False,
+        "properties": {
+            "count": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1},
+            "wait_s": {"type": "number", "minimum": 0, "maximum": 30, "default": 0},
+        },
+    },
+    {"two": {"summary": "Up to two trials, within 20 s", "value": {"count": 2, "wait_s": 20}}},
+    required=False,
+)
+COMPLETION_BODY = _body(
+    _inline(Completion),
+    {
+        "measured": {
+            "summary": "Measured",
+            "value": {"step_times_s": [1.21, 1.2, 1.22], "peak_memory_bytes": [41_000_000_000]},
+        },
+        "oom": {"summary": "Out of memory", "value": {"verdict": "oom", "reason": "rank 3: CUDA out of memory"}},
+    },
 )
 
 

@@ -106,6 +106,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         allocation="PBS_JOBID",
     ),
     "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
+    "external": Scheduler(runner="meshtune.runners.external.runner:create"),
     "kubernetes": Scheduler(
         runner="meshtune.runners.kubernetes.runner:create",
         told_apart={"context": "", "namespace": "default", "queue": ""},
@@ -147,6 +148,8 @@ PROGRAMS: Mapping[str, str] = {
 
 # Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.
 SIMULATED = "simulated"
+# Of this runner somebody else's program runs the jobs (`tuner.service.ask_tell`).
+EXTERNAL = "external"
 
 
 class UnknownBackend(ValueError):
@@ -198,8 +201,9 @@ def _trouble(name: str, package: str, error: Exception) -> str:
 
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
     """Starts nothing. Raises UnknownBackend, MissingExtra, InvalidValue."""
-    if kind not in ("local", SIMULATED) and os.environ.get(RUN_AS):
-        told = f"{kind} would run jobs as the service's user: with {RUN_AS} there are `local` and `simulated` only"
+    if kind not in ("local", SIMULATED, EXTERNAL) and os.environ.get(RUN_AS):
+        own = "`local`, `simulated` and `external`"
+        told = f"{kind} would run jobs as the service's user: with {RUN_AS} there are {own} only"
         raise InvalidValue([Problem("", told)])
     if kind in EXTRAS:
         require_extra(kind, f"the runner {kind}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import yaml
-from fastapi import APIRouter, Depends, Request, Response, status
+from fastapi import APIRouter, Depends, Response, status
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
@@ -17,8 +17,8 @@ from meshtune.api.dependencies import (
     ServiceHandle,
     SpecDocument,
     TrialNumber,
-    document_of,
     launches,
+    optional_document,
     reads,
 )
 from meshtune.api.errors import InvalidBody
@@ -54,13 +54,6 @@ def change_campaign(
     return show(_changed(service, campaign_id, changes))
 
 
-async def _optional_document(request: Request) -> object:
-    """None where there is no body."""
-    if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
-        return None
-    return await document_of(request)
-
-
 @router.post(
     "/campaigns/{campaign_id}:resume",
     dependencies=[launches],
@@ -69,7 +62,7 @@ async def _optional_document(request: Request) -> object:
 )
 def resume_campaign(
     campaign_id: ChangeableId,
-    changes: Annotated[object, Depends(_optional_document)],
+    changes: Annotated[object, Depends(optional_document)],
     service: ServiceHandle,
     show: ShowCampaign,
 ) -> CampaignView:

@@ -30,7 +30,10 @@ LABORATORIES = {
     "kubernetes": ("kubernetes_jobs:KubernetesLaboratory", (LONG,), (LONG,)),
 }
 # Its jobs are descriptions, not programs.
-SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", (), ())}
+SIMULATED = {
+    "simulated": ("simulated_jobs:SimulatedLaboratory", (), ()),
+    "external": ("external_jobs:ExternalLaboratory", (), ()),
+}
 # "module:class" of a runner of another package, which is tried alone (docs/how-to/add-a-scheduler.md).
 if chosen := os.environ.get("MESHTUNE_LABORATORY"):
     LABORATORIES, SIMULATED = {chosen: (chosen, (), ())}, {}

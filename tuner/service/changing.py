@@ -58,9 +58,7 @@ class Changing:
         """
         campaign = self._store.campaign(campaign_id)
         if plan == campaign.spec.baseline:
-            raise InvalidValue(
-                [Problem("", f"{plan.key} is the baseline, which runs by itself, before all others")]
-            )
+            raise InvalidValue([Problem("", f"{plan.key} is the baseline, which runs by itself, before all others")])
         self._require_room(campaign, self._store.pages.listed(campaign_id), 1)
         return self._store.enqueue_trial(campaign_id, plan, now=self._clock())
 

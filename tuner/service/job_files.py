@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.job_files import OpenFile, UnfitFile, list_entries, open_file, opened_folder
+from meshtune.runners.job_files import OpenFile, UnfitFile, list_entries, open_file, opened_folder, read_document
 from meshtune.runners.outcome import RESULT_FILE, parse_result
 from meshtune.runners.report import REPORT_URL, TOKEN_FILE
 from meshtune.tuner.access.tokens import write_private
@@ -87,6 +87,12 @@ class Reports:
                 with suppress(FileNotFoundError):
                     os.unlink(draft, dir_fd=place)
         return True
+
+    def kept(self, campaign_id: str, job_name: str) -> str:
+        """The text of the job's result file, empty where there is none. Raises OSError."""
+        with suppress(FileNotFoundError):
+            return read_document(self._home.job(campaign_id, job_name) / RESULT_FILE)
+        return ""
 
     def _key(self) -> bytes:
         """Made once; of two processes that make it at once, both use the one that was there first."""

@@ -22,6 +22,7 @@ from meshtune.tuner.campaign.decide import excluded_nodes
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.service.answers import Answers
+from meshtune.tuner.service.ask_tell import AskTell
 from meshtune.tuner.service.changing import Changing
 from meshtune.tuner.service.clocks import uptime
 from meshtune.tuner.service.job_files import Reports
@@ -75,6 +76,7 @@ class Service:
         self._quotas = CampaignQuotas(store, home.limits)
         self.changing = Changing(store, self._quotas, clock)
         self.reports = Reports(home, public_url)
+        self.ask_tell = AskTell(store, home, self.reports)
         self._ticker = Ticker(
             store=store, home=home, quotas=self._quotas, reports=self.reports, metrics=self.metrics, clock=clock
         )

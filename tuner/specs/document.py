@@ -62,6 +62,7 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
     "runner": {
         "local": frozenset({"slots", "idle_s"}),
         "simulated": frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
+        "external": frozenset(),
         # address would have the service connect to, and trust, whatever answers there.
         "ray": frozenset({"namespace", "idle_s"}),
         # extra_lines and srun_arguments may name files and programs, setup, teardown and prefix are shell; environment

@@ -534,9 +534,9 @@ export interface components {
             pareto: boolean;
             /** @default  */
             project: string;
-            runner?: ("kubernetes" | "local" | "pbs" | "ray" | "simulated" | "slurm") | ({
+            runner?: ("external" | "kubernetes" | "local" | "pbs" | "ray" | "simulated" | "slurm") | ({
                 /** @enum {unknown} */
-                kind?: "kubernetes" | "local" | "pbs" | "ray" | "simulated" | "slurm";
+                kind?: "external" | "kubernetes" | "local" | "pbs" | "ray" | "simulated" | "slurm";
             } & {
                 [key: string]: unknown;
             });
@@ -1263,6 +1263,7 @@ export interface components {
             measured_best: components["schemas"]["MeasuredBest"] | null;
             model: string;
             name: string;
+            plan_key: string;
             reference_nodes: number;
             rows: components["schemas"]["Row"][];
             tokens: number | null;
@@ -1356,13 +1357,17 @@ export interface components {
         Row: {
             best: components["schemas"]["Prediction"] | null;
             devices: number;
-            efficiency: number | null;
+            efficiency?: number | null;
             global_batch_size: number | null;
+            /** @default false */
+            measured: boolean;
             nodes: number;
+            /** @default  */
+            note: string;
             reason: string;
-            run: components["schemas"]["TrainingRun"] | null;
+            run?: components["schemas"]["TrainingRun"] | null;
             scaling: components["schemas"]["Scaling"];
-            speedup: number | null;
+            speedup?: number | null;
         };
         /** @enum {string} */
         RunnerCondition: "ok" | "trouble" | "idle";
@@ -1451,6 +1456,21 @@ export interface components {
         Straggler: {
             rank: number;
             ratio: number;
+        };
+        Suggestion: {
+            arguments: string[];
+            knobs: {
+                [key: string]: boolean | number | string;
+            };
+            plan: components["schemas"]["Plan"];
+            plan_key: string;
+            time_limit_s: number;
+            trial: number;
+        };
+        Suggestions: {
+            reason: string;
+            state: components["schemas"]["CampaignState"];
+            suggestions: components["schemas"]["Suggestion"][];
         };
         SummaryBaselineView: {
             objective: components["schemas"]["ObjectiveView"];
@@ -1730,6 +1750,8 @@ export type SpaceView = components['schemas']['SpaceView'];
 export type Speed = components['schemas']['Speed'];
 export type StepCheck = components['schemas']['StepCheck'];
 export type Straggler = components['schemas']['Straggler'];
+export type Suggestion = components['schemas']['Suggestion'];
+export type Suggestions = components['schemas']['Suggestions'];
 export type SummaryBaselineView = components['schemas']['SummaryBaselineView'];
 export type SummaryBestView = components['schemas']['SummaryBestView'];
 export type SummaryView = components['schemas']['SummaryView'];

@@ -1,0 +1,203 @@
+"""Ask and tell: people's own loops measure the trials of a campaign whose runner is `external`."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from meshtune.tuner.service.driving.loop import Driver
+from meshtune.tuner.service.driving.rounds import drive_all
+
+EXTERNAL = {"runner": "external", "parallel": 3, "budget": {"trials": 6}}
+WORDS = {"--tp": "tp", "--pp": "pp", "--size": "micro_batch_size", "--accumulate": "grad_accum_steps"}
+COMMAND = {
+    "kind": "command",
+    "command": ["train.py", *(word for name, field in WORDS.items() for word in (name, f"{{{field}}}"))],
+}
+
+
+@pytest.fixture
+def driven(service):
+    """A thread that drives, as of `meshtune serve`."""
+    stop = threading.Event()
+    thread = threading.Thread(target=drive_all, args=(Driver(service), service, stop))
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def ask(client, id, key="", **body):
+    response = client.post(f"/v1/campaigns/{id}:suggest", json=body, headers={"Idempotency-Key": key} if key else {})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def tell(client, id, trial, **body):
+    return client.post(f"/v1/campaigns/{id}/trials/{trial}:complete", json=body)
+
+
+def step_s(plan):
+    return 0.1 * plan["tp"] + 0.4 / plan["micro_batch_size"]
+
+
+def wait_done(client, id, trial):
+    end = time.monotonic() + 60
+    while (found := client.get(f"/v1/campaigns/{id}/trials/{trial}").json())["state"] != "done":
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+    return found
+
+
+def test_two_loops_measure_a_campaign_to_its_end_and_the_best_is_as_they_told(client, create, driven):
+    id = create(**EXTERNAL, confirm=2, confirm_rounds=2)
+
+    def loop(_):
+        done = []
+        while True:
+            found = ask(client, id, count=2, wait_s=10)
+            for each in found["suggestions"]:
+                done.append(each["trial"])
+                if each["plan"]["tp"] == 4:
+                    assert tell(client, id, each["trial"], verdict="OOM", reason="rank 0: no memory").status_code == 200
+                    continue
+                times = [step_s(each["plan"])] * 5
+                told = tell(client, id, each["trial"], step_times_s=times, peak_memory_bytes=[10**6])
+                assert told.status_code == 200, told.text
+            if found["state"] != "running":
+                return done, found
+
+    with ThreadPoolExecutor(2) as pool:
+        (one, ended), (other, _) = pool.map(loop, range(2))
+    assert ended["state"] == "completed"
+    trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
+    assert sorted(one + other) == [each["number"] for each in trials]
+    for each in trials:
+        expected = "oom" if each["plan"]["tp"] == 4 else "ok"
+        assert (each["verdict"], len(each["attempts"])) == (expected, 1)
+    best = client.get(f"/v1/campaigns/{id}/best").json()["best"][0]
+    fastest = min((each for each in trials if each["verdict"] == "ok"), key=lambda each: step_s(each["plan"]))
+    assert best["plan_key"] == fastest["plan_key"]
+    assert best["step_time_s"] == pytest.approx(step_s(fastest["plan"]))
+
+
+def test_a_suggestion_has_the_command_line_of_a_user_s_program_and_the_limits(client, create, service):
+    id = create(**EXTERNAL, workload=COMMAND, trial={"time_limit_s": 120})
+    service.tick(id)
+    service.tick(id)
+    (given,) = ask(client, id, count=5)["suggestions"]
+    words = [word for name, field in WORDS.items() for word in (name, str(given["plan"][field]))]
+    assert given["arguments"] == ["train.py", *words]
+    assert (given["trial"], given["time_limit_s"], given["knobs"]) == (0, 120, {})
+    assert ask(client, id, count=5)["suggestions"] == []
+
+
+def test_the_same_request_gets_the_same_trial_though_its_answer_was_lost(client, create, service):
+    id = create(**EXTERNAL)
+    for _ in range(2):
+        service.tick(id)
+    lost = ask(client, id, key="worker-1-ask-7")
+    with service.store._database.writing() as connection:  # the process died before it kept the answer
+        connection.exec_driver_sql("UPDATE idempotency SET status = NULL, body = NULL")
+    again = ask(client, id, key="worker-1-ask-7")
+    assert lost["suggestions"] == again["suggestions"] != []
+    assert ask(client, id, key="worker-2-ask-1")["suggestions"] == []
+
+
+def test_who_asks_before_a_trial_is_planned_waits_for_it(client, create, service):
+    id = create(**EXTERNAL)
+    begun = time.monotonic()
+    assert ask(client, id, wait_s=0.3)["suggestions"] == []
+    assert time.monotonic() - begun >= 0.3
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, client, id, wait_s=20)
+        time.sleep(0.3)
+        service.tick(id)
+        service.tick(id)
+        assert [each["trial"] for each in asked.result()["suggestions"]] == [0]
+
+
+def test_a_trial_is_told_of_once_and_by_who_claimed_it(client, create, service, problem, drive):
+    id = create(**EXTERNAL)
+    for _ in range(2):
+        service.tick(id)
+    measured = {"step_times_s": [1.0, 1.1, 1.0]}
+    told = problem(tell(client, id, 0, **measured), 409, "/problems/illegal-move")
+    assert "nobody has claimed it" in told["detail"]
+    ask(client, id)
+    assert tell(client, id, 0, **measured).json()["state"] in ("submitted", "running")
+    assert tell(client, id, 0, **measured).status_code == 200, "the same word once more"
+    problem(tell(client, id, 0, step_times_s=[9.0]), 409, "/problems/illegal-move")
+    service.tick(id)
+    done = wait_done(client, id, 0)
+    assert (done["verdict"], done["measurement"]["step_times_s"]) == ("ok", [1.0, 1.1, 1.0])
+    assert done["measurement"]["tokens_per_s"] > 0
+    problem(tell(client, id, 0, step_times_s=[9.0]), 409, "/problems/illegal-move")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/step_times_s"),
+        ({"step_times_s": [0.0]}, "/step_times_s"),
+        ({"step_times_s": [1.0], "verdict": "oom"}, "/verdict"),
+        ({"verdict": "cancelled"}, "/verdict"),
+        ({"verdict": "oom", "why": "x"}, "/why"),
+        ({"step_times_s": [1.0], "peak_memory_bytes": [-1]}, "/peak_memory_bytes"),
+    ],
+)
+def test_a_word_that_says_nothing_is_refused_with_its_place(client, create, service, problem, body, pointer):
+    id = create(**EXTERNAL)
+    for _ in range(2):
+        service.tick(id)
+    ask(client, id)
+    told = problem(tell(client, id, 0, **body), 422, "/problems/invalid-body")
+    assert told["errors"][0]["pointer"] == pointer
+
+
+def test_an_ask_out_of_its_bounds_is_refused(client, create, problem):
+    id = create(**EXTERNAL)
+    for body, pointer in (({"count": 0}, "/count"), ({"wait_s": 31}, "/wait_s"), ({"n": 1}, "/n")):
+        told = problem(client.post(f"/v1/campaigns/{id}:suggest", json=body), 422, "/problems/invalid-body")
+        assert told["errors"][0]["pointer"] == pointer
+
+
+def test_trials_of_another_runner_are_not_asked_for(client, create, problem):
+    told = problem(client.post(f"/v1/campaigns/{create()}:suggest"), 409, "/problems/illegal-move")
+    assert "the runner instant measures the trials" in told["detail"]
+
+
+def test_what_nobody_tells_of_times_out_and_what_is_lost_is_tried_again(client, create, service):
+    id = create(**EXTERNAL, baseline=None, trial={"time_limit_s": 0.2})
+    for _ in range(5):
+        service.tick(id)
+    first, second = ask(client, id, count=2)["suggestions"]
+    tell(client, id, second["trial"], verdict="lost", reason="my node went away").raise_for_status()
+    time.sleep(0.3)
+    for _ in range(5):
+        service.tick(id)
+    late = client.get(f"/v1/campaigns/{id}/trials/{first['trial']}").json()
+    assert (late["verdict"], len(late["attempts"])) == ("timed_out", 1)
+    assert "told no result within its time limit of 0.2 s" in late["attempts"][0]["reason"]
+    assert len(client.get(f"/v1/campaigns/{id}/trials/{second['trial']}").json()["attempts"]) == 2
+
+
+def test_a_cancelled_campaign_gives_no_trials_and_takes_no_results(client, create, service, drive, problem):
+    id = create(**EXTERNAL)
+    for _ in range(2):
+        service.tick(id)
+    ask(client, id)
+    client.post(f"/v1/campaigns/{id}:cancel")
+    assert ask(client, id)["suggestions"] == []
+    drive(id)
+    assert ask(client, id, wait_s=20)["state"] == "cancelled", "nobody waits for what is over"
+    problem(tell(client, id, 0, step_times_s=[1.0]), 409, "/problems/illegal-move")
+
+
+def test_a_token_without_command_may_create_and_measure_such_a_campaign(app, client, spec, token):
+    headers = token("loop", scopes=("read", "launch"))
+    made = client.post("/v1/campaigns", json=spec | EXTERNAL, headers=headers)
+    assert made.status_code == 201, made.text
+    response = client.post(f"/v1/campaigns/{made.json()['id']}:suggest", headers=headers)
+    assert (response.status_code, response.json()["state"]) == (200, "running")

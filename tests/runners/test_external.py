@@ -1,0 +1,95 @@
+"""Jobs of the external runner: claimed by one program each, over when it tells a result or its time is up.
+
+What any runner promises of any job is in test_life_cycle.py.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from external_jobs import ExternalLaboratory
+
+from meshtune.runners.base import JobState
+from meshtune.runners.external.runner import OVER, NotClaimed, create
+from meshtune.search_spaces.checks import InvalidValue
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> ExternalLaboratory:
+    return ExternalLaboratory(tmp_path)
+
+
+def names(jobs) -> list[str]:
+    return [job.name for job in jobs]
+
+
+def test_a_job_waits_until_it_is_claimed_and_has_its_files_by_then(lab):
+    id = lab.runner.submit(lab.spec_of("job", files={"plan.json": "{}"}))
+    lab.now += 1e6
+    waits = lab.status(id)
+    assert (waits.state, waits.reason) == (JobState.QUEUED, "waits for a program that claims it")
+    (job,) = lab.runner.claim([id, "unknown"], 5)
+    assert (job.command, job.time_limit_s) == (("train", "--tp", "2"), 60.0)
+    assert (job.directory / "plan.json").read_text() == "{}"
+    assert (lab.status(id).state, lab.status(id).started_at) == (JobState.RUNNING, lab.now)
+
+
+def test_of_programs_that_claim_at_once_each_gets_another_job(lab):
+    jobs = [lab.runner.submit(lab.spec_of(f"job-{number}")) for number in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        claimed = list(pool.map(lambda _: names(lab.open().claim(jobs, 2)), range(8)))
+    assert sorted(name for each in claimed for name in each) == sorted(jobs)
+    assert max(map(len, claimed)) == 2
+
+
+def test_the_same_request_gets_the_same_jobs_as_long_as_they_are_open(lab):
+    jobs = [lab.runner.submit(lab.spec_of(f"job-{number}")) for number in range(3)]
+    assert names(lab.runner.claim(jobs, 2, "a")) == names(lab.open().claim(jobs, 1, "a")) == jobs[:2]
+    assert names(lab.runner.claim(jobs, 2, "b")) == jobs[2:]
+    for name in jobs[:2]:
+        lab.tell(name)
+    assert lab.runner.claim(jobs, 2, "a") == []
+
+
+def test_a_claimed_job_that_nobody_tells_of_times_out_and_a_late_word_changes_nothing(lab):
+    id = lab.runner.submit(lab.spec_of("job"))
+    lab.runner.claim([id], 1)
+    lab.now += 61.0
+    late = lab.status(id)
+    assert (late.state, late.finished_at - late.started_at) == (JobState.TIMED_OUT, 60.0)
+    assert late.reason == "whoever claimed it told no result within its time limit of 60 s"
+    lab.tell(id)
+    assert lab.open().poll([id])[id] == late
+    with pytest.raises(NotClaimed, match="its job is timed_out"):
+        lab.runner.require_claimed(id)
+
+
+def test_only_what_is_claimed_can_be_told_of(lab):
+    id = lab.runner.submit(lab.spec_of("job"))
+    with pytest.raises(NotClaimed, match="nobody has claimed it"):
+        lab.runner.require_claimed(id)
+    lab.runner.claim([id], 1)
+    lab.runner.require_claimed(id)
+    lab.runner.cancel(id)
+    with pytest.raises(NotClaimed, match="its job is cancelled"):
+        lab.runner.require_claimed(id)
+
+
+def test_a_process_that_died_between_two_writes_leaves_a_job_that_is_over(lab):
+    id = lab.runner.submit(lab.spec_of("job"))
+    lab.runner.claim([id], 1)
+    open_file = lab.folder / "root" / "jobs" / id
+    text = open_file.read_text()
+    lab.tell(id)
+    ended = lab.status(id)
+    open_file.write_text(text)  # as if it had died before it removed the file
+    assert lab.status(id) == ended
+    assert lab.runner.claim([id], 1) == []
+    assert [path.name for path in (lab.folder / "root" / OVER).iterdir()] == [id]
+
+
+def test_it_has_no_options(tmp_path):
+    with pytest.raises(InvalidValue, match="slots: is not a known key"):
+        create(tmp_path, None, {"slots": 2})

@@ -1,0 +1,168 @@
+"""Ask and tell, for people with their own loop: trials of campaigns whose runner is `external` are claimed, each by one
+program, and its word of how a trial went is put where a job's would be: into its result file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from meshtune.runners.documents import plain
+from meshtune.runners.external.runner import ExternalRunner, NotClaimed, OpenJob
+from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
+from meshtune.runners.registry import EXTERNAL
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.knob_values import KnobValue
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.changes import CannotChange
+from meshtune.tuner.campaign.listing import TrialsWanted
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.service.job_files import Reports
+from meshtune.tuner.store import Store
+
+# Of trials that wait or run, looked at for one request.
+MAX_OPEN = 1000
+# Whose jobs are a user's own command line; that of the others is of programs of ours.
+_WITH_ARGUMENTS = ("command", "megatron", "deepspeed", "torchtitan")
+# What a program may say of a trial that it could not measure.
+TELLABLE = (Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST, Verdict.ILLEGAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A trial that is the caller's to measure. arguments: the command line that would run it, where the spec's workload
+    is a user's program; else empty. time_limit_s: without a word within so long it ends as timed out."""
+
+    trial: int
+    plan: Plan
+    plan_key: str
+    knobs: Mapping[str, KnobValue]
+    arguments: tuple[str, ...]
+    time_limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestions:
+    """state, reason: the campaign's; once it is over there are no more."""
+
+    suggestions: list[Suggestion]
+    state: CampaignState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """How a trial went: what was measured, or a verdict. step_times_s: of each timed optimizer step, in order. The
+    others as in a job's result file; per rank where they are lists of bytes."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    step_times_s: tuple[float, ...] = ()
+    warmup_times_s: tuple[float, ...] = ()
+    first_losses: tuple[float, ...] = ()
+    peak_memory_bytes: tuple[int, ...] = ()
+    peak_held_bytes: tuple[int, ...] = ()
+    software: dict[str, str] = field(default_factory=dict)
+    knobs: dict[str, KnobValue | None] = field(default_factory=dict)
+    verdict: str = ""
+    reason: str = ""
+    log_tail: str = ""
+    failed_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        checks, word = Checks(), self.verdict.lower()
+        told = f"must be one of {', '.join(TELLABLE)}, or left out with step_times_s, not {self.verdict[:60]!r}"
+        if self.step_times_s:
+            checks.require(word in ("", Verdict.OK), "verdict", f"does not go with step_times_s: {self.verdict[:60]!r}")
+        elif word in ("", Verdict.OK):
+            checks.require(False, "step_times_s", "is missing: name the timed steps, or else a verdict")
+        else:
+            checks.require(word in TELLABLE, "verdict", told)
+        checks.done()
+
+    def outcome(self, spec: CampaignSpec, plan: Plan) -> Outcome:
+        """Raises InvalidValue for numbers that nobody can have measured."""
+        told: dict[str, Any] = {"reason": self.reason, "log_tail": self.log_tail, "failed_rank": self.failed_rank}
+        if not self.step_times_s:
+            return Outcome(verdict=Verdict(self.verdict.lower()), **told)
+        measurement = Measurement(
+            step_times_s=self.step_times_s,
+            warmup_times_s=self.warmup_times_s,
+            tokens_per_step=plan.global_batch_size * spec.model.seq_len,
+            devices=plan.world_size,
+            model_flops_per_token=spec.model.flops_per_token,
+            peak_flops_per_device=spec.cluster.device.peak_flops.get(workload_of(spec).dtype),
+            first_losses=self.first_losses,
+            peak_memory_bytes=self.peak_memory_bytes,
+            peak_held_bytes=self.peak_held_bytes,
+            software=self.software,
+            knobs=self.knobs,
+        )
+        return Outcome(verdict=Verdict.OK, measurement=measurement, **told)
+
+
+class AskTell:
+    """Of the campaigns of one home. Methods may be called from any thread and process."""
+
+    def __init__(self, store: Store, home: Home, reports: Reports) -> None:
+        self._store, self._reports = store, reports
+        self._runner = ExternalRunner(home.runner(EXTERNAL))
+
+    def suggest(self, campaign_id: str, count: int, by: str = "") -> Suggestions:
+        """Claim at most so many trials that wait; none where there are none. by: a word of the request; the same one
+        gets the same trials again. Raises NotFound, CannotChange, RunnerUnavailable."""
+        campaign = self._campaign(campaign_id)
+        wanted = TrialsWanted(states=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
+        trials = {trial.last.job_name: trial for trial, _ in self._store.pages.trials(campaign_id, wanted, listed=True)}
+        claimed = self._runner.claim(list(trials), count, by) if campaign.state is not CampaignState.CANCELLING else []
+        suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]
+        return Suggestions(suggestions=suggestions, state=campaign.state, reason=campaign.reason)
+
+    def complete(self, campaign_id: str, number: int, told: Completion) -> Trial:
+        """Write the result of a claimed trial, which ends when the driver has read it. The same word once more changes
+        nothing. Raises NotFound, InvalidValue, CannotChange for a trial that is not claimed, over or completed
+        otherwise, RunnerUnavailable."""
+        campaign, trial = self._campaign(campaign_id), self._store.trial(campaign_id, number)
+        text = _result(told.outcome(campaign.spec, trial.plan))
+        subject = f"trial {number} of campaign {campaign_id} cannot be completed"
+        job = trial.last.job_name
+        if not trial.state.final:
+            try:
+                self._runner.require_claimed(job)
+            except NotClaimed as error:
+                raise CannotChange(f"{subject}: {error}") from None
+            if self._reports.keep(campaign_id, job, text):
+                return trial
+        if self._reports.kept(campaign_id, job) == text:
+            return trial
+        state = "it has been completed with another result" if not trial.state.final else f"it is {trial.verdict}"
+        raise CannotChange(f"{subject}: {state}")
+
+    def _campaign(self, campaign_id: str) -> Campaign:
+        campaign = self._store.campaign(campaign_id)
+        if (kind := campaign.spec.runner.kind) != EXTERNAL:
+            told = f"the runner {kind} measures the trials of campaign {campaign_id}"
+            raise CannotChange(f"{told}; only those of the runner {EXTERNAL} are asked for and told of")
+        return campaign
+
+
+def _suggestion(spec: CampaignSpec, trial: Trial, job: OpenJob) -> Suggestion:
+    return Suggestion(
+        trial=trial.number,
+        plan=trial.plan,
+        plan_key=trial.plan.key,
+        knobs=dict(trial.plan.knobs),
+        arguments=job.command if spec.workload.kind in _WITH_ARGUMENTS else (),
+        time_limit_s=job.time_limit_s,
+    )
+
+
+def _result(outcome: Outcome) -> str:
+    """As `write_result` has it."""
+    document = {name: value for name, value in plain(outcome).items() if value is not None}
+    if outcome.measurement is not None:
+        document["measurement"].pop("stored_summary")
+    return json.dumps({"version": RESULT_VERSION, **document}, indent=1)
