@@ -295,10 +295,12 @@ def test_a_shipped_study_is_right_and_says_what_it_assumes(name):
     assert all(one.spec.runner.kind == "simulated" for one in loaded.planned)
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_a_shipped_study_can_run_on_a_real_cluster(name):
-    loaded = load_study(shipped()[name], None, {"runner": {"kind": "slurm"}, "workload": {"kind": "megatron"}})
-    assert {one.spec.runner.kind for one in loaded.planned} == {"slurm"}
+@pytest.mark.parametrize("code", [{}, {"workload": {"kind": "megatron"}}])
+@pytest.mark.parametrize("name", ["frontier-22b", "frontier-175b", "frontier-1t"])
+def test_a_study_of_frontier_can_run_under_slurm(name, code):
+    loaded = load_study(shipped()[name], None, {"runner": {"kind": "slurm"}, **code})
+    kinds = {(one.spec.runner.kind, one.spec.workload.kind) for one in loaded.planned}
+    assert kinds == {("slurm", "megatron" if code else "torch")}
 
 
 @pytest.mark.long
@@ -308,3 +310,37 @@ def test_a_shipped_study_runs_and_every_miss_is_explained(tmp_path, name):
     assert said.code == 0, said.err
     report = json.loads(said.out)
     assert [one["name"] for one in report["findings"] if one["missed"] and one["explanation"] == "not explained"] == []
+
+
+@pytest.mark.slow
+def test_a_study_of_a_simulated_spec_runs_on_real_devices_and_its_measurements_are_compared(tmp_path):
+    cluster = {
+        "preset": "local-cpu",
+        "devices_per_node": 2,
+        "node_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e10},
+        "device": {"peak_flops": {"float32": 1e12}, "memory_bandwidth_bytes_per_s": 1e11},
+    }
+    spec = {
+        "name": "real",
+        "model": {"preset": "gpt-micro", "layers": 2, "seq_len": 32},
+        "cluster": cluster,
+        "global_batch_size": 4,
+        "space": {"tp": [1], "pp": [1], "micro_batch_size": [1], "zero_stage": [0]},
+        "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
+        "workload": {"kind": "simulated", "framework": "trainer"},
+        "runner": {"kind": "simulated"},
+        "search": "grid",
+        "budget": {"trials": 1},
+        "confirm": 0,
+    }
+    step = {"measure": "value", "quantity": "step_time", "campaign": "one"}
+    published = {"value": 100.0, "source": "nowhere", "certainty": "memory"}
+    rows = [{"name": "step", "unit": "s", "published": published, "predicted": step, "measured": step}]
+    write(tmp_path / "real", {**STUDY, "campaigns": {"one": {"spec": "spec.yaml"}}, "rows": rows, "draw": []}, spec)
+    simulated = run_meshtune(tmp_path, "study", "run", "real", "-o", "simulated", "--json")
+    real = run_meshtune(tmp_path, "study", "run", "real", "-o", "real-out", "--runner", "local", "--json")
+    assert (simulated.code, real.code) == (0, 0), simulated.err + real.err
+    reports = [json.loads(said.out) for said in (simulated, real)]
+    assert [report["simulated"] for report in reports] == [True, False]
+    assert [report["findings"][0]["compared"] for report in reports] == ["predicted", "measured"]
+    assert 0 < reports[1]["findings"][0]["measured"]["value"] < 60

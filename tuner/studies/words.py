@@ -23,7 +23,7 @@ def cells(one: Finding) -> list[str]:
         "" if published is None else number(published.value),
         _ours(one.predicted),
         _ours(one.measured),
-        "" if one.error is None else f"{100 * one.error:+.0f} %{' *' * bool(one.missed)}",
+        "" if one.error is None else f"{_signed(one.error)}{' *' * bool(one.missed)}",
         "" if published is None else published.certainty.words,
     ]
 
@@ -55,6 +55,11 @@ def sources(report: StudyReport) -> Iterator[tuple[str, str, str]]:
     for one in report.findings:
         if one.published is not None:
             yield one.name, one.published.source, one.published.certainty.words
+
+
+def _signed(share: float) -> str:
+    percent = round(100 * share)
+    return f"{percent:+d} %" if percent else "0 %"
 
 
 def _ours(ours: Ours | None) -> str:

@@ -7,6 +7,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from meshtune.runners.documents import plain
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.registry import MissingExtra, require_extra, runners
@@ -41,6 +43,9 @@ def run(name: str, output: Path | None, home: Path, *, runner: str, with_file: P
             evidence = _evidence(service, loaded)
         except OtherCampaign as error:
             raise Refused(f"{place}: {error}") from None
+        except KeyboardInterrupt:
+            console.print("\nInterrupted. Running trials go on by themselves; the same command goes on with the study.")
+            raise typer.Exit(130) from None
     report = find(loaded, evidence)
     document = plain(report)
     write_whole(place / STUDY_JSON, json.dumps(document, indent=1) + "\n")

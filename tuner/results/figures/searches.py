@@ -119,7 +119,8 @@ def efficiency_by_devices(title: str, ways: Mapping[str, Sequence[tuple[int, Est
         say(axes, "nothing was measured")
         return figure
     axes.axhline(100, color=GREY, linewidth=0.8)
-    axes.set_ylim(bottom=0)
+    ends = [end for points in ways.values() for _, share in points for end in (100 * share.low, 100 * share.high)]
+    axes.set_ylim(max(0.0, min(ends) - 10), max(105.0, max(ends) + 5))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes)
     axes.minorticks_off()
