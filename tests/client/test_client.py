@@ -233,3 +233,54 @@ def test_asyncio_follows_through_a_restart_too(own_service):
 
     with own_service:
         asyncio.run(followed(own_service.url, own_service.token))
+
+
+def test_what_people_change_of_a_campaign_is_changed_and_a_finished_one_goes_on(client):
+    text = f"# why: a paper\n{yaml.safe_dump(SPEC)}"
+    campaign = client.create(text)
+    assert campaign.wait(limit_s=60).state == "completed"
+    assert campaign.spec() == text
+    view = campaign.update(name="renamed", tags=["paper"], notes="the second try")
+    assert (view.name, view.tags, view.notes) == ("renamed", ("paper",), "the second try")
+    assert campaign.view == view
+    seen = campaign.events()[-1].id
+    assert campaign.extend(trials=3).state == "running"
+    followed = [event.kind for event in campaign.follow(after=seen)]
+    assert followed[-1] == "campaign.completed"
+    assert campaign.view.summary.budget.trials == 11
+    first = campaign.trials(origins=["baseline", "search"])
+    assert len(first) == 11
+    with pytest.raises(ValueError, match="sets no limit of device_hours"):
+        campaign.extend(device_hours=1)
+    with pytest.raises(ValueError, match="a positive number"):
+        campaign.extend()
+
+
+def test_a_plan_is_put_in_by_hand_and_measured_again(client):
+    campaign = client.create({**SLOW, "name": "by hand"})
+    trial = campaign.enqueue({"tp": 2, "pp": 2, "micro_batch_size": 1})
+    assert (trial.origin, trial.plan.tp, trial.plan.pp) == ("enqueued", 2, 2)
+    assert campaign.wait_trial(trial.number, limit_s=60).state == "done"
+    again = campaign.rerun(trial.number)
+    assert (again.origin, again.plan) == ("confirmation", trial.plan)
+    with pytest.raises(errors.InvalidRequest, match="/plan"):
+        campaign.enqueue({"tp": 3})
+    campaign.cancel()
+
+
+def test_a_loop_of_ones_own_asks_for_plans_and_tells_how_they_went(client):
+    campaign = client.create({**SPEC, "name": "own loop", "workload": "torch", "runner": "external", "confirm": 0})
+    told = {}
+    while found := campaign.suggest(count=2, wait_s=10).suggestions:
+        for one in found:
+            if one.plan.tp == 8:
+                trial = campaign.complete(one.trial, verdict="oom", reason="rank 3: CUDA out of memory")
+            else:
+                step_s = 0.1 * one.plan.tp + 0.01 * one.plan.pp
+                trial = campaign.complete(one.trial, step_times_s=[step_s, 1.01 * step_s, 0.99 * step_s])
+            told[one.plan_key] = trial.verdict
+    view = campaign.wait(limit_s=30)
+    assert (view.state, len(told)) == ("completed", 8)
+    assert {trial.plan_key: trial.verdict for trial in campaign.trials()} == told
+    assert {trial.plan.tp for trial in campaign.trials(verdicts=["oom"])} <= {8}
+    assert campaign.best().best[0].plan.tp == min(trial.plan.tp for trial in campaign.trials(verdicts=["ok"]))

@@ -24,6 +24,7 @@ from meshtune.tuner.prediction.scaling import Projection
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView
+from meshtune.tuner.service.ask_tell import Completion, Suggestions
 from meshtune.tuner.service.views.campaigns import CampaignView, EventView
 from meshtune.tuner.service.views.trials import TrialBrief, TrialBriefPage, TrialView
 
@@ -106,9 +107,11 @@ class CampaignCalls:
         return (yield from self._ask(get(self._place("space", "why"), Explanation, query)))
 
     @step
-    def projection(self, nodes: Sequence[int] = ()) -> Steps[Projection]:
-        """Speed and efficiency at other node counts; none named: the spec's, doubled 5 times."""
-        return (yield from self._ask(get(self._place("projection"), Projection, {"nodes": nodes})))
+    def projection(self, nodes: Sequence[int] = (), plan: str = "") -> Steps[Projection]:
+        """Speed and efficiency at other node counts; none named: the spec's, doubled 5 times. plan: one layout for all
+        of them, such as `tp=8,pp=16`; empty: the best one of each."""
+        query = {"nodes": nodes, **({"plan": plan} if plan else {})}
+        return (yield from self._ask(get(self._place("projection"), Projection, query)))
 
     @step
     def events(self, after: int = 0) -> Steps[list[EventView]]:
@@ -179,6 +182,41 @@ class CampaignCalls:
         """Put a plan in by hand, which runs before the search's next choice. Of what a mapping leaves out, dp and
         grad_accum_steps follow; the rest is as by default."""
         return (yield from self._ask(post(self._place("trials"), TrialView, {"plan": _fields(plan)})))
+
+    @step
+    def suggest(self, count: int = 1, *, wait_s: float = 20.0) -> Steps[Suggestions]:
+        """Trials to measure by one's own means, of a campaign whose runner is `external`; each goes to one caller
+        alone. None where nothing waits within wait_s, or the campaign is over (`state`)."""
+        return (yield from self._ask(post(self._verb("suggest"), Suggestions, {"count": count, "wait_s": wait_s})))
+
+    @step
+    def complete(
+        self,
+        trial: int,
+        *,
+        step_times_s: Sequence[float] = (),
+        peak_memory_bytes: Sequence[int] = (),
+        first_losses: Sequence[float] = (),
+        software: Mapping[str, str] | None = None,
+        verdict: Verdict | str = "",
+        reason: str = "",
+        log_tail: str = "",
+    ) -> Steps[TrialView]:
+        """Tell how a suggested trial went: the seconds of each timed step, with the most loaded memory of each rank and
+        the losses of the first steps where they are known; or a verdict such as `oom`, with its reason. The trial, once
+        the campaign has taken that."""
+        told = Completion(
+            step_times_s=tuple(step_times_s),
+            peak_memory_bytes=tuple(peak_memory_bytes),
+            first_losses=tuple(first_losses),
+            software=dict(software or {}),
+            verdict=str(verdict),
+            reason=reason,
+            log_tail=log_tail,
+        )
+        yield from self._ask(post(self._place("trials", f"{trial}:complete"), TrialView, told))
+        look = partial(self._ask, get(self._place("trials", trial), TrialView))
+        return (yield from _ended(f"trial {trial} of {self.id}", look, None))
 
     @step
     def rerun(self, number: int) -> Steps[TrialView]:
