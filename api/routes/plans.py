@@ -36,8 +36,9 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn
+from meshtune.tuner.prediction.projection import Projection, layout_of, node_counts
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_quote
-from meshtune.tuner.prediction.scaling import Projection, count_combinations, make_projection, node_counts
+from meshtune.tuner.prediction.scaling import count_combinations, make_projection
 from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
@@ -47,6 +48,8 @@ from meshtune.tuner.specs.read import legal_space, parse_spec
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
 MAX_NODE_COUNTS = 16
+# Of a layout; all fields of a plan are shorter.
+MAX_PLAN_TEXT = 1000
 # The parameter that names values of knobs.
 KNOB = "knob"
 
@@ -149,15 +152,26 @@ async def project_campaign(
         list[Annotated[int, Query(ge=1, le=MAX_NODES)]] | None,
         Query(description="Node counts; default: the spec's, doubled 5 times.", max_length=MAX_NODE_COUNTS),
     ] = None,
+    plan: Annotated[
+        str,
+        Query(
+            description="One layout for all node counts, such as `tp=8,pp=16`; default: the best one of each.",
+            max_length=MAX_PLAN_TEXT,
+        ),
+    ] = "",
 ) -> Projection:
     """The best plan, its speed and its efficiency at other node counts, from what the campaign measured, and where
     scaling ends."""
+    try:
+        layout = layout_of(plan)
+    except InvalidValue as error:
+        raise InvalidQuery(error.problems) from None
     campaign, trials = await run_in_threadpool(_recorded, service, campaign_id)
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
     try:
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
         start = await _start(service, caller, campaign)
-        return await pool.run(caller.identity, cost, _projected, campaign, trials, counts, start)
+        return await pool.run(caller.identity, cost, _projected, campaign, trials, counts, start, layout)
     except InvalidValue as error:  # facts of the cluster are missing, or it cannot have so many nodes
         raise Unanswerable(str(error)) from None
 
@@ -209,9 +223,11 @@ def _explained(
     return explain(spec, predictable_space(spec), plan, basis, trial)
 
 
-def _projected(campaign: Campaign, trials: Sequence[Trial], nodes: Sequence[int], start: Basis) -> Projection:
+def _projected(
+    campaign: Campaign, trials: Sequence[Trial], nodes: Sequence[int], start: Basis, layout: Plan | None
+) -> Projection:
     basis = learn(campaign.label, campaign.spec, trials, start)
-    return make_projection(campaign.spec, basis, nodes, trials=trials)
+    return make_projection(campaign.spec, basis, nodes, trials=trials, plan=layout)
 
 
 def _recorded(service: Service, campaign_id: str) -> tuple[Campaign, Sequence[Trial]]:

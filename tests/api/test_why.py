@@ -68,10 +68,20 @@ def test_mistakes_of_a_question_lead_into_its_parts(client, spec, problem):
 
 def test_a_projection_is_of_the_node_counts_asked_for_and_the_campaigns_own(client, simulated):
     shown = client.get(f"/v1/campaigns/{simulated()}/projection?nodes=4&nodes=1").json()
-    assert shown["reference_nodes"] == 2
+    assert shown["reference_nodes"] == 1
     assert sorted({row["nodes"] for row in shown["rows"]}) == [1, 2, 4]
     assert shown["basis"]["calibrated"] is True
     assert shown["measured_best"]["tokens_per_s"] > 0
+
+
+def test_a_projection_of_one_layout_is_of_that_layout_alone(client, simulated, problem):
+    id = simulated()
+    shown = client.get(f"/v1/campaigns/{id}/projection?nodes=4&plan=tp=8,pp=1").json()
+    plans = [row["best"]["plan"] for row in shown["rows"] if row["best"]]
+    assert plans
+    assert {(plan["tp"], plan["pp"]) for plan in plans} == {(8, 1)}
+    told = problem(client.get(f"/v1/campaigns/{id}/projection?plan=tpp=8"), 422, "/problems/malformed-request")
+    assert "tpp" in str(told)
 
 
 def test_what_cannot_be_projected_says_which_facts_are_missing(client, create, problem):

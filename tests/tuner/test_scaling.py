@@ -10,16 +10,21 @@ from command_lab import shown
 
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, UNCALIBRATED, Calibration
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import build_space
+from meshtune.tuner.campaign.units import percent
 from meshtune.tuner.cli.render.predictions import projection_parts
 from meshtune.tuner.prediction.predict import Basis, foresee, learn, training_of
-from meshtune.tuner.prediction.scaling import Scaling, make_projection, node_counts
+from meshtune.tuner.prediction.projection import Scaling, layout_of, node_counts
+from meshtune.tuner.prediction.scaling import make_projection
 from meshtune.tuner.specs.read import read_spec
 
 FAST = {"latency_s": 1e-9, "bandwidth_bytes_per_s": 1e15}
 SLOW = {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e7}
 DEVICE = toy.DEVICE | {"memory_bytes": 2**40, "memory_bandwidth_bytes_per_s": 1e13}
+STAGES = {"tp": [1], "pp": [1, 2, 4], "micro_batch_size": [1], "zero_stage": [0]}
 ANY_DP = {"tp": [1, 2], "pp": [1, 2, 4], "micro_batch_size": [1], "zero_stage": [0]}
 SURE = Basis(calibration=Calibration(DEFAULTS, UNCALIBRATED.covariance * 1e-4, time_log_sd=0.01, memory_log_sd=0.01))
 
@@ -40,8 +45,9 @@ def read(**over):
     return read_spec(document, None)[0]
 
 
-def projected(nodes=(1, 2, 4, 8), basis=SURE, least_efficiency=0.8, tokens=None, trials=(), **over):
-    return make_projection(read(**over), basis, nodes, least_efficiency=least_efficiency, tokens=tokens, trials=trials)
+def projected(nodes=(1, 2, 4, 8), basis=SURE, least_efficiency=0.8, tokens=None, trials=(), plan=None, **over):
+    options = {"least_efficiency": least_efficiency, "tokens": tokens, "trials": trials, "plan": plan}
+    return make_projection(read(**over), basis, nodes, **options)
 
 
 def rows(found, scaling):
@@ -114,6 +120,91 @@ def test_tokens_become_days_and_device_hours():
     assert all(row.run is None for row in projected().rows)
 
 
+def test_the_smallest_node_count_with_a_plan_that_should_fit_is_the_reference():
+    found = projected(nodes=[1, 2, 4], space=STAGES, cluster={"device": DEVICE | {"memory_bytes": 1200 * 2**20}})
+    fits = {row.nodes: row.best.p_fits for row in rows(found, Scaling.WEAK)}
+    assert fits[1] < 0.5 < fits[2]
+    assert found.reference_nodes == 2
+    assert [row.efficiency for row in found.rows if row.nodes == 2] == [1, 1]
+    assert projected(nodes=[1, 2, 4]).reference_nodes == 1
+
+
+def test_a_plan_that_does_not_fit_has_neither_efficiency_nor_days_and_says_so():
+    small = {"device": DEVICE | {"memory_bytes": 1200 * 2**20}}
+    found = projected(nodes=[1, 2, 4], space=STAGES, cluster=small, tokens=1e12)
+    first, *others = rows(found, Scaling.WEAK)
+    assert (first.speedup, first.efficiency, first.run) == (None, None, None)
+    assert first.note == f"should not fit: P(fits) {percent(first.best.p_fits)}, below 50 %"
+    assert all(row.run is not None and row.efficiency is not None for row in others)
+    assert f"1 node: {first.note}" in shown(*projection_parts(found), soft_wrap=True)
+
+
+def test_a_plan_that_should_fit_goes_before_a_faster_one_that_should_not():
+    small = {"device": DEVICE | {"memory_bytes": 1600 * 2**20}}
+    space = {"tp": [1], "pp": [1], "micro_batch_size": [4], "zero_stage": [1], "recompute": ["none", "full"]}
+    found = projected(nodes=[2], space=space, cluster=small, basis=Basis())
+    recomputing = rows(found, Scaling.WEAK)[0].best
+    assert recomputing.p_fits > 0.5
+    other = projected(nodes=[2], space=space | {"recompute": ["none"]}, cluster=small, basis=Basis())
+    faster = rows(other, Scaling.WEAK)[0].best
+    assert faster.p_fits < 0.5
+    assert faster.speed.tokens_per_s.value > recomputing.speed.tokens_per_s.value
+
+
+def test_an_efficiency_above_one_says_which_layout_the_memory_lets_in_and_what_it_saves():
+    small = {"device": DEVICE | {"memory_bytes": 1600 * 2**20}}
+    space = {"tp": [1], "pp": [1], "micro_batch_size": [4], "zero_stage": [1], "recompute": ["none", "full"]}
+    found = rows(projected(nodes=[2, 4, 8], space=space, cluster=small), Scaling.WEAK)
+    assert [row.efficiency > 1.01 for row in found] == [False, False, True]
+    assert [row.note for row in found[:2]] == ["", ""]
+    assert found[2].note.startswith(
+        "above 100 %: recompute full -> none, which should not fit on 2 nodes: P(fits) 0.2 %, below 50 %; "
+    )
+    assert found[2].note.endswith(" of the reference's time per token is saved in recomputation")
+
+
+def test_a_search_that_missed_the_best_layout_is_no_reference_for_more_than_all_of_it_without_a_word(make):
+    spec = read(space=ANY_DP)
+    best, slow = (make_projection(spec, SURE, [2], plan=Plan(pp=pp)).rows[0].best.plan for pp in (1, 4))
+    trials = [make.trial(0, make.measurement(1.0), plan=slow)]
+    far = rows(make_projection(spec, SURE, [4], trials=trials), Scaling.WEAK)[1]
+    assert far.best.plan.pp == best.pp
+    assert far.efficiency > 1
+    assert "pp 4 -> 1, which was not the fastest measured on 2 nodes; " in far.note
+
+
+def test_one_layout_is_stretched_over_every_node_count():
+    layout = Plan(tp=1, pp=2, micro_batch_size=2)
+    found = projected(nodes=[1, 2, 4, 8, 32], plan=layout)
+    for row in found.rows:
+        if row.best is not None:
+            plan = row.best.plan
+            assert (plan.tp, plan.pp, plan.micro_batch_size, plan.zero_stage) == (1, 2, 2, 0)
+            assert (plan.dp, plan.global_batch_size) == (row.devices // 2, row.global_batch_size)
+    assert all(row.best is not None for row in rows(found, Scaling.WEAK))
+    assert rows(found, Scaling.STRONG)[-1].reason == (
+        "micro_batch_size(2) * dp(32) does not divide the global batch 32"
+    )
+    assert found.layout == "tp1 pp2 mbs2 zero0"
+
+
+def test_a_layout_that_is_not_legal_says_which_rule_it_breaks():
+    for row in projected(nodes=[1, 2], plan=Plan(tp=1, pp=2, vpp=3)).rows:
+        assert row.best is None
+        assert row.reason.startswith("not legal: ")
+    for row in projected(nodes=[2], plan=Plan(tp=8)).rows:
+        assert row.reason == "tp(8) * pp(1) * cp(1) = 8 does not divide 4 devices"
+
+
+def test_what_follows_from_devices_and_batch_is_no_part_of_a_layout():
+    assert layout_of("") is None
+    assert layout_of("tp=2,pp=4") == Plan(tp=2, pp=4)
+    with pytest.raises(InvalidValue, match=r"plan\.dp: follows from the devices"):
+        layout_of("tp=2,dp=2")
+    with pytest.raises(InvalidValue, match=r"plan\.grad_accum_steps: follows from the global batch, 32 on 2 nodes"):
+        projected(plan=layout_of("grad_accum_steps=2"))
+
+
 # Walls
 
 
@@ -167,6 +258,22 @@ def test_several_nodes_without_a_network_name_the_field():
 # What it rests on
 
 
+def test_a_projection_passes_through_the_measured_best_and_its_efficiency_is_that_of_the_predictions(make):
+    spec = read()
+    plan = rows(make_projection(spec, Basis(), [2]), Scaling.WEAK)[0].best.plan
+    trials = [make.trial(0, make.measurement(1.0), plan=plan)]
+    found, alone = (make_projection(spec, SURE, [2, 4], trials=measured) for measured in (trials, ()))
+    for scaling in Scaling.WEAK, Scaling.STRONG:
+        anchor, far = rows(found, scaling)
+        assert anchor.measured
+        assert anchor.best.speed.tokens_per_s.value == pytest.approx(found.measured_best.tokens_per_s)
+        assert anchor.best.speed.step_s.value == pytest.approx(sum(anchor.best.speed.parts_s.values()), rel=1e-6)
+        unanchored = rows(alone, scaling)[1]
+        assert far.efficiency == pytest.approx(unanchored.efficiency)
+        ratio = far.best.speed.tokens_per_s.value / unanchored.best.speed.tokens_per_s.value
+        assert ratio == pytest.approx(found.measured_best.factor) != 1
+
+
 def test_the_measured_best_stands_beside_its_prediction(make):
     spec = read()
     plan = rows(make_projection(spec, Basis(), [2]), Scaling.WEAK)[0].best.plan
@@ -175,8 +282,9 @@ def test_the_measured_best_stands_beside_its_prediction(make):
     found = make_projection(spec, basis, [2, 4], trials=trials)
     assert (found.measured_best.trial, found.measured_best.tokens_per_s) == (1, pytest.approx(1024))
     assert found.measured_best.plan_key == plan.key
-    predicted = rows(found, Scaling.WEAK)[0].best.speed.tokens_per_s.value
-    assert found.measured_best.predicted_tokens_per_s == pytest.approx(predicted)
+    outlook = foresee(training_of(spec), columns_of([plan]), basis.calibration)
+    assert found.measured_best.predicted_tokens_per_s == outlook.of(0, plan).speed.tokens_per_s.value != 1024
     text = shown(*projection_parts(found), soft_wrap=True)
-    assert "measured best: trial 1" in text
+    assert "measured: trial 1" in text
+    assert f"scaled by {found.measured_best.factor:.3g}" in text
     assert "calibrated by 2 step times, " in text

@@ -19,8 +19,8 @@ from meshtune.tuner.client.follow import Follower
 from meshtune.tuner.client.plots import AsyncPlots, Plots
 from meshtune.tuner.client.requests import Answer, Pause, Request, Steps, ask, get, json_of, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
+from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
-from meshtune.tuner.prediction.scaling import Projection
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView

@@ -1,102 +1,47 @@
 """Scaling to other node counts: the best plan, its speed and efficiency at each, and where scaling stops to pay.
 
 For every node count the space is enumerated again and the best plan predicted, so a projection is of the best that can
-be done there, not of one plan stretched. Pure: a spec, a basis and node counts in, a value out.
+be done there; or one layout is stretched, where a plan is given: then dp, and with a fixed batch the accumulation,
+follow the devices. Pure: a spec, a basis and node counts in, a value out.
 
-Speed-up and efficiency compare predictions with the prediction at the spec's own node count, so that what is wrong with
-all of them alike cancels; the measured best stands beside it. Intervals are of each row alone.
+Speed-up and efficiency compare with the smallest node count that has a plan which should fit. Where the campaign
+measured its best plan, every prediction is scaled by what that plan was measured at over what was predicted for it, so
+that the projection passes through the measurement; that factor cancels in speed-ups. Intervals are of each row alone,
+and hold the prediction as it is without the factor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
+
+import numpy as np
 
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import Training, missing
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.spec import CampaignSpec, build_space, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.prediction.predict import Basis, Prediction, Speed, foresee, training_of
+from meshtune.tuner.campaign.units import Estimate, percent
+from meshtune.tuner.prediction.anchoring import LAYOUT, anchor_of, anchored, layout_words
+from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
+from meshtune.tuner.prediction.projection import (
+    LEAST_FITS,
+    Projection,
+    Row,
+    Scaling,
+    TrainingRun,
+    Wall,
+    count_nodes,
+)
 from meshtune.tuner.prediction.quote import PART_WORDS
 
-
-class Scaling(StrEnum):
-    """How the global batch follows the devices. WEAK: it grows with them. STRONG: it stays as in the spec. FREE: the
-    spec frees it, so it is searched at every node count."""
-
-    WEAK = "weak"
-    STRONG = "strong"
-    FREE = "free"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
-    """Training on a number of tokens, at the predicted speed and without a pause."""
-
-    days: Estimate
-    device_hours: Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One node count. best: null where there is no plan, for the `reason`. speedup: of tokens per second, against the
-    reference, prediction by prediction. efficiency: the speed-up over the growth in devices. run: where a number of
-    tokens was named."""
-
-    scaling: Scaling
-    nodes: int
-    devices: int
-    global_batch_size: int | None
-    best: Prediction | None
-    reason: str
-    speedup: float | None
-    efficiency: float | None
-    run: TrainingRun | None
-
-    @property
-    def speed(self) -> Speed | None:
-        return None if self.best is None else self.best.speed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wall:
-    """The node count at which one kind of scaling falls below the least efficiency; null where none does."""
-
-    scaling: Scaling
-    nodes: int | None
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredBest:
-    """The fastest trial at the reference, and the prediction for its plan."""
-
-    trial: int
-    plan_key: str
-    tokens_per_s: float
-    predicted_tokens_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
-    """The best plan and its efficiency at other node counts. reference_nodes: of the spec; every row is compared with
-    it. rows: by scaling, then by node count, the reference always among them. walls: one for each kind of scaling."""
-
-    name: str
-    model: str
-    device: str
-    reference_nodes: int
-    measured_best: MeasuredBest | None
-    rows: tuple[Row, ...]
-    walls: tuple[Wall, ...]
-    least_efficiency: float
-    tokens: float | None
-    basis: Basis
+# An efficiency that is above 100 % by less needs no reason.
+ROUNDING = 5e-4
 
 
 def make_projection(
@@ -107,37 +52,61 @@ def make_projection(
     least_efficiency: float = 0.8,
     tokens: float | None = None,
     trials: Sequence[Trial] = (),
+    plan: Plan | None = None,
 ) -> Projection:
-    """The projection of a spec to these node counts. trials: of its campaign, for the measured best.
+    """The projection of a spec to these node counts. trials: of its campaign, for the measured best. plan: the layout
+    for all of them; its dp, and with a fixed batch its accumulation, are those of the devices there.
 
-    Raises InvalidValue for node counts that no cluster has, and for facts that are missing at the largest.
+    Raises InvalidValue for node counts that no cluster has, for facts that are missing at the largest, and for an
+    accumulation of the layout where the batch is fixed.
     """
-    reference = spec.cluster.nodes
-    counts = sorted({reference, *nodes})
+    if plan is not None and plan.grad_accum_steps != 1 and spec.global_batch_size is not None:
+        told = f"follows from the global batch, {spec.global_batch_size} on {count_nodes(spec.cluster.nodes)}"
+        raise InvalidValue([Problem("plan.grad_accum_steps", told)])
+    own = spec.cluster.nodes
+    counts = sorted({own, *nodes})
     training = training_of(spec)
     trainings = [replace(training, cluster=replace(training.cluster, nodes=count)) for count in counts]
     # Larger clusters miss what smaller ones do, and more.
     if problems := missing(trainings[-1]):
         raise InvalidValue(problems)
     kinds = [Scaling.FREE] if spec.global_batch_size is None else [Scaling.WEAK, Scaling.STRONG]
-    rows: list[Row] = []
-    walls: list[Wall] = []
-    # At the reference all kinds of scaling are the same.
-    start = _row(spec, basis, trainings[counts.index(reference)], kinds[0])
-    for kind in kinds:
-        found = [
-            replace(start, scaling=kind) if t.cluster.nodes == reference else _row(spec, basis, t, kind)
+    anchor = anchor_of(spec, basis, trials, plan)
+    # At the spec's own count all kinds of scaling are the same.
+    start = _row(spec, basis, trainings[counts.index(own)], kinds[0], plan)
+    rows_of = {
+        kind: [
+            replace(start, scaling=kind) if t.cluster.nodes == own else _row(spec, basis, t, kind, plan)
             for t in trainings
         ]
-        compared = [_compared(row, start, tokens) for row in found]
+        for kind in kinds
+    }
+    found = {
+        kind: [anchored(row, anchor, own, searched=plan is None) for row in unscaled]
+        for kind, unscaled in rows_of.items()
+    }
+    fitting = [count for at, count in enumerate(counts) if all(found[kind][at].fits for kind in kinds)]
+    reference = min(fitting, default=own)
+    rows: list[Row] = []
+    walls: list[Wall] = []
+    for kind in kinds:
+        base = found[kind][counts.index(reference)]
+
+        def why_above(row: Row, base: Row = base, kind: Scaling = kind) -> str:
+            assert row.best is not None  # it has an efficiency
+            there = _row(spec, basis, trainings[counts.index(base.nodes)], kind, row.best.plan)
+            return _why_above(row, base, anchored(there, anchor, own, searched=False))
+
+        compared = [_compared(row, base, tokens, why_above) for row in found[kind]]
         rows += compared
-        walls.append(_wall(kind, compared, start, least_efficiency))
+        walls.append(_wall(kind, compared, base, least_efficiency))
     return Projection(
         name=spec.name,
         model=spec.model.name,
         device=spec.cluster.device.name,
+        layout="" if plan is None else layout_words(plan),
         reference_nodes=reference,
-        measured_best=_measured_best(spec, basis, trials),
+        measured_best=None if anchor is None else anchor.words,
         rows=tuple(rows),
         walls=tuple(walls),
         least_efficiency=least_efficiency,
@@ -158,8 +127,8 @@ def count_combinations(spec: CampaignSpec, nodes: Sequence[int]) -> int:
     return total
 
 
-def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling) -> Row:
-    """The best plan at one node count, not yet compared with anything."""
+def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling, given: Plan | None) -> Row:
+    """The best plan at one node count, or the given one there, not yet compared with anything."""
     cluster, batch = training.cluster, spec.global_batch_size
     empty = Row(
         scaling=scaling,
@@ -168,9 +137,6 @@ def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling)
         global_batch_size=batch,
         best=None,
         reason="",
-        speedup=None,
-        efficiency=None,
-        run=None,
     )
     if batch is not None and scaling is Scaling.WEAK:
         if batch * cluster.nodes % spec.cluster.nodes:
@@ -182,11 +148,37 @@ def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling)
         space = build_space(spec.space, spec.model, cluster, batch, workload_of(spec))
     except SpaceTooLarge as error:
         return replace(empty, reason=str(error))
+    if given is not None:
+        return _stretched(empty, space, basis, training, given)
     if len(space) == 0:
         return replace(empty, reason=_why_none(space, batch))
     outlook = foresee(training, space.columns, basis.calibration)
-    first = int(outlook.best(1)[0])
+    first = _first(outlook)
     return replace(empty, best=outlook.of(first, space[first]))
+
+
+def _first(outlook: Predictions) -> int:
+    """The best of those that should fit; of all, where none should."""
+    fitting = outlook.fits >= LEAST_FITS
+    return int(np.argmax(np.where(fitting, outlook.score, -1.0) if fitting.any() else outlook.score))
+
+
+def _stretched(empty: Row, space: Space, basis: Basis, training: Training, given: Plan) -> Row:
+    """The row of a given layout. Bounds of the spec do not count, its rules do."""
+    batch, devices = empty.global_batch_size, training.cluster.devices
+    per_replica = given.tp * given.pp * given.cp
+    if devices % per_replica:
+        told = f"tp({given.tp}) * pp({given.pp}) * cp({given.cp}) = {per_replica} does not divide {devices} devices"
+        return replace(empty, reason=told)
+    dp = devices // per_replica
+    if batch is not None and batch % (given.micro_batch_size * dp):
+        told = f"micro_batch_size({given.micro_batch_size}) * dp({dp}) does not divide the global batch {batch}"
+        return replace(empty, reason=told)
+    steps = given.grad_accum_steps if batch is None else batch // (given.micro_batch_size * dp)
+    plan = replace(given, dp=dp, grad_accum_steps=steps)
+    if violations := space.explain(plan, ignore_bounds=True):
+        return replace(empty, reason="not legal: " + "; ".join(map(str, violations)))
+    return replace(empty, best=foresee(training, columns_of([plan]), basis.calibration).of(0, plan))
 
 
 def _why_none(space: Space, batch: int | None) -> str:
@@ -204,30 +196,68 @@ def _why_none(space: Space, batch: int | None) -> str:
     return f"no legal plan among {space.counts.combinations} combinations: {shares}"
 
 
-def _compared(row: Row, start: Row, tokens: float | None) -> Row:
+def _compared(row: Row, start: Row, tokens: float | None, why_above: Callable[[Row], str]) -> Row:
     own, base = row.speed, start.speed
-    if own is None:
+    if own is None or row.best is None:
         return row
+    if not row.fits:
+        return replace(row, note=_unfit(row.best))
     run = None
     if tokens is not None:
         # The faster, the sooner: the ends change places.
         speed = own.tokens_per_s
         time_s = Estimate(tokens / speed.value, tokens / speed.high, tokens / speed.low)
         run = TrainingRun(days=time_s.times(1 / 86400), device_hours=time_s.times(row.devices / 3600))
-    if base is None:
+    if base is None or not start.fits:
         return replace(row, run=run)
     speedup = own.tokens_per_s.value / base.tokens_per_s.value
-    return replace(row, speedup=speedup, efficiency=speedup * start.devices / row.devices, run=run)
+    efficiency = speedup * start.devices / row.devices
+    note = why_above(row) if efficiency > 1 + ROUNDING else ""
+    return replace(row, speedup=speedup, efficiency=efficiency, run=run, note=note)
+
+
+def _unfit(best: Prediction) -> str:
+    return f"should not fit: P(fits) {percent(best.p_fits)}, below {100 * LEAST_FITS:g} %"
+
+
+def _why_above(row: Row, start: Row, there: Row) -> str:
+    """Why a device of the row is faster than at the reference. there: the row's layout at the reference."""
+    assert row.best is not None  # both have a speed
+    assert start.best is not None
+    before, plan = start.best.plan, row.best.plan
+    changes = _changes(row, start)
+    least = min(changes, key=lambda part: changes[part])
+    gain = f"{percent(-changes[least])} of the reference's time per token is saved in {PART_WORDS[least]}"
+    differing = [name for name in LAYOUT if getattr(plan, name) != getattr(before, name)]
+    if not differing:
+        return f"above 100 %: {gain}"
+    told = ", ".join(f"{name} {getattr(before, name)} -> {getattr(plan, name)}" for name in differing)
+    where = f"on {count_nodes(start.nodes)}"
+    why = f"which is no faster {where}"
+    if there.best is None:
+        why = f"which is not possible {where} ({there.reason})"
+    elif not there.fits:
+        why = f"which {_unfit(there.best).replace(':', f' {where}:', 1)}"
+    elif start.measured:
+        why = f"which was not the fastest measured {where}"
+    elif there.speed and start.speed and there.speed.tokens_per_s.value > start.speed.tokens_per_s.value:
+        why = f"which ranks lower {where} by its P(fits), {percent(there.best.p_fits)}"
+    return f"above 100 %: {told}, {why}; {gain}"
 
 
 def _wall(scaling: Scaling, rows: Sequence[Row], start: Row, least: float) -> Wall:
     """The first node count beyond the reference that has no plan or is not efficient enough, and what makes it so."""
+    if not start.fits:
+        told = "has no plan that should fit to compare with"
+        return Wall(scaling=scaling, nodes=None, sentence=f"{scaling} scaling {told}")
     for row in rows:
         if row.nodes <= start.nodes:
             continue
         told = ""
         if row.best is None:
             told = f"ends before {count_nodes(row.nodes)}: {row.reason}"
+        elif not row.fits:
+            told = f"ends before {count_nodes(row.nodes)}: the best plan {row.note}"
         elif row.efficiency is not None and row.efficiency < least:
             reached = f"{count_nodes(row.nodes)} ({100 * row.efficiency:.0f} %)"
             told = f"falls below {100 * least:g} % efficiency at {reached}: {_largest_loss(row, start)}"
@@ -240,43 +270,17 @@ def _wall(scaling: Scaling, rows: Sequence[Row], start: Row, least: float) -> Wa
 
 def _largest_loss(row: Row, start: Row) -> str:
     """The part of the step whose device time per token grew most since the reference."""
+    grown = _changes(row, start)
+    worst = max(grown, key=lambda part: grown[part])
+    now, before = (100 * row.speed.shares[worst] for row in (row, start) if row.speed is not None)
+    return f"most is lost to {PART_WORDS[worst]}, {now:.0f} % of the step, {before:.0f} % at {count_nodes(start.nodes)}"
+
+
+def _changes(row: Row, start: Row) -> dict[TimePart, float]:
+    """How much more device time per token each part takes than at the reference, as shares of the reference's."""
     own, base = row.speed, start.speed
     assert own is not None  # the row has an efficiency
     assert base is not None
     # The growth in device time per token, which is the inverse of the efficiency.
     scale = row.devices / own.tokens_per_s.value / (start.devices / base.tokens_per_s.value)
-    grown = {part: scale * share - base.shares[part] for part, share in own.shares.items()}
-    worst = max(grown, key=lambda part: grown[part])
-    now, before = (100 * speed.shares[worst] for speed in (own, base))
-    return f"most is lost to {PART_WORDS[worst]}, {now:.0f} % of the step, {before:.0f} % at {count_nodes(start.nodes)}"
-
-
-def count_nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"
-
-
-def _measured_best(spec: CampaignSpec, basis: Basis, trials: Sequence[Trial]) -> MeasuredBest | None:
-    devices = spec.cluster.devices
-    there = [trial for trial in trials if trial.plan.world_size == devices]
-    measured = [(trial.measurement.tokens_per_s, trial) for trial in there if trial.measurement is not None]
-    if not measured:
-        return None
-    fastest, trial = max(measured, key=lambda pair: pair[0])
-    predicted = foresee(training_of(spec), columns_of([trial.plan]), basis.calibration).of(0, trial.plan).speed
-    return MeasuredBest(
-        trial=trial.number,
-        plan_key=trial.plan.key,
-        tokens_per_s=fastest,
-        predicted_tokens_per_s=0.0 if predicted is None else predicted.tokens_per_s.value,
-    )
-
-
-def node_counts(text: str, reference: int) -> tuple[int, ...]:
-    """The counts in `1,2,4`; of an empty text the reference doubled five times. Raises InvalidValue."""
-    words = text.replace(",", " ").split()
-    if not words:
-        return tuple(reference * 2**power for power in range(6))
-    wrong = [word for word in words if not word.isascii() or not word.isdigit() or int(word) < 1]
-    if wrong:
-        raise InvalidValue([Problem("nodes", f"must be positive whole numbers, not {', '.join(wrong)}")])
-    return tuple(int(word) for word in words)
+    return {part: scale * share - base.shares[part] for part, share in own.shares.items()}

@@ -25,8 +25,9 @@ from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_bas
 from meshtune.tuner.cli.usage.options import Place
 from meshtune.tuner.prediction.knob_counts import count_with_knobs
 from meshtune.tuner.prediction.predict import ExactMemory, check_same, estimate_exactly, learn
+from meshtune.tuner.prediction.projection import layout_of, node_counts
 from meshtune.tuner.prediction.quote import Explanation, explain, make_quote
-from meshtune.tuner.prediction.scaling import make_projection, node_counts
+from meshtune.tuner.prediction.scaling import make_projection
 
 # What names a spec, where a campaign may stand as well.
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
@@ -170,11 +171,13 @@ def _told_now_and_then(clock: _Clock, *, wanted: bool) -> Iterator[None]:
             thread.join()
 
 
-def project(source: str, place: Place, *, nodes: str, wall: float, tokens: float | None, as_json: bool) -> None:
+def project(
+    source: str, place: Place, *, nodes: str, plan: str, wall: float, tokens: float | None, as_json: bool
+) -> None:
     if tokens is not None and not 0 < tokens < float("inf"):
         raise Refused(f"--tokens: must be positive, not {tokens:g}")
     if place.server:
-        found = commands.remote.project(source, place, nodes=nodes, wall=wall, tokens=tokens)
+        found = commands.remote.project(source, place, nodes=nodes, plan=plan, wall=wall, tokens=tokens)
         print_found(plain(found), projection_parts(found), as_json)
         return
     home, db = place.home, place.db
@@ -187,5 +190,7 @@ def project(source: str, place: Place, *, nodes: str, wall: float, tokens: float
         campaign, trials, spec = record.campaign, record.trials, record.campaign.spec
         basis = learn(campaign.label, spec, trials, stored_basis(spec, home, db, but=campaign.id))
     counts = node_counts(nodes, spec.cluster.nodes)
-    found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
+    found = make_projection(
+        spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials, plan=layout_of(plan)
+    )
     print_found(plain(found), projection_parts(found), as_json)

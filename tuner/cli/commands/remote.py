@@ -28,8 +28,8 @@ from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
 from meshtune.tuner.client.spec import body_of
+from meshtune.tuner.prediction.projection import Projection, node_counts
 from meshtune.tuner.prediction.quote import Explanation, Quote
-from meshtune.tuner.prediction.scaling import Projection, node_counts
 from meshtune.tuner.results.known_best import BestKnown, Question
 from meshtune.tuner.specs.document import changed_document
 
@@ -149,14 +149,14 @@ def why(spec: Any, plan: Mapping[str, Any], place: Place) -> Explanation:
         return client.why(spec, plan)
 
 
-def project(source: str, place: Place, *, nodes: str, wall: float, tokens: float | None) -> Projection:
+def project(source: str, place: Place, *, nodes: str, plan: str, wall: float, tokens: float | None) -> Projection:
     if source.endswith((".yaml", ".yml", ".json")):
         raise Refused("project SPEC asks no service: give --server '' (MESHTUNE_SERVER)")
     if wall != LEAST_EFFICIENCY or tokens is not None:
         option = "--wall" if wall != LEAST_EFFICIENCY else "--tokens"
         raise Refused(f"project {option} is for campaigns of a home on this machine: a service does not take it")
     with open_remote(place, source) as remote:
-        return remote.projection(node_counts(nodes, 1) if nodes else ())
+        return remote.projection(node_counts(nodes, 1) if nodes else (), plan)
 
 
 def recommend(question: Question, place: Place) -> BestKnown:

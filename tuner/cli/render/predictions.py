@@ -12,8 +12,8 @@ from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, 
 from meshtune.tuner.cli.render.display import LEAST_SHARE
 from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.prediction.predict import ExactMemory, Prediction
+from meshtune.tuner.prediction.projection import Projection, Row, Scaling, count_nodes
 from meshtune.tuner.prediction.quote import PART_WORDS, Explanation, Quote, Range
-from meshtune.tuner.prediction.scaling import Projection, Row, Scaling, count_nodes
 
 TITLES = {
     Scaling.WEAK: "Weak scaling: the global batch grows with the devices",
@@ -181,15 +181,28 @@ def projection_parts(found: Projection) -> list[Table | Text]:
     if (best := found.measured_best) is not None:
         ratio = best.predicted_tokens_per_s / best.tokens_per_s
         sentence = (
-            f"measured best: trial {best.trial}, {best.plan_key}, {number(best.tokens_per_s)} tokens/s; "
-            f"predicted for it: {number(best.predicted_tokens_per_s)} ({100 * ratio:.0f} % of that)"
+            f"measured: trial {best.trial}, {best.plan_key}, {number(best.tokens_per_s)} tokens/s; predicted for it: "
+            f"{number(best.predicted_tokens_per_s)} ({100 * ratio:.0f} % of that), so all predictions are scaled by "
+            f"{best.factor:.3g}"
         )
         parts.append(Text(sentence))
     for wall in found.walls:
         rows = [row for row in found.rows if row.scaling is wall.scaling]
         parts += [_table(rows, found.tokens), Text(wall.sentence)]
-    parts += [Text(f"each row is the best plan there, {ranked_by(known=True)}"), Text(f"basis: {found.basis.words}")]
+        parts += [Text(f"{_nodes(alike)}: {note}") for note, alike in _noted(rows)]
+    each = f"of the layout {found.layout}" if found.layout else f"the best plan there, {ranked_by(known=True)}"
+    parts += [Text(f"each row is {each}"), Text(f"basis: {found.basis.words}")]
     return parts
+
+
+def _noted(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Each note once, with the rows that have it."""
+    notes = dict.fromkeys(row.note for row in rows if row.note)
+    return [(note, [row for row in rows if row.note == note]) for note in notes]
+
+
+def _nodes(rows: Sequence[Row]) -> str:
+    return ", ".join(str(row.nodes) for row in rows[:-1]) + ", " * (len(rows) > 1) + count_nodes(rows[-1].nodes)
 
 
 def _table(rows: Sequence[Row], tokens: float | None) -> Table:
@@ -211,11 +224,17 @@ def _cells(row: Row, tokens: float | None) -> list[str]:
     speed = best.speed
     # The interval of MFU is that of the throughput.
     mfu = speed.tokens_per_s.times(speed.mfu / speed.tokens_per_s.value)
-    cells = [best.plan_key, interval_s(speed.step_s), number(speed.tokens_per_s.value)]
+    cells = [
+        f"{best.plan_key}{' (measured)' * row.measured}",
+        interval_s(speed.step_s),
+        number(speed.tokens_per_s.value),
+    ]
     cells += [interval_text(percent(mfu.value), percent(mfu.low), percent(mfu.high)), percent(best.p_fits)]
     cells += ["-" if row.speedup is None else f"{row.speedup:.2f}"]
     cells += ["-" if row.efficiency is None else percent(row.efficiency)]
-    if tokens is not None and row.run is not None:
+    if tokens is not None and row.run is None:
+        cells += ["-", "-"]
+    elif tokens is not None and row.run is not None:
         days = row.run.days
         cells += [f"{number(days.value)} ({number(days.low)} - {number(days.high)})"]
         cells += [number(row.run.device_hours.value)]

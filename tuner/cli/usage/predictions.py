@@ -74,6 +74,9 @@ def estimate(
 def project(
     source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")],
     nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
+    plan: Annotated[
+        str, typer.Option(help="The same layout on every node count, such as tp=8,pp=16; dp follows from the devices.")
+    ] = "",
     wall: Annotated[float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")] = 0.8,
     tokens: Annotated[float | None, typer.Option(help="Days and device-hours to train on so many.")] = None,
     as_json: JsonOption = False,
@@ -81,7 +84,7 @@ def project(
     db: DatabaseOption = "",
     server: ServerOption = "",
 ) -> None:
-    """Predict the best plan, time, MFU and efficiency at other node counts, and where scaling ends."""
+    """Predict the best plan, or one layout's time, MFU and efficiency at other node counts, and where scaling ends."""
     commands.predictions.project(
-        source, Place(home, db, server), nodes=nodes, wall=wall, tokens=tokens, as_json=as_json
+        source, Place(home, db, server), nodes=nodes, plan=plan, wall=wall, tokens=tokens, as_json=as_json
     )

@@ -1259,11 +1259,11 @@ export interface components {
         Projection: {
             basis: components["schemas"]["Basis"];
             device: string;
+            layout: string;
             least_efficiency: number;
             measured_best: components["schemas"]["MeasuredBest"] | null;
             model: string;
             name: string;
-            plan_key: string;
             reference_nodes: number;
             rows: components["schemas"]["Row"][];
             tokens: number | null;
