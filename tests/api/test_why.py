@@ -103,6 +103,10 @@ def test_campaigns_at_two_node_counts_are_laid_side_by_side(client, simulated):
     assert large["efficiency"]["value"] == pytest.approx(per_device[1] / per_device[0])
     assert large["efficiency"]["low"] <= large["efficiency"]["value"] <= large["efficiency"]["high"]
     assert large["projected"]["tokens_per_s"]["value"] > small["projected"]["tokens_per_s"]["value"]
+    # The projection passes through what it starts from.
+    assert small["projected"]["tokens_per_s"] == small["recommended"]["tokens_per_s"]
+    shares = [each["projected"]["tokens_per_s"]["value"] / each["devices"] for each in (small, large)]
+    assert large["projected"]["efficiency"]["value"] == pytest.approx(shares[1] / shares[0])
     assert any("simulated" in note for note in shown["notes"])
     assert any("global batch 128, not 64" in note for note in shown["notes"])
 

@@ -72,7 +72,7 @@ def anchored(row: Row, anchor: Anchor | None, own: int, *, searched: bool) -> Ro
     if (speed := best.speed) is None:
         return row
     factor = anchor.words.factor
-    step_s, tokens_per_s = (_scaled(it, by) for it, by in ((speed.step_s, 1 / factor), (speed.tokens_per_s, factor)))
+    step_s, tokens_per_s = (scaled(it, by) for it, by in ((speed.step_s, 1 / factor), (speed.tokens_per_s, factor)))
     if measured and (found := anchor.trial.measurement) is not None:
         # The interval of the measured steps, around the same value.
         ends = found.step_time_interval_s
@@ -89,7 +89,7 @@ def anchored(row: Row, anchor: Anchor | None, own: int, *, searched: bool) -> Ro
     return replace(row, best=replace(best, speed=faster), reason="", measured=measured)
 
 
-def _scaled(own: Estimate, factor: float) -> Estimate:
+def scaled(own: Estimate, factor: float) -> Estimate:
     """With an interval that holds the quantity with and without the factor."""
     scaled = own.times(factor)
     return Estimate(scaled.value, min(own.low, scaled.low), max(own.high, scaled.high))

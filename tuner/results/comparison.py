@@ -2,8 +2,8 @@
 
 Efficiencies are per device, of the recommended settings, against the campaign with the fewest devices of the same kind:
 one model, device, training code and number format, and simulated or not. Between kinds there is none. Beside them
-stand the predictions of that campaign's calibrated physics for the others, compared with its prediction for itself, so
-that common errors cancel. Pure: campaigns and trials in, a value out.
+stand the predictions of that campaign's calibrated physics for the others, scaled to pass through its recommended
+setting, so that common errors cancel. Pure: campaigns and trials in, a value out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from meshtune.runners.hardware import kinds_text, same_hardware
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import KnobSet, sized
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
@@ -21,6 +22,7 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import ONE, Estimate, percent
+from meshtune.tuner.prediction.anchoring import scaled
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.sizes import on_nodes
@@ -42,7 +44,8 @@ class ComparedSetting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
     """The prediction of the smallest campaign of the kind, by its calibrated physics, for the plan that it predicts
-    best here; never measured. efficiency: against its prediction for itself; null where it is alone."""
+    best here, scaled to pass through what it recommends, which stands for itself. efficiency: against that; null where
+    it is alone."""
 
     tokens_per_s: Estimate
     efficiency: Estimate | None
@@ -134,7 +137,7 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
     """Campaigns that scale one training, and sentences on them."""
     start = _smallest(entries)
     base = start.campaign
-    projections, notes = _projections([one.campaign for one in entries], base, start.trials)
+    projections, notes = _projections([one.campaign for one in entries], start)
     compared = []
     for one, projected in zip(entries, projections, strict=True):
         efficiency = None
@@ -208,35 +211,44 @@ def _of_size(campaign: Campaign, recommended: ComparedSetting | None) -> Campaig
     return replace(campaign, spec=on_nodes(campaign.spec, recommended.nodes))
 
 
-def _projections(
-    campaigns: Sequence[Campaign], base: Campaign, trials: Sequence[Trial]
-) -> tuple[list[Projected | None], list[str]]:
-    """By campaign, and why there is none for some."""
+def _projections(campaigns: Sequence[Campaign], base: _Entry) -> tuple[list[Projected | None], list[str]]:
+    """By campaign, and why there is none for some. They pass through the recommended setting of the base: each is
+    scaled by what that was measured at over what is predicted for it."""
+    own = base.campaign
     try:
-        basis = learn(base.label, base.spec, trials)
-        start = _predicted(base, basis)
+        basis = learn(own.label, own.spec, base.trials)
+        start = _predicted(own, basis)
     except InvalidValue as error:
-        return [None] * len(campaigns), [f"nothing can be projected from {base.label}: {error}"]
+        return [None] * len(campaigns), [f"nothing can be projected from {own.label}: {error}"]
     assert start is not None  # nothing is missing, else nothing could have been learnt
+    if (anchor := base.recommended) is not None:
+        plan = next(trial.plan for trial in base.trials if trial.number == anchor.trial)
+        expected = foresee(training_of(own.spec), columns_of([plan]), basis.calibration).of(0, plan).speed
+        assert expected is not None
+        factor, reference = anchor.tokens_per_s.value / expected.tokens_per_s.value, anchor.tokens_per_s.value
+    else:
+        factor, reference = 1.0, start.tokens_per_s.value
     found: list[Projected | None] = []
     notes: list[str] = []
     for campaign in campaigns:
         try:
-            check_same(base.spec, campaign.spec)
+            check_same(own.spec, campaign.spec)
             speed = _predicted(campaign, basis)
         except InvalidValue as error:
             found.append(None)
-            notes.append(f"{campaign.label} cannot be projected from {base.label}: {error}")
+            notes.append(f"{campaign.label} cannot be projected from {own.label}: {error}")
             continue
         if speed is None:
             found.append(None)
             continue
-        # The interval is of this prediction alone, as in `tuner.prediction.scaling`.
-        own = speed.tokens_per_s.times(1 / campaign.spec.cluster.devices)
-        reference = start.tokens_per_s.value / base.spec.cluster.devices
-        known = ONE if campaign is base else own.times(1 / reference)
+        # The interval is of this prediction alone, with and without the factor, as in `tuner.prediction.scaling`.
+        tokens_per_s = scaled(speed.tokens_per_s, factor)
+        if campaign is own and anchor is not None:
+            tokens_per_s = anchor.tokens_per_s
+        share = own.spec.cluster.devices / campaign.spec.cluster.devices / reference
+        known = ONE if campaign is own else tokens_per_s.times(share)
         efficiency = known if len(campaigns) > 1 else None
-        found.append(Projected(tokens_per_s=speed.tokens_per_s, efficiency=efficiency))
+        found.append(Projected(tokens_per_s=tokens_per_s, efficiency=efficiency))
     return found, notes
 
 
