@@ -41,6 +41,8 @@ PANELS: Mapping[str, Mapping[str, Entry]] = {
         "resume": Entry(f"{USAGE}.campaign", "Go on with a campaign that was interrupted or paused."),
         "pause": Entry(f"{USAGE}.campaign", "Start no more trials; running ones are measured to their end."),
         "cancel": Entry(f"{USAGE}.campaign", "End a campaign and its jobs; what was measured stays."),
+        "edit": Entry(f"{USAGE}.changes", "Change its name, tags, notes or budget; extend one that ended."),
+        "enqueue": Entry(f"{USAGE}.changes", "Put a plan in by hand, before the search's next choice."),
         "show": Entry(f"{USAGE}.campaign", "Show all campaigns, one with its trials, or one trial."),
     },
     "Results": {

@@ -25,6 +25,8 @@ USER_ERRORS = frozenset(
         "meshtune.runners.registry:MissingExtra",
         "meshtune.runners.registry:UnknownBackend",
         "meshtune.search_spaces.checks:InvalidValue",
+        "meshtune.tuner.campaign.changes:CannotChange",
+        "meshtune.tuner.access.quotas:QuotaExceeded",
         "meshtune.tuner.cli.common:Refused",
         "meshtune.tuner.client.errors:ServiceError",
         "meshtune.tuner.results.export:NothingToExport",

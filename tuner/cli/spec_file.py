@@ -60,6 +60,14 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
     return whole if cluster is None else {**whole, "cluster": _cluster_in(cluster)}
 
 
+def text_of(spec: Path, document: object) -> str:
+    """The text of a spec's file; empty where the document has other parts, or the file can be read once only."""
+    if not spec.is_file():
+        return ""
+    text = read_file(spec, SLOW_LIMITS.max_bytes)
+    return text if parse_yaml(text) == document else ""
+
+
 def wrong_spec(spec: Path, problems: Sequence[Problem]) -> Refused:
     lines = [f"  {problem}" for problem in problems]
     mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from meshtune.tuner.cli.commands import (
         calibrate,
         campaign,
+        changes,
         cluster,
         confirm,
         dashboard,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "calibrate",
     "campaign",
+    "changes",
     "cluster",
     "confirm",
     "dashboard",

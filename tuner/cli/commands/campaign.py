@@ -28,8 +28,8 @@ from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.cli.render.winners import SIMULATED, winner_lines
-from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
-from meshtune.tuner.cli.usage.options import Place
+from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis, text_of
+from meshtune.tuner.cli.usage.options import Limits, Place
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.results.analysis.forecast_check import check_forecasts
@@ -66,14 +66,16 @@ def run(spec: Path, place: Place, *, dry_run: bool, cluster: Path | None, projec
         print_page(dry_run_lines(campaign_spec, space, place.home, stored_basis(campaign_spec, place.home, place.db)))
         return
     with open_service(place.home, place.db, create=True) as service:
-        _print_worked_on(service, service.create(document, drives=True))
+        _print_worked_on(service, service.create(document, drives=True, text=text_of(spec, document)))
 
 
-def resume(campaign: str, place: Place) -> None:
+def resume(campaign: str, place: Place, limits: Limits) -> None:
     if place.server:
-        commands.remote.resume(campaign, place)
+        commands.remote.resume(campaign, place, limits)
         return
     with open_campaign(place.home, place.db, campaign) as (service, known):
+        if budget := limits.given:
+            known = service.changing.change(known.id, {"budget": budget})
         require_going_on(known, "resume")
         try:
             resumed = service.resume(known.id) if known.state.resting else known

@@ -23,7 +23,7 @@ from meshtune.tuner.cli.opening import refuse_unknown
 from meshtune.tuner.cli.render.display import Listed
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.spec_file import read_document, wrong_spec
-from meshtune.tuner.cli.usage.options import Place
+from meshtune.tuner.cli.usage.options import Limits, Place
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
@@ -103,8 +103,10 @@ def _path(pointer: str) -> str:
     return ".".join(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 
-def resume(campaign: str, place: Place) -> None:
+def resume(campaign: str, place: Place, limits: Limits) -> None:
     with open_remote(place, campaign) as remote:
+        if budget := limits.given:
+            remote.update(budget=budget)
         require_going_on(remote.view, "resume")
         if remote.view.state.resting:
             remote.resume()

@@ -12,11 +12,15 @@ from meshtune.tuner.cli.usage.options import (
     CampaignId,
     ClusterFileOption,
     DatabaseOption,
+    DeviceHoursOption,
     HomeOption,
     JsonOption,
+    Limits,
     Place,
     ServerOption,
     SpecFile,
+    TrialsOption,
+    WallTimeOption,
 )
 
 app = typer.Typer()
@@ -40,10 +44,17 @@ def run(
 
 @app.command()
 def resume(
-    campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "", server: ServerOption = ""
+    campaign: CampaignId,
+    trials: TrialsOption = None,
+    wall_time_s: WallTimeOption = None,
+    device_hours: DeviceHoursOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+    server: ServerOption = "",
 ) -> None:
-    """Go on with a campaign that was interrupted or paused."""
-    commands.campaign.resume(campaign, Place(home, db, server))
+    """Go on with a campaign that was interrupted or paused, or, with a larger budget, with one that is complete."""
+    limits = Limits(trials, wall_time_s, device_hours)
+    commands.campaign.resume(campaign, Place(home, db, server), limits)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +40,28 @@ ServerOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TrialsOption = Annotated[int | None, typer.Option("--trials", min=1, help="The budget of trials, all together.")]
+WallTimeOption = Annotated[
+    float | None, typer.Option("--wall-time-s", min=0, help="The budget of seconds of work, all together.")
+]
+DeviceHoursOption = Annotated[
+    float | None, typer.Option("--device-hours", min=0, help="The budget of device-hours, all together.")
+]
 DEFAULT_HOME = Path(".meshtune")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of a budget; None: as it is."""
+
+    trials: int | None = None
+    wall_time_s: float | None = None
+    device_hours: float | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """Those that are changed, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
