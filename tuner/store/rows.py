@@ -107,8 +107,8 @@ def campaign_of(row: Row[Any]) -> Campaign:
     except ValueError as error:
         raise StoreError(f"campaign {row.id}: its stored spec is not one that this meshtune reads") from error
     lessons = tuple(Lesson(**lesson) for lesson in row.lessons)
-    own = {"state": CampaignState(row.state), "tags": tuple(row.tags.split())}
-    return Campaign(spec=spec, lessons=lessons, **own, **_fields(row, _OF_CAMPAIGN))
+    state, tags = CampaignState(row.state), tuple(row.tags.split())
+    return Campaign(spec=spec, state=state, lessons=lessons, tags=tags, **_fields(row, _OF_CAMPAIGN))
 
 
 def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
