@@ -13,7 +13,7 @@ from scipy import stats
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.second_runs import next_turn, second_run_counts
+from meshtune.tuner.campaign.second_runs import next_turn, run_variance, second_run_counts
 from meshtune.tuner.campaign.student import two_sided_quantile
 from meshtune.tuner.campaign.trial import Origin
 
@@ -119,3 +119,47 @@ def test_what_is_better_is_recommended_nine_times_of_ten_and_what_is_equal_hardl
     right = sum(end.better and end.truth > 0 for end in ends) / len(ends)
     wrong = sum(end.better and end.truth <= 0 for end in ends) / len(ends)
     assert right >= 0.9 if gain else wrong <= 0.1
+
+
+def again(make, trials, plan, round, step_s):
+    """One more second run of this plan."""
+    return [
+        *trials,
+        make.trial(len(trials), make.measurement(step_s), origin=Origin.CONFIRMATION, plan=plan, round=round),
+    ]
+
+
+def test_after_an_extension_a_new_one_of_the_best_runs_beside_the_others_in_rounds_of_their_own(spec, make, runs):
+    few = spec(confirm=2, confirm_rounds=2)
+    trials = list(runs(1.0, 0.8, 0.9))
+    for round in (1, 2):
+        for number in (1, 0, 2):
+            trials = again(make, trials, trials[number].plan, round, 1.0 + 0.1 * round + 0.05 * number)
+    assert next_turn(few, trials) is None
+    slow, fast = runs(1.0, 1.0, 1.0, 0.95, 0.5)[3:]
+    trials.append(make.trial(9, make.measurement(0.95), plan=slow.plan))
+    assert next_turn(few, trials) is None, "it is not among the best, so nothing is repeated"
+    trials.append(make.trial(10, make.measurement(0.5), plan=fast.plan))
+    turn = next_turn(few, trials)
+    assert (turn.round, turn.last, turn.missing) == (3, 4, (fast.plan, trials[0].plan, trials[1].plan))
+
+
+def test_a_second_run_that_somebody_asked_for_asks_for_no_others_and_ends_no_round(spec, make, runs):
+    few = spec(confirm=1, confirm_rounds=2)
+    trials = list(runs(1.0, 0.8, 0.9))
+    for round in (1, 2):
+        for number in (1, 0):
+            trials = again(make, trials, trials[number].plan, round, 1.0 - 0.2 * number + 0.01 * round)
+    assert next_turn(few, trials) is None
+    assert next_turn(few, again(make, trials, trials[2].plan, 3, 0.9)) is None
+
+
+def test_runs_alone_in_their_rounds_tell_nothing_of_pairs(make, runs):
+    one, other, third = (trial.plan for trial in runs(1.0, 0.8, 0.9))
+    pairs = {(one, 1): 0.0, (one, 2): 0.2, (other, 1): 0.5, (other, 2): 0.6}
+    alone = {(third, 3): 1.0, (third, 4): 9.0, (one, 5): 4.0}
+    first = {one: 0.0, other: 0.5, third: 1.0}
+    told = run_variance(first, pairs, one)
+    more = run_variance(first, {**pairs, **alone}, one)
+    assert (told.paired_degrees, more.paired_degrees) == (1, 1)
+    assert more.paired_log_sd == pytest.approx(told.paired_log_sd)
