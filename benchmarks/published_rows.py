@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from published_codes import FRONTIER, LLAMA, MEGATRON_2021, MEGATRON_2021_TORCH, MEGATRON_2022, MEGATRON_CORE, OPTIMUS
+from published_codes import FRONTIER, LLAMA, MEGATRON_2021, MEGATRON_2021_TORCH, MEGATRON_2022, MEGATRON_CORE
 from pydantic import TypeAdapter
 from reported import cluster_spec
 
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
-from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import OPTIMUS, FrameworkProfile
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets, model_presets

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshtune.runners.base import JobSpec, JobStatus
+from meshtune.runners.dialects.megatron.arguments import MegatronOptions
+from meshtune.runners.dialects.megatron.dialect import capabilities_of
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
@@ -27,13 +29,16 @@ from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
     FSDP,
+    MEGATRON_CORE,
     MEGATRON_DEEPSPEED,
     NANOTRON,
+    OPTIMUS,
+    OPTIMUS_EP_UNAWARE,
     TRAINER_FLOAT32,
     FrameworkProfile,
 )
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 
 JOB_FILE = "simulated.json"
 JOB_VERSION = 1
@@ -46,7 +51,10 @@ class Code(StrEnum):
 
     MEGATRON_DEEPSPEED = "megatron-deepspeed"
     MEGATRON_DEEPSPEED_FLASH = "megatron-deepspeed-flash"
+    MEGATRON_CORE = "megatron-core"
     NANOTRON = "nanotron"
+    OPTIMUS = "optimus"
+    OPTIMUS_EP_UNAWARE = "optimus-ep-unaware"
     FSDP = "fsdp"
     TRAINER = "trainer"
 
@@ -72,6 +80,16 @@ _MEGATRON_DEEPSPEED = Capabilities(
     uneven_vocab=True,
     shapes=frozenset({Shape.HEAD_DIM}),
 )
+# 1F1B or GPipe; --act-ckpt levels of parts of a layer are taken for the whole layer (dist_train.py).
+_OPTIMUS = Capabilities(
+    schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
+    recompute=frozenset({Recompute.NONE, Recompute.FULL}),
+    zero_stages=frozenset({0, 1}),
+    zero_stages_with_pp=frozenset({0, 1}),
+    expert_parallel=True,
+    experts=True,
+    uneven_vocab=True,
+)
 _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
     Code.MEGATRON_DEEPSPEED: (MEGATRON_DEEPSPEED, _MEGATRON_DEEPSPEED),
     # With FlashAttention-2 (Dao 2023).
@@ -79,6 +97,10 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
         replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, fp16, FlashAttention-2", fused_attention=True),
         _MEGATRON_DEEPSPEED,
     ),
+    # With its distributed optimizer, in bfloat16.
+    Code.MEGATRON_CORE: (MEGATRON_CORE["bfloat16"], capabilities_of(MegatronOptions())),
+    Code.OPTIMUS: (OPTIMUS, _OPTIMUS),
+    Code.OPTIMUS_EP_UNAWARE: (OPTIMUS_EP_UNAWARE, _OPTIMUS),
     Code.NANOTRON: (
         NANOTRON,
         Capabilities(
@@ -161,12 +183,14 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedOptions:
-    """framework: the training code that is played. measuring: how the built-in trainer would measure it. effects: of
-    knobs' values, by the knob's name and the value's word; other values change nothing."""
+    """framework: the training code that is played. contexts: kinds of context parallelism that it is taken to have
+    besides its own. measuring: how the built-in trainer would measure it. effects: of knobs' values, by the knob's name
+    and the value's word; other values change nothing."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     framework: Code = Code.MEGATRON_DEEPSPEED
+    contexts: frozenset[ContextParallel] = frozenset()
     measuring: Measuring = field(default_factory=Measuring)
     effects: dict[str, dict[str, Effect]] = field(default_factory=dict)
 
@@ -179,7 +203,8 @@ class SimulatedWorkload(Workload):
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._options.framework.capabilities
+        own = self._options.framework.capabilities
+        return replace(own, contexts=own.contexts | self._options.contexts)
 
     @property
     def framework(self) -> FrameworkProfile:

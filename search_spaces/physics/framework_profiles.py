@@ -91,6 +91,8 @@ class FrameworkProfile:
     hidden_passes: float = 14
     # The backward pass's tensor-parallel all-reduces run beside products.
     overlaps_tensor: bool = False
+    # ZeRO shards what all ranks hold alike over all of them; else over dp / ep ranks, and each of the ep holds a copy.
+    shards_over_experts: bool = True
     # The experts' all-to-alls run beside another micro-batch's work.
     overlaps_experts: bool = False
     # Weights that ZeRO 1 and 2 gather arrive beside the forward pass.
@@ -262,3 +264,24 @@ DEEPSPEED = replace(
 TORCHTITAN = replace(
     FSDP, name="torchtitan FSDP2, bf16", reduce_bytes=4, kept=Kept(torch_pipeline=True, selective_products=True)
 )
+# Optimus (arXiv 2604.00785): 2 + 2 bytes of weights and gradients, 4 of master, 8 of moments. optimus/optimizers.py
+# (IntelLabs/Optimus-LM): all reduce-scatters after the backward pass, then a barrier. torch's modules: hidden_passes as
+# FSDP's.
+OPTIMUS = FrameworkProfile(
+    name="Optimus, bf16",
+    dtype="bfloat16",
+    weight_bytes=2,
+    gradient_bytes=2,
+    optimizer_bytes=12,
+    activation_bytes=2,
+    transfer_bytes=2,
+    reduce_bytes=2,
+    gather_bytes=2,
+    logit_bytes=10,
+    overlapped_gradients=False,
+    reduces_every_micro_batch=False,
+    hidden_passes=20,
+)
+# Optimus with a plain sharded optimizer in place of its own, which is aware of experts (optimizers.py,
+# ParamGroupShardedMixedPrecisionAdamW): every state is sharded over the ranks that hold the same experts.
+OPTIMUS_EP_UNAWARE = replace(OPTIMUS, name="Optimus, bf16, sharding unaware of experts", shards_over_experts=False)

@@ -210,7 +210,8 @@ def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage
     copied = np.where(is_first, 0.0, vocab) if model.mtp_layers and not model.tied_head else 0.0
     head = np.where(shared, 0, vocab) + model.norm_parameters + further + copied
     ends = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
-    shards = (ends + layers * dense) / replicas + layers * experts / (replicas / ep)
+    copies = 1 if framework.shards_over_experts else ep
+    shards = (ends + layers * dense) / (replicas / copies) + layers * experts / (replicas / ep)
     return _Held(layers, ends + layers * (dense + experts), shards, unit, ends, is_last)
 
 

@@ -142,12 +142,22 @@ def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     transfers = _transfers(rank, dense, c["dp"] * c["cp"], c["tp"], stages.layers)
     if model.experts:
         experts = stages.layers * rank.expert_weights
-        replicas = np.maximum(c["dp"] / c["ep"], 1.0) * c["cp"]
-        transfers = transfers + _transfers(rank, experts, replicas, c["tp"] * c["cp"] * c["ep"], stages.layers)
+        group = np.maximum(c["dp"] / c["ep"], 1.0) * c["cp"], c["tp"] * c["cp"] * c["ep"]
+        if not framework.shards_over_experts:
+            transfers = _shared_in_groups(rank, dense, transfers, _transfers(rank, dense, *group, stages.layers))
+        transfers = transfers + _transfers(rank, experts, *group, stages.layers)
     shown = _shown_s(rank, transfers, stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep))
     slices = (PARAMETERS_PER_LAYER * stages.layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
     cut = slices * rank.training.framework.slice_s * rank.constants.launch_factor
     return shown + np.where((c["zero_stage"] == 1) & (c["dp"] * c["cp"] > 1), cut, 0.0)
+
+
+def _shared_in_groups(rank: Rank, dense: FloatColumn, whole: FloatColumn, groups: FloatColumn) -> FloatColumn:
+    """Of weights that each of the ep ranks has a copy of: reduced among these, then scattered and gathered in groups
+    of dp / ep. Without ZeRO they are reduced over all at once."""
+    c = rank.columns
+    among = rank.network.all_reduce_s(dense * rank.training.framework.reduce_bytes, c["ep"], c["tp"] * c["cp"])
+    return np.stack([whole[0], groups[1] + among, groups[2], groups[3]])
 
 
 def _transfers(
@@ -200,7 +210,8 @@ def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
     dense = stages.layers * rank.dense_weights + framework.padded_vocab(model, c["tp"]) * model.hidden / c["tp"]
     experts = stages.layers * rank.expert_weights
     replicas = c["dp"] * c["cp"]
-    own = np.where(c["zero_stage"] >= 1, dense / replicas + experts * c["ep"] / replicas, dense + experts)
+    shared = dense / replicas * (1.0 if framework.shards_over_experts else c["ep"])
+    own = np.where(c["zero_stage"] >= 1, shared + experts * c["ep"] / replicas, dense + experts)
     traffic = own * (2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes)
     if framework.host_optimizer:
         # Gradients go down, weights come up, and the ranks of a node share its memory.

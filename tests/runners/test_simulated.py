@@ -186,3 +186,11 @@ def test_a_lost_job_names_its_node_and_has_no_result(lab):
 def test_wrong_options_are_told(options, message, tmp_path):
     with pytest.raises(InvalidValue, match=message):
         create_runner("simulated", tmp_path, CLUSTER, options)
+
+
+def test_a_code_can_be_taken_to_have_context_parallelism():
+    alone, long = (SimulatedWorkload(options) for options in ({}, {"contexts": ["ring", "ulysses"]}))
+    assert alone.capabilities.contexts == frozenset()
+    assert long.capabilities == replace(alone.capabilities, contexts=frozenset({"ring", "ulysses"}))
+    with pytest.raises(InvalidValue, match="contexts"):
+        SimulatedWorkload({"contexts": ["rings"]})

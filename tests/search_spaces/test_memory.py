@@ -112,6 +112,19 @@ def test_experts_states_are_sharded_over_their_own_replicas():
     assert weights(1) - weights(8) == pytest.approx(2 * experts * 7 / 8)
 
 
+def test_sharding_that_knows_no_experts_leaves_a_copy_of_all_other_states_with_each_of_their_ranks():
+    unaware = replace(FUSED, shards_over_experts=False)
+
+    def optimizer(framework, ep):
+        return float(parts_of(MIXTURE, framework, dp=8, ep=ep, zero_stage=1)[MemoryPart.OPTIMIZER][0])
+
+    experts = MIXTURE.layers * MIXTURE.experts * MIXTURE.feed_forward_parameters
+    others = MIXTURE.parameters - experts
+    assert optimizer(unaware, 1) == optimizer(FUSED, 1)
+    more = optimizer(unaware, 4) - optimizer(FUSED, 4)
+    assert more == pytest.approx(3 * others / 8 * FUSED.optimizer_bytes, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("plan", "stage", "expected"),
     [

@@ -253,6 +253,22 @@ def test_replicas_reduce_gradients_once_a_step():
     assert part_of("dp", LLAMA, LINKS, tp=8) == 0
 
 
+def test_sharding_that_knows_no_experts_reduces_among_their_ranks_and_scatters_over_the_rest():
+    unaware = replace(PLAIN, shards_over_experts=False)
+    plan = {"dp": 64, "ep": 8, "zero_stage": 1}
+    experts = 16 * 8 * MIXTURE.feed_forward_parameters / 8
+    dense = MIXTURE.parameters - 16 * 8 * MIXTURE.feed_forward_parameters - MIXTURE.vocab * MIXTURE.hidden
+    dense -= 33 * MIXTURE.hidden  # norms
+    shared = float(NETWORK.gather_s(dense * 4, 64, 1) + NETWORK.gather_s(dense * 2, 64, 1))
+    groups = float(NETWORK.gather_s(dense * 4, 8, 8) + NETWORK.gather_s(dense * 2, 8, 8))
+    among = float(NETWORK.all_reduce_s(dense * 4, 8, 1))
+    own = float(NETWORK.gather_s(experts * 4, 8, 8) + NETWORK.gather_s(experts * 2, 8, 8))
+    assert part_of("dp", MIXTURE, LINKS, **plan) == pytest.approx(shared + own, rel=1e-3)
+    assert part_of("dp", MIXTURE, LINKS, unaware, **plan) == pytest.approx(among + groups + own, rel=1e-3)
+    once = {"dp": 64, "ep": 8, "zero_stage": 0}
+    assert part_of("dp", MIXTURE, LINKS, unaware, **once) == part_of("dp", MIXTURE, LINKS, **once)
+
+
 def test_zero_1_scatters_gradients_and_gathers_weights():
     expected = float(NETWORK.gather_s(DENSE * 4, 8, 1) + NETWORK.gather_s(DENSE * 2, 8, 1))
     assert part_of("dp", LLAMA, LINKS, dp=8, zero_stage=1) == pytest.approx(expected)

@@ -207,7 +207,7 @@ export interface components {
                 wall_time_s: number | null;
             };
             catalogs?: string[];
-            cluster: ("a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris") | {
+            cluster: ("a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit") | {
                 device?: {
                     attention_flops?: {
                         [key: string]: number;
@@ -262,7 +262,7 @@ export interface components {
                 /** @default 0 */
                 nodes_per_rack: number;
                 /** @enum {unknown} */
-                preset: "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris";
+                preset: "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit";
                 /** @default null */
                 rack_link: {
                     bandwidth_bytes_per_s?: number;
