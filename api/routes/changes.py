@@ -22,7 +22,7 @@ from meshtune.api.dependencies import (
     reads,
 )
 from meshtune.api.errors import InvalidBody
-from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, problems
+from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE, problems
 from meshtune.api.routes.campaigns import ShowCampaign
 from meshtune.api.worker_pool import PoolHandle
 from meshtune.runners.documents import read_value
@@ -37,7 +37,7 @@ from meshtune.tuner.service.views.trials import TrialView, trial_view
 from meshtune.tuner.specs.document import InvalidSpec
 
 router = APIRouter(prefix="/v1", responses=problems(404, 422, 503), tags=["campaigns"])
-_YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": {"type": "string"}}}}}
+_YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": SPEC_REFERENCE}}}}
 
 
 @router.patch(

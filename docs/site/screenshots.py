@@ -3,7 +3,8 @@
     meshtune run docs/site/screenshots.yaml
     python docs/site/screenshots.py http://127.0.0.1:8000 TOKEN_FILE CAMPAIGN
 
-The pictures of the README are of this campaign, which is simulated and found a gain. Needs Chromium and the packages of development. Writes docs/images/dashboard-NAME.png for each of `pages` below.
+The pictures of the README are of this campaign, which is simulated and found a gain. Needs Chromium and the packages of
+development. Writes docs/images/dashboard-NAME.png for each of `pages` below.
 """
 
 from __future__ import annotations

@@ -133,8 +133,14 @@ def test_a_name_that_would_leave_the_folder_is_not_packed():
 
 def test_a_simulated_job_starts_nothing_and_says_so(client, create, drive):
     id = create(
-        model="llama3-8b", cluster="dgx-h100", global_batch_size=64, baseline={"tp": 8},
-        workload="simulated", runner="simulated", budget={"trials": 1}, trial={"time_limit_s": 1e6},
+        model="llama3-8b",
+        cluster="dgx-h100",
+        global_batch_size=64,
+        baseline={"tp": 8},
+        workload="simulated",
+        runner="simulated",
+        budget={"trials": 1},
+        trial={"time_limit_s": 1e6},
     )
     drive(id)
     shown = client.get(f"/v1/campaigns/{id}/exports/job").json()

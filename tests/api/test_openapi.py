@@ -18,7 +18,7 @@ from meshtune.tuner.specs.read import OPEN_QUESTIONS
 # What is answered by text alone.
 TEXTS = ("read_trial_log", "stream", "read_metrics")
 # Their answers are files.
-FILES = ("archive_trial", "archive_campaign", "get_data", "get_report", "spec_as_written")
+FILES = ("archive_trial", "archive_campaign", "get_data", "get_report")
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 OPERATION_IDS = """

@@ -73,9 +73,12 @@ VERBS = {
         get_campaign list_events list_trials get_trial best_trials pareto_front analyse_campaign campaign_space
         explain_plan project_campaign get_job export_trial export_campaign list_trial_logs read_trial_log
         compare_campaigns stream get_recommendation compare_trials archive_trial archive_campaign get_record get_data
-        get_report
+        get_report spec_as_written
     """,
-    Verb.CHANGE: "pause_campaign resume_campaign cancel_campaign",
+    Verb.CHANGE: """
+        pause_campaign resume_campaign cancel_campaign change_campaign enqueue_trial rerun_trial revalidate_campaign
+        suggest_trials complete_trial
+    """,
     Verb.CLONE: "clone_campaign",
     Verb.DELETE: "delete_campaign",
     Verb.LIST: "list_campaigns list_runners list_calibrations",
@@ -178,16 +181,19 @@ def operations(site) -> dict[str, tuple[str, str]]:
     }
 
 
+BODIES = {"enqueue_trial": {"plan": {"tp": 1}}, "complete_trial": {"verdict": "oom"}}
+
+
 def ask(site: TestClient, operations: Any, operation: str, id: str, headers: dict[str, str]) -> Response:
     method, path = operations[operation]
     path += QUERY.get(operation, "")
     for name, value in {**PATH, "campaign_id": id, "id": id, "name": PRESETS.get(operation, PATH["name"])}.items():
         path = path.replace(f"{{{name}}}", value)
-    body: Any = None
+    body: Any = {} if method == "PATCH" else None
     if method == "POST":
         example = SPEC_EXAMPLE["demo"]["value"]
         body = {"spec": example, "plan": {}} if operation == "explain_plan_of_spec" else example
-        body = {} if VERB_OF[operation] in (Verb.CLONE, Verb.CHANGE) else body
+        body = BODIES.get(operation, {}) if VERB_OF[operation] in (Verb.CLONE, Verb.CHANGE) else body
     return site.request(method, path, json=body, headers={**headers, "If-None-Match": '"mine"'})
 
 
