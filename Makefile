@@ -44,7 +44,7 @@ TABLE ?= matrix.md
 test-long: $(INSTALLED)
 	sh tests/install_system_packages.sh accounting
 	$(BIN)/pytest -q -m "long or matrix" --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api \
-		tests/benchmarks tests/browser tests/examples
+		tests/benchmarks tests/browser tests/examples tests/client
 	cat $(TABLE)
 
 # The package `meshtune` in one folder, as a wheel has it: an editable install maps its parts by an import hook, which mypy

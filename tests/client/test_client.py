@@ -219,6 +219,7 @@ def test_a_campaign_is_followed_through_a_restart_of_the_service_to_its_end(own_
         assert list(campaign.follow(after=seen[-1].id)) == []
 
 
+@pytest.mark.long
 def test_asyncio_follows_through_a_restart_too(own_service):
     async def followed(url: str, token: str) -> None:
         async with AsyncClient(url, token) as client:

@@ -109,7 +109,7 @@ def test_what_cannot_be_estimated_is_refused_with_the_reason(changes, told, make
         require_estimable(make_job(**changes))
 
 
-@pytest.mark.slow
+@LONG
 def test_experts_that_do_not_divide_the_copies_of_tokens_take_what_a_router_next_to_even_gives_them(make_job):
     shapes = SHAPES | {"experts": 6, "top_k": 2}  # of 256 copies four experts get 43, two 42
     axes = {"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2}
