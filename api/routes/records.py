@@ -35,7 +35,10 @@ POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inli
 TABLE: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The table in the format that was asked for",
-        "content": {form.media_type: {"schema": {"type": "string"}} for form in TableFormat},
+        "content": {
+            form.media_type: {"schema": {"type": "object" if form is TableFormat.JSON else "string"}}
+            for form in TableFormat
+        },
     }
 }
 PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
