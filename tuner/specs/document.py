@@ -57,7 +57,7 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
                 *("attention", "threads", "prefetch", "gather_ahead"),
             }
         ),
-        "simulated": frozenset({"framework", "measuring", "effects"}),
+        "simulated": frozenset({"framework", "contexts", "measuring", "effects"}),
     },
     "runner": {
         "local": frozenset({"slots", "idle_s"}),
