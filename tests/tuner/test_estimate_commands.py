@@ -84,7 +84,16 @@ def test_a_projection_of_a_spec_says_that_nothing_was_measured(meshtune, tmp_pat
     assert os.listdir(tmp_path) == ["spec.yaml"]
 
 
+def test_one_layout_is_projected_on_every_node_count(meshtune):
+    words = meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--plan", "tp=2,micro_batch_size=1")
+    assert "each row is of the layout tp2 pp1 mbs1 zero0" in words
+    document = json.loads(meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--plan", "tp=2,pp=3", "--json"))
+    assert {row["reason"].split(" does")[0] for row in document["rows"]} == {"tp(2) * pp(3) * cp(1) = 6"}
+
+
 def test_mistakes_in_a_projection_are_one_message(refused, tmp_path):
+    assert "plan.dp: follows from the devices" in refused("project", "spec.yaml", "--plan", "tp=2,dp=2")
+    assert "plan.tpp: " in refused("project", "spec.yaml", "--plan", "tpp=2")
     assert "nodes: must be positive whole numbers, not 0" in refused("project", "spec.yaml", "--nodes", "1,0")
     assert "--tokens: must be positive, not -5" in refused("project", "spec.yaml", "--tokens=-5")
     assert "nowhere.yaml: No such file" in refused("project", "nowhere.yaml")
