@@ -14,10 +14,10 @@ from sqlalchemy import ColumnElement, Connection, Table, func, insert, literal, 
 from meshtune.tuner.store import Store
 from meshtune.tuner.store.campaigns import read_campaign
 from meshtune.tuner.store.rows import campaign_row
-from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
+from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, spec_texts, steps, trials
 
 # In the order in which their rows refer to each other. Of the counted ones the database gives the ids.
-COPIED = (campaigns, trials, attempts, measurements, steps, events)
+COPIED = (campaigns, spec_texts, trials, attempts, measurements, steps, events)
 COUNTED = (trials, attempts, events)
 TIMES = (
     attempts.c.planned_at,
@@ -68,6 +68,8 @@ def copy_campaign(connection: Connection, source: str, id: str, *, name: str, la
     ):
         rows = select(*(changes.get(column, column) for column in key.table.columns)).where(key.between(*among))
         connection.execute(insert(key.table).from_select(list(key.table.columns), rows))
+    written = select(literal(id), spec_texts.c.text).where(spec_texts.c.campaign_id == source)
+    connection.execute(insert(spec_texts).from_select(list(spec_texts.columns), written))
 
 
 def settle(store: Store) -> None:

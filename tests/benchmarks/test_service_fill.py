@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from httpx import Response
 from new_tokens import new_token
 from postgres_lab import PostgresLab
 from service_copy import COPIED, copy_campaign
@@ -50,10 +51,10 @@ def test_every_table_is_copied_or_what_a_service_writes_for_itself() -> None:
 
 
 def _reads(document: Any) -> Iterator[str]:
-    """Every GET of the API about one campaign, by its path below the campaign."""
+    """Every GET of the API about one campaign, by its path below the campaign; archives pack what exports answer."""
     prefix = "/v1/campaigns/{campaign_id}"
     for path, methods in document["paths"].items():
-        if "get" in methods and path.startswith(prefix) and "{name}" not in path:
+        if "get" in methods and path.startswith(prefix) and "{name}" not in path and "archive" not in path:
             for format in ("megatron", "slurm") if "{format}" in path else ("",):
                 for number in range(0, TRIALS, 7) if "{number}" in path else (0,):
                     yield path.removeprefix(prefix).format(format=format, number=number, attempt=1)
@@ -72,13 +73,16 @@ def test_a_copy_answers_all_reads_as_its_source_does_but_for_ids(store: Store, t
     for path in paths:
         first, second = (client.get(f"/v1/campaigns/{id}{path}") for id in (SOURCE, COPY))
         answered += first.status_code == 200
-        assert (first.status_code, _plain(first.text)) == (second.status_code, _plain(second.text)), path
+        assert (first.status_code, _plain(first)) == (second.status_code, _plain(second)), path
     assert answered > 25
 
 
-def _plain(text: str) -> Any:
+def _plain(answer: Response) -> Any:
     """Without what tells the two apart: their ids, and the ids of their events but for the steps between them."""
-    document = json.loads(text.replace(SOURCE, COPY))
+    text = answer.text.replace(SOURCE, COPY)
+    if not answer.headers["content-type"].endswith("json"):
+        return text
+    document = json.loads(text)
     if isinstance(document, list):
         return [{**event, "id": event["id"] - document[0]["id"]} for event in document]
     return document
