@@ -41,7 +41,7 @@ def test_an_unknown_route_is_a_problem_without_a_type(shared_client, problem, pa
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PATCH", "/v1/campaigns/demo-1", "GET, DELETE"),
+        ("PUT", "/v1/campaigns/demo-1", "GET, PATCH, DELETE"),
         ("PUT", "/v1/campaigns", "GET, POST"),
         ("GET", "/v1/campaigns/demo-1:pause", "POST"),
         ("POST", "/v1/whoami", "GET"),

@@ -77,10 +77,10 @@ def test_a_key_that_is_none_is_refused(client, spec, problem, key):
 def test_of_two_at_once_one_acts_and_the_other_is_told_to_come_back(app, client, spec, service, monkeypatch, problem):
     begun, may_end, real = threading.Event(), threading.Event(), service.add
 
-    def slow(*arguments):
+    def slow(*arguments, **named):
         begun.set()
         assert may_end.wait(20)
-        return real(*arguments)
+        return real(*arguments, **named)
 
     monkeypatch.setattr(service, "add", slow)
     with ThreadPoolExecutor(1) as people:
