@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from service_lab import ServiceLab
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 AXE = Path(__file__).parents[2] / "api" / "web" / "node_modules" / "axe-core" / "axe.min.js"
-THEMES = ("light", "dark")
-WIDTHS = (1440, 390)
+WIDE, PHONE = 1440, 390
+# Both themes and both widths are in the first two.
+LOOKS = [("light", WIDE), ("dark", PHONE), ("dark", WIDE), ("light", PHONE)]
 # As a person sees it: what is wrong, of which element, and why.
 CHECK = """
 async () => (await axe.run()).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)
@@ -44,15 +46,17 @@ def launched(service: ServiceLab, **changes: object) -> str:
     return id
 
 
-def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, service, sign_in):
+@pytest.mark.parametrize("looks", [LOOKS[:2], pytest.param(LOOKS, marks=pytest.mark.long)], ids=["two", "four"])
+def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, service, sign_in, looks):
     if not AXE.exists():
-        pytest.skip("axe-core is not installed: npm --prefix api/web ci")
+        missing = "axe-core is not installed: npm --prefix api/web ci"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
     first, second = launched(service), launched(service, name="other", cluster={"preset": "dgx-h100", "nodes": 2})
     page = open_page()
     script = AXE.read_text(encoding="utf-8")
     page.goto(service.url)
     expect(page.get_by_label("Token")).to_be_visible()
-    check(page, script, "sign in")
+    check(page, script, "sign in", looks)
     sign_in(page, service)
     trials = service.call("GET", f"/v1/campaigns/{first}/trials?view=brief")["trials"]
     oom = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
@@ -67,22 +71,21 @@ def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, serv
         page.goto(f"{service.url}/#/{place}")
         expect(page.get_by_test_id(whole)).to_be_visible()
         expect(page.get_by_role("status", name="Loading")).to_have_count(0)
-        check(page, script, place)
+        check(page, script, place, looks)
     page.goto(f"{service.url}/#/campaigns/{first}")
     page.get_by_test_id("copy-launch").click()
     expect(page.get_by_test_id("export-format")).to_be_visible()
-    check(page, script, "export")
+    check(page, script, "export", looks)
 
 
-def check(page: Page, script: str, place: str) -> None:
-    for theme in THEMES:
-        for width in WIDTHS:
-            page.emulate_media(color_scheme=theme)
-            page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_timeout(50)  # charts are drawn anew
-            page.evaluate(script)
-            assert page.evaluate(CHECK) == [], (place, theme, width)
-    page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+def check(page: Page, script: str, place: str, looks: list[tuple[str, int]]) -> None:
+    for theme, width in looks:
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(50)  # charts are drawn anew
+        page.evaluate(script)
+        assert page.evaluate(CHECK) == [], (place, theme, width)
+    page.set_viewport_size({"width": WIDE, "height": 900})
 
 
 def tab_to(page: Page, wanted: Locator) -> None:
