@@ -126,6 +126,7 @@ def test_what_no_device_measured_is_never_called_measured(opened, campaign):
         expect(page.get_by_test_id(card).locator(".y-title")).to_contain_text("simulated")
 
 
+@pytest.mark.long
 def test_a_log_scale_stays_in_the_address(opened, campaign):
     page = opened(campaign)
     ticks = page.get_by_test_id("best-so-far").locator(".y-ticks text")
@@ -251,7 +252,7 @@ def test_a_parallel_plot_is_drawn_with_one_trial_and_says_why_it_is_empty(opened
     ("width", "theme"),
     [
         ("wide", "light"),
-        ("phone", "dark"),
+        pytest.param("phone", "dark", marks=pytest.mark.long),
         pytest.param("wide", "dark", marks=pytest.mark.long),
         pytest.param("phone", "light", marks=pytest.mark.long),
     ],

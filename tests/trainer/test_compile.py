@@ -44,7 +44,13 @@ torch.compile = lambda run, **options: whole_way(run, backend="aot_eager", **opt
 """
 CASES = [
     pytest.param({}, {"dp": 2, "zero_stage": 1, "micro_batch_size": 2}, "", id="zero 1", marks=pytest.mark.long),
-    pytest.param({}, {"dp": 2, "zero_stage": 3, "recompute": "full", "micro_batch_size": 2}, "", id="zero 3, full"),
+    pytest.param(
+        {},
+        {"dp": 2, "zero_stage": 3, "recompute": "full", "micro_batch_size": 2},
+        "",
+        id="zero 3, full",
+        marks=pytest.mark.long,
+    ),
     pytest.param({}, {"tp": 2, "recompute": "selective", "micro_batch_size": 4}, "", id="tp, selective"),
     pytest.param(MIXTURE, {"tp": 2, "micro_batch_size": 4}, "compiled but for the experts", id="mixture"),
     pytest.param(

@@ -76,7 +76,7 @@ def test_only_a_chunk_of_the_logits_exists_at_a_time(monkeypatch):
     ("plan", "rank", "vocab"),
     [
         pytest.param({}, 0, 32768, marks=pytest.mark.slow),
-        pytest.param({"pp": 2}, 1, 32768, marks=pytest.mark.slow),
+        pytest.param({"pp": 2}, 1, 32768, marks=pytest.mark.long),
         pytest.param({"tp": 2}, 0, 65536, marks=pytest.mark.long),
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full"}, 0, 32768, marks=pytest.mark.long),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 0, 32768, marks=pytest.mark.long),

@@ -292,7 +292,7 @@ def test_rerun_measures_again_and_stores_nothing(finished):
     assert same.out.count("recorded") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_revalidate_measures_two_plans_again_and_stores_nothing(finished):
     done = drive_meshtune(finished, "revalidate", "last", "--json")
     found = json.loads(done.out)
