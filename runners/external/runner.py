@@ -1,37 +1,29 @@
 """The external runner: jobs wait until a program of somebody else's claims them, and end when it says how they went.
 
-Nothing is started here. A job's state follows from the files and the clock, so any process may die at any moment:
-
-    root/jobs/NAME    a job that is not over: its folder, when it was sent, who claimed it and when
-    root/over/NAME    how it ended; the file above is gone then
-    root/lock         held while anything is looked at or changed
+Nothing is started here. A job's state follows from files (`runners.file_queue`) and the clock: of a job that is not
+over they hold its folder, when it was sent, who claimed it and when.
 
 A claimed job that leaves a result (`result.json`) in its folder has succeeded, and is over at its next look. One that
 leaves none within its time limit has timed out: nobody can tell a setting that hangs from a program that forgot it."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
-from meshtune.runners.documents import plain, read_value
+from meshtune.runners.base import JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.documents import read_value
+from meshtune.runners.file_queue import FileQueue
 from meshtune.runners.job_files import opened_folder
-from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_whole
-from meshtune.runners.local.spool import is_fit, require_fit
+from meshtune.runners.local.spool import require_fit
 from meshtune.runners.outcome import RESULT_FILE
-from meshtune.runners.untrusted_text import read_json
 from meshtune.search_spaces.checks import CLOSED
 from meshtune.search_spaces.cluster import ClusterSpec
 
-JOBS, OVER = "jobs", "over"
 WAITS = "waits for a program that claims it"
 
 
@@ -64,56 +56,44 @@ class ExternalRunner:
     """A Runner over the files under `root`. clock: seconds since the epoch."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
-        self._root = root.resolve()
-        self._clock = clock
+        self._queue = FileQueue(root, OpenJob, clock)
 
     def submit(self, spec: JobSpec) -> str:
         require_fit(spec.name)
-        try:
-            for folder in (JOBS, OVER):
-                (self._root / folder).mkdir(parents=True, exist_ok=True)
-            with self._alone() as now:
-                if self._path(spec.name) is None:
-                    directory = spec.directory.resolve()
-                    directory.mkdir(parents=True, exist_ok=True)
-                    for name, text in spec.files.items():
-                        write_whole(directory / name, text)
-                    self._write(
-                        OpenJob(
-                            name=spec.name,
-                            directory=directory,
-                            command=spec.command,
-                            time_limit_s=spec.time_limit_s,
-                            submitted_at=now,
-                        )
-                    )
-        except (OSError, ValueError) as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
-        return spec.name
+        return self._queue.submit(
+            spec,
+            lambda now: OpenJob(
+                name=spec.name,
+                directory=spec.directory.resolve(),
+                command=spec.command,
+                time_limit_s=spec.time_limit_s,
+                submitted_at=now,
+            ),
+        )
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         unknown = JobStatus(state=JobState.LOST, reason="the external runner does not know this job")
-        if not (self._root / JOBS).is_dir():
+        if not self._queue.begun:
             return dict.fromkeys(ids, unknown)
         try:
-            with self._alone() as now:
+            with self._queue.alone() as now:
                 return {id: self._look(id, now) or unknown for id in ids}
         except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the external jobs in {self._root} cannot be read: {error}") from error
+            raise RunnerUnavailable(f"the external jobs in {self._queue.root} cannot be read: {error}") from error
 
     def cancel(self, id: str) -> None:
         if self.find(id) is None:
             return
         try:
-            with self._alone() as now:
-                if (status := self._look(id, now)) is not None and not status.state.final:
-                    job = _read(self._root / JOBS / id)
-                    self._end(id, _ended(JobState.CANCELLED, job, now, "cancelled"))
+            with self._queue.alone() as now:
+                status, job = self._look(id, now), self._queue.job(id)
+                if job is not None and status is not None and not status.state.final:
+                    self._queue.end(id, _ended(JobState.CANCELLED, job, now, "cancelled"))
         except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
 
     def find(self, name: str) -> str | None:
-        return None if self._path(name) is None else name
+        return self._queue.find(name)
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -122,22 +102,22 @@ class ExternalRunner:
         """Of these jobs at most so many that were claimed by this word before, or else wait, in their order; they run
         from now on, each for one claimant. by: a word of the request, so that it may be repeated; empty: it may not.
         Raises RunnerUnavailable."""
-        if not (self._root / JOBS).is_dir():
+        if not self._queue.begun:
             return []
         try:
-            with self._alone() as now:
+            with self._queue.alone() as now:
                 there = [name for name in names if (status := self._look(name, now)) and not status.state.final]
-                open_ = [_read(self._root / JOBS / name) for name in there]
+                open_ = [job for name in there if (job := self._queue.job(name)) is not None]
                 own = [job for job in open_ if by and job.claimed_by == by]
                 if own:
                     return own
                 free = [job for job in open_ if job.claimed_at is None]
                 claimed = [replace(job, claimed_at=now, claimed_by=by) for job in free[:most]]
                 for job in claimed:
-                    self._write(job)
+                    self._queue.write(job)
                 return claimed
         except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the external jobs in {self._root} cannot be claimed: {error}") from error
+            raise RunnerUnavailable(f"the external jobs in {self._queue.root} cannot be claimed: {error}") from error
 
     def require_claimed(self, name: str) -> None:
         """Raises NotClaimed for a job that waits or is over, RunnerUnavailable."""
@@ -149,44 +129,19 @@ class ExternalRunner:
 
     def _look(self, id: str, now: float) -> JobStatus | None:
         """Its state, written down where it is over; None for one that never was. Raises OSError, ValueError."""
-        path = self._path(id)
-        if path is None:
+        if (ended := self._queue.ended(id)) is not None:
+            return ended
+        if self.find(id) is None or (job := self._queue.job(id)) is None:
             return None
-        if path.parent.name == OVER:
-            return read_json_file(JobStatus, path)
-        job = _read(path)
         if job.claimed_at is None:
             return JobStatus(state=JobState.QUEUED, reason=WAITS)
         if (reported_at := _reported_at(job.directory)) is not None:
             ended_at = min(now, max(job.claimed_at, reported_at))
-            return self._end(id, _ended(JobState.SUCCEEDED, job, ended_at, "", exit_code=0))
+            return self._queue.end(id, _ended(JobState.SUCCEEDED, job, ended_at, "", exit_code=0))
         if now < (late_at := job.claimed_at + job.time_limit_s):
             return JobStatus(state=JobState.RUNNING, started_at=job.claimed_at)
         reason = f"whoever claimed it told no result within its time limit of {job.time_limit_s:g} s"
-        return self._end(id, _ended(JobState.TIMED_OUT, job, late_at, reason))
-
-    def _path(self, name: str) -> Path | None:
-        """Where the job is, None for one that never was."""
-        paths = [self._root / folder / name for folder in (OVER, JOBS)] if is_fit(name) else []
-        return next((path for path in paths if path.exists()), None)
-
-    def _write(self, job: OpenJob) -> None:
-        write_whole(self._root / JOBS / job.name, json.dumps(plain(job)))
-
-    def _end(self, id: str, status: JobStatus) -> JobStatus:
-        write_whole(self._root / OVER / id, json.dumps(plain(status)))
-        (self._root / JOBS / id).unlink(missing_ok=True)
-        return status
-
-    @contextmanager
-    def _alone(self) -> Iterator[float]:
-        """Be the only one at the files; the time at which this began. Raises OSError."""
-        descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield self._clock()
-        finally:
-            os.close(descriptor)
+        return self._queue.end(id, _ended(JobState.TIMED_OUT, job, late_at, reason))
 
 
 def _ended(state: JobState, job: OpenJob, at: float, reason: str, exit_code: int | None = None) -> JobStatus:
@@ -200,10 +155,6 @@ def _reported_at(directory: Path) -> float | None:
             return os.stat(RESULT_FILE, dir_fd=folder, follow_symlinks=False).st_mtime
     except FileNotFoundError:
         return None
-
-
-def _read(path: Path) -> OpenJob:
-    return read_value(OpenJob, read_json(path.read_bytes(), JOB_LIMITS))
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ExternalRunner:

@@ -1,41 +1,31 @@
 """The simulated runner: a cluster of any size in some files, for campaigns on a laptop that need no device.
 
 What becomes of a job is settled when it is sent (`runners.simulated.ground_truth`) and told when its time is over.
-A job's state follows from the files and the clock, so any process may die at any moment:
-
-    root/jobs/NAME    a job that is not over: when it was sent, how long it takes, how it ends
-    root/over/NAME    how it ended; the file above is gone then
-    root/lock         held while anything is looked at or changed
+A job's state follows from files (`runners.file_queue`) and the clock: of a job that is not over they hold when it was
+sent, how long it takes and how it ends.
 
 Looks cost the same however many jobs there were."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 import time
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
-from meshtune.runners.documents import plain, read_value
-from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_whole
-from meshtune.runners.local.spool import is_fit, require_fit
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.documents import read_value
+from meshtune.runners.file_queue import FileQueue
+from meshtune.runners.local.spool import require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
-from meshtune.runners.untrusted_text import read_json
 from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.training import missing
-
-JOBS, OVER = "jobs", "over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +112,8 @@ class SimulatedRunner:
     """A Runner over the files under `root`. clock: seconds since the epoch."""
 
     def __init__(self, root: Path, options: SimulatedOptions, clock: Callable[[], float] = time.time) -> None:
-        self._root = root.resolve()
+        self._queue = FileQueue(root, OpenJob, clock)
         self._options = options
-        self._clock = clock
 
     def submit(self, spec: JobSpec) -> str:
         job = _read_job(spec)
@@ -134,104 +123,61 @@ class SimulatedRunner:
             ending = run(job, spec.name, spec.time_limit_s, conditions)
         except (ValueError, ArithmeticError, LookupError) as error:
             raise InvalidJob(f"{spec.name} cannot be simulated: {error}") from error
-        try:
-            for folder in (JOBS, OVER):
-                (self._root / folder).mkdir(parents=True, exist_ok=True)
-            with self._alone() as now:
-                if self._path(spec.name) is None:
-                    directory = spec.directory.resolve()
-                    directory.mkdir(parents=True, exist_ok=True)
-                    for name, text in spec.files.items():
-                        write_whole(directory / name, text)
-                    self._write(
-                        OpenJob(
-                            name=spec.name,
-                            number=max((job.number for job in self._open_jobs()), default=-1) + 1,
-                            directory=directory,
-                            submitted_at=now,
-                            run_s=options.seconds_per_trial * ending.share,
-                            slots=options.slots,
-                            ending=ending,
-                        )
-                    )
-        except (OSError, ValueError) as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
-        return spec.name
+        return self._queue.submit(
+            spec,
+            lambda now: OpenJob(
+                name=spec.name,
+                number=max((job.number for job in self._queue.jobs()), default=-1) + 1,
+                directory=spec.directory.resolve(),
+                submitted_at=now,
+                run_s=options.seconds_per_trial * ending.share,
+                slots=options.slots,
+                ending=ending,
+            ),
+        )
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         unknown = JobStatus(state=JobState.LOST, reason="the simulated runner does not know this job")
-        if not (self._root / JOBS).is_dir():
+        if not self._queue.begun:
             return dict.fromkeys(ids, unknown)
         try:
-            with self._alone() as now:
+            with self._queue.alone() as now:
                 open_ = self._look(now)
-                return {id: open_.get(id) or self._over(id) or unknown for id in ids}
+                return {id: open_.get(id) or self._queue.ended(id) or unknown for id in ids}
         except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the simulated cluster {self._root} cannot be read: {error}") from error
+            raise RunnerUnavailable(f"the simulated cluster {self._queue.root} cannot be read: {error}") from error
 
     def cancel(self, id: str) -> None:
         if self.find(id) is None:
             return
         try:
-            with self._alone() as now:
-                if (path := self._root / JOBS / id).exists():
-                    job = _read(path)
-                    self._write(replace(job, cancelled_at=min(job.cancelled_at, now)))
+            with self._queue.alone() as now:
+                if (job := self._queue.job(id)) is not None:
+                    self._queue.write(replace(job, cancelled_at=min(job.cancelled_at, now)))
         except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
 
     def find(self, name: str) -> str | None:
-        return None if self._path(name) is None else name
+        return self._queue.find(name)
 
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def _path(self, name: str) -> Path | None:
-        """Where the job is, None for one that never was."""
-        paths = [self._root / folder / name for folder in (JOBS, OVER)] if is_fit(name) else []
-        return next((path for path in paths if path.exists()), None)
-
-    def _over(self, id: str) -> JobStatus | None:
-        path = self._path(id)
-        return None if path is None else read_json_file(JobStatus, path)
-
-    def _open_jobs(self) -> list[OpenJob]:
-        # A name that starts with a dot is a draft of a process that died.
-        return [_read(path) for path in (self._root / JOBS).iterdir() if not path.name.startswith(".")]
-
     def _look(self, now: float) -> dict[str, JobStatus]:
         """The jobs that were not over at the last look, and write down what has happened since: which jobs began after
         a wait, and which are over, their results first. Raises OSError and ValueError."""
-        jobs = {job.name: job for job in self._open_jobs()}
+        jobs = {job.name: job for job in self._queue.jobs()}
         starts_at = start_times(jobs.values())
         statuses = {name: job.status(starts_at[name], now) for name, job in jobs.items()}
         for name, job in jobs.items():
             if job.began_at is None and job.submitted_at < starts_at[name] <= now:
-                self._write(replace(job, began_at=starts_at[name]))
+                self._queue.write(replace(job, began_at=starts_at[name]))
         for name, status in statuses.items():
             if status.state.final:
                 if status.state is not JobState.CANCELLED:
                     _leave_result(jobs[name])
-                write_whole(self._root / OVER / name, json.dumps(plain(status)))
-                (self._root / JOBS / name).unlink()
+                self._queue.end(name, status)
         return statuses
-
-    def _write(self, job: OpenJob) -> None:
-        write_whole(self._root / JOBS / job.name, json.dumps(plain(job)))
-
-    @contextmanager
-    def _alone(self) -> Iterator[float]:
-        """Be the only one at the files; the time at which this began. Raises OSError."""
-        descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield self._clock()
-        finally:
-            os.close(descriptor)
-
-
-def _read(path: Path) -> OpenJob:
-    return read_value(OpenJob, read_json(path.read_bytes(), JOB_LIMITS))
 
 
 def _leave_result(job: OpenJob) -> None:
