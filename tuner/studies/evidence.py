@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -13,13 +13,12 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.physics.timing import TimePart
-from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial, time_by_part
-from meshtune.tuner.prediction.predict import foresee
+from meshtune.tuner.prediction.predict import foresee, training_of
 
 # Beside the pipeline, at the end of a step.
 OUTSIDE_PIPELINE = (str(TimePart.DP), str(TimePart.OPTIMIZER))
@@ -143,16 +142,15 @@ def plan_in(spec: CampaignSpec, space: Space, chosen: PlanOf) -> Plan:
 
 def predicted_step(run: Run, chosen: PlanOf) -> Step:
     """By the physics with its default constants. `best`: of the plan that it expects most of. Raises Unanswered."""
-    spec, framework = run.spec, workload_of(run.spec).framework
+    spec, training = run.spec, training_of(run.spec)
     if chosen == "best":
-        whole = Training(spec.model, spec.cluster, framework)
-        outlook = foresee(whole, run.space.columns, UNCALIBRATED, per_device=spec.objective.per_device)
+        outlook = foresee(training, run.space.columns, UNCALIBRATED, per_device=spec.objective.per_device)
         row = int(outlook.best(1)[0])
         plan = run.space[row]
     else:
         plan = plan_in(spec, run.space, chosen)
-    training = Training(spec.model, sized(spec.cluster, plan), framework)
-    speed = foresee(training, columns_of([plan]), UNCALIBRATED).of(0, plan).speed
+    at_size = replace(training, cluster=sized(spec.cluster, plan))
+    speed = foresee(at_size, columns_of([plan]), UNCALIBRATED).of(0, plan).speed
     if speed is None:
         raise Unanswered("facts about the cluster are missing that times depend on")
     parts = {str(part): seconds for part, seconds in speed.parts_s.items()}

@@ -23,7 +23,7 @@ from meshtune.tuner.cli.opening import refuse_unknown
 from meshtune.tuner.cli.render.display import Listed
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.spec_file import read_document, wrong_spec
-from meshtune.tuner.cli.usage.options import Limits, Place
+from meshtune.tuner.cli.usage.options import LEAST_EFFICIENCY, Limits, Place
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
@@ -37,9 +37,6 @@ from meshtune.tuner.specs.document import changed_document
 LOOK_S = 0.2
 # So many times as long as a look takes it pauses, for the service's sake.
 LOOK_SHARE = 4.0
-
-# As `project` has it where nothing else is said.
-LEAST_EFFICIENCY = 0.8
 
 
 @contextmanager

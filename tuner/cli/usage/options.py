@@ -48,6 +48,8 @@ DeviceHoursOption = Annotated[
     float | None, typer.Option("--device-hours", min=0, help="The budget of device-hours, all together.")
 ]
 DEFAULT_HOME = Path(".meshtune")
+# Below which `project` says that scaling does not pay, where nothing else is said.
+LEAST_EFFICIENCY = 0.8
 
 
 @dataclass(frozen=True, slots=True)

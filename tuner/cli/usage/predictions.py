@@ -9,6 +9,7 @@ import typer
 from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.usage.options import (
     DEFAULT_HOME,
+    LEAST_EFFICIENCY,
     ClusterFileOption,
     DatabaseOption,
     HomeOption,
@@ -77,7 +78,9 @@ def project(
     plan: Annotated[
         str, typer.Option(help="The same layout on every node count, such as tp=8,pp=16; dp follows from the devices.")
     ] = "",
-    wall: Annotated[float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")] = 0.8,
+    wall: Annotated[
+        float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")
+    ] = LEAST_EFFICIENCY,
     tokens: Annotated[float | None, typer.Option(help="Days and device-hours to train on so many.")] = None,
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
