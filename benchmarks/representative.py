@@ -1,10 +1,11 @@
 """Do our trainer's figures hold for other trainers? `python benchmarks/representative.py` on this machine's devices.
 
-Each of twelve plans of one model is timed by our trainer and by the program that a user would run it with: torch's DDP,
-FSDP2, parallel styles and pipelines in scripts of their own (`reference_trainers/`), and DeepSpeed. They are run in
-turn, so that a busy machine is busy for both. Printed: step time, model FLOP/s as a share of what the devices' matrix
-products reach here (MFU), and memory held by the fullest rank, of both; the last line is the rank correlation of the
-step times. Exit code 1 where a plan could not be run."""
+Each of twelve plans of one model is timed by our trainer and by the program that a user would run it with: a plain
+script on one device; on four torch's DDP, FSDP2, parallel styles and pipelines in scripts of their own
+(`reference_trainers/`), and DeepSpeed where it is installed. They hold float32 weights, as ours does, and compile their
+layers where ours does: on accelerators. They are run in turn, so that a busy machine is busy for both. Printed: step
+time, model FLOP/s as a share of what the devices' matrix products reach here (MFU), and memory held by the fullest
+rank, of both; the last line is the rank correlation of the step times. Exit code 1 where a plan could not be run."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,6 +35,22 @@ from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 
 CUDA = torch.cuda.is_available()
 REFERENCES = Path(__file__).parent / "reference_trainers"
+# What the scripts read of a model.
+MODEL = (
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocab",
+    "seq_len",
+    "norm",
+    "activation",
+    "position",
+    "tied_head",
+)
+# ZeRO 1 and 2; without DeepSpeed FSDP2 does both alike.
+ZERO = "zero" if find_spec("deepspeed") else "fsdp"
 LIMIT_S = 600.0
 SEQUENCES = 16
 
@@ -53,15 +71,28 @@ def model(hidden: int, layers: int, seq_len: int) -> ModelSpec:
     )
 
 
-def plans(ranks: int) -> list[tuple[str, Plan]]:
-    """Twelve plans of 16 sequences a step, each with the script that runs it."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A plan with the script that runs it. compiled: its layers are."""
+
+    script: str
+    plan: Plan
+    compiled: bool = CUDA
+
+    @property
+    def label(self) -> str:
+        return f"{self.plan.key}{' compiled' * self.compiled}"
+
+
+def runs_of(ranks: int) -> list[Run]:
+    """Twelve of 16 sequences a step."""
     if ranks == 1:
-        found = [
-            Plan(micro_batch_size=size, grad_accum_steps=SEQUENCES // size, recompute=kind)
+        alone = [
+            Run("production", Plan(micro_batch_size=size, grad_accum_steps=SEQUENCES // size, recompute=kind))
             for kind in (Recompute.NONE, Recompute.FULL)
             for size in (1, 2, 4, 8, 16)
         ]
-        return [("ddp", plan) for plan in found] + [("zero", replace(found[index], zero_stage=1)) for index in (1, 3)]
+        return [*alone, *(replace(run, compiled=not CUDA) for run in alone[1:4:2])]
     if ranks != 4:
         raise SystemExit(f"--ranks: 1 or 4, not {ranks}")
 
@@ -69,18 +100,18 @@ def plans(ranks: int) -> list[tuple[str, Plan]]:
         return Plan(dp=4, micro_batch_size=size, grad_accum_steps=4 // size, zero_stage=stage, **more)
 
     return [
-        ("ddp", data(1)),
-        ("ddp", data(4)),
-        ("ddp", data(4, recompute=Recompute.FULL)),
-        ("zero", data(2, stage=1)),
-        ("zero", data(2, stage=2)),
-        ("fsdp", data(1, stage=3)),
-        ("fsdp", data(4, stage=3)),
-        ("fsdp", Plan(tp=2, dp=2, micro_batch_size=4, grad_accum_steps=2, zero_stage=3, sequence_parallel=True)),
-        ("fsdp", Plan(tp=4, micro_batch_size=4, grad_accum_steps=4, sequence_parallel=True)),
-        ("pipeline", Plan(pp=2, dp=2, micro_batch_size=1, grad_accum_steps=8)),
-        ("pipeline", Plan(pp=4, micro_batch_size=1, grad_accum_steps=16)),
-        ("pipeline", Plan(pp=4, micro_batch_size=4, grad_accum_steps=4, schedule=Schedule.GPIPE)),
+        Run("ddp", data(1)),
+        Run("ddp", data(4)),
+        Run("ddp", data(4, recompute=Recompute.FULL)),
+        Run(ZERO, data(2, stage=1)),
+        Run(ZERO, data(2, stage=2)),
+        Run("fsdp", data(1, stage=3)),
+        Run("fsdp", data(4, stage=3)),
+        Run("fsdp", Plan(tp=2, dp=2, micro_batch_size=4, grad_accum_steps=2, zero_stage=3, sequence_parallel=True)),
+        Run("fsdp", Plan(tp=4, micro_batch_size=4, grad_accum_steps=4, sequence_parallel=True)),
+        Run("pipeline", Plan(pp=2, dp=2, micro_batch_size=1, grad_accum_steps=8)),
+        Run("pipeline", Plan(pp=4, micro_batch_size=1, grad_accum_steps=16)),
+        Run("pipeline", Plan(pp=4, micro_batch_size=4, grad_accum_steps=4, schedule=Schedule.GPIPE)),
     ]
 
 
@@ -99,9 +130,10 @@ def ours(job: Job, directory: Path) -> Figures:
 
 def theirs(script: str, job: Job, directory: Path) -> Figures:
     document = {
-        "model": {name: getattr(job.model, name) for name in ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")},
+        "model": {name: getattr(job.model, name) for name in MODEL},
         "plan": job.plan.as_dict(),
         "dtype": str(job.dtype),
+        "compile": job.compile,
         "warmup_steps": job.measuring.max_warmup_steps,
         "steps": job.measuring.max_steps,
     }
@@ -166,10 +198,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     flops = shape.flops_per_token * SEQUENCES * shape.seq_len
     found: list[tuple[float, float]] = []
-    listed = plans(arguments.ranks)
-    for script, plan in listed:
-        device = DeviceKind.CUDA if CUDA else DeviceKind.CPU
-        job = Job(name="representative", model=shape, plan=plan, device=device, dtype=dtype, measuring=measuring)
+    listed = runs_of(arguments.ranks)
+    device = DeviceKind.CUDA if CUDA else DeviceKind.CPU
+    job = Job(name="representative", model=shape, plan=Plan(), device=device, dtype=dtype, measuring=measuring)
+    for run in listed:
+        job = replace(job, plan=run.plan, compile=run.compiled)
         own: list[Figures] = []
         other: list[Figures] = []
         try:
@@ -177,15 +210,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 with tempfile.TemporaryDirectory() as folder:
                     own.append(ours(job, Path(folder)))
                 with tempfile.TemporaryDirectory() as folder:
-                    other.append(theirs(script, job, Path(folder)))
+                    other.append(theirs(run.script, job, Path(folder)))
         except (RuntimeError, subprocess.TimeoutExpired) as error:
-            sys.stdout.write(f"{plan.key} by {script}: {error}\n")
+            sys.stdout.write(f"{run.label} by {run.script}: {error}\n")
             continue
-        times = [min(median(run.step_times_s) for run in runs) for runs in (own, other)]
-        held = [min(run.held_bytes for run in runs) / 2**20 for runs in (own, other)]
+        times = [min(median(figures.step_times_s) for figures in each) for each in (own, other)]
+        held = [min(figures.held_bytes for figures in each) / 2**20 for each in (own, other)]
         found.append((times[0], times[1]))
         sys.stdout.write(
-            f"| {plan.key} | {script} | {1000 * times[0]:.1f} | {1000 * times[1]:.1f} | {times[0] / times[1]:.2f} "
+            f"| {run.label} | {run.script} | {1000 * times[0]:.1f} | {1000 * times[1]:.1f} | {times[0] / times[1]:.2f} "
             f"| {flops / times[0] / rate:.1%} | {flops / times[1] / rate:.1%} | {held[0]:.0f} | {held[1]:.0f} |\n"
         )
         sys.stdout.flush()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-import torch
-from plain import CUDA, built, finish, loss_of, start, tokens_of
+from plain import CUDA, adamw, built, finish, loss_of, start, tokens_of
 from torch.nn.parallel import DistributedDataParallel
 
 job, device = start()
 plan = job["plan"]
 bare = built(job, device, layers=job["model"]["layers"])
 model = DistributedDataParallel(bare, device_ids=[device.index] if CUDA else None)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+optimizer = adamw(model)
 
 
 def step() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from plain import built, finish, loss_of, start, tokens_of
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -36,8 +36,9 @@ if plan["tp"] > 1:
     }
     parallelize_module(model, mesh["tp"], ends)
 if plan["dp"] > 1:
+    policy = MixedPrecisionPolicy(param_dtype=model.dtype, reduce_dtype=torch.float32)
     for module in (*model.layers, model):
-        fully_shard(module, mesh=mesh["dp"], reshard_after_forward=plan["zero_stage"] == 3)
+        fully_shard(module, mesh=mesh["dp"], mp_policy=policy, reshard_after_forward=plan["zero_stage"] == 3)
         if device.type == "cpu":
             module.set_force_sum_reduction_for_comms(True)  # gloo has no division in a reduction
             module.set_gradient_divide_factor(float(plan["dp"]))

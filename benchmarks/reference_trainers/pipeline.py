@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from plain import CUDA, built, finish, loss_of, start, tokens_of
+from plain import CUDA, adamw, built, finish, loss_of, start, tokens_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +24,7 @@ schedule = schedules[plan["schedule"]](
     n_microbatches=plan["grad_accum_steps"],
     loss_fn=loss_of,
 )
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+optimizer = adamw(model)
 
 
 def step() -> None:
