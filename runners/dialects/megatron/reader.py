@@ -7,8 +7,6 @@ from __future__ import annotations
 from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.bash.launch import find_launch
 from meshtune.runners.dialects.launch import Launch
-from meshtune.runners.dialects.megatron.bridge import is_file as is_file
-from meshtune.runners.dialects.megatron.bridge import read_file_text as read_file_text
 from meshtune.runners.dialects.megatron.command_line import CommandLine, read_command_line
 from meshtune.runners.dialects.megatron.log_dump import Dump, find_dump
 from meshtune.runners.dialects.megatron.log_dump import is_log as is_log
