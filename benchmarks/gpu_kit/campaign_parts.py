@@ -101,7 +101,7 @@ def huggingface(work: Work) -> None:
     folder = work.folder / "script"
     (folder / "model").mkdir(parents=True)
     shutil.copy(EXAMPLE / "train.py", folder)
-    shape = work.model("llama-0.35b")
+    shape = work.model("llama-0.36b")
     config = json.loads((EXAMPLE / "model" / "config.json").read_text(encoding="utf-8")) | {
         "num_hidden_layers": shape["layers"],
         "hidden_size": shape["hidden"],
@@ -110,6 +110,7 @@ def huggingface(work: Work) -> None:
         "intermediate_size": shape["ffn"],
         "vocab_size": shape["vocab"],
         "max_position_embeddings": shape["seq_len"],
+        "tie_word_embeddings": shape["tied_head"],
     }
     (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     command = f"python3 train.py --config_name model --block_size {shape['seq_len']} --gradient_accumulation_steps 4"

@@ -87,6 +87,8 @@ class Clocks:
         self._process.kill()
         self._process.wait()
         self._thread.join(1.0)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 def number(field: str) -> float | None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from clocks import Clocks
-from processes import adopt_orphans, end_descendants
+from descendants import adopt_orphans, end_descendants
 
 KIT = Path(__file__).resolve().parent
 ROOT = KIT.parents[1]
@@ -54,14 +54,14 @@ class Part:
 # The most valuable first: a part that is late costs those after it.
 MODES: Mapping[str, Sequence[Part]] = {
     "smoke": (
-        Part("machine", 15, 8),
+        Part("machine", 40, 8),
         Part("reference", 70, 30),
         Part("probe", 32, 20),
         Part("trials", 28, 20),
         Part("shapes", 45, 15),
     ),
     "campaign": (
-        Part("machine", 12, 8),
+        Part("machine", 40, 8),
         Part("probe", 32, 20),
         Part("campaign", 205, 60),
         Part("huggingface", 105, 45),
@@ -217,7 +217,7 @@ def read_result(folder: Path, code: int, late: str) -> dict[str, Any]:
     return {"status": "failed", "reason": f"{name}: {lines[-1][-500:] if lines else 'no output'}", "result": result}
 
 
-def environment(output: Path) -> tuple[dict[str, str], str]:
+def environment(output: Path, wheels: Path = ROOT / ".whl") -> tuple[dict[str, str], str]:
     """The environment of the parts, in which `meshtune` is this tree and the wheels' libraries can be imported; and a
     sentence on the wheels."""
     links, site = output / "links", output / "site"
@@ -231,7 +231,7 @@ def environment(output: Path) -> tuple[dict[str, str], str]:
     metadata = links / f"meshtune-{version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: meshtune\nVersion: {version}\n")
-    told = unpack_wheels(ROOT / ".whl", site)
+    told = unpack_wheels(wheels, site)
     inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     paths = [str(links), *([str(site)] if site.exists() else []), *inherited]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

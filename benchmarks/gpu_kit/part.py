@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -28,14 +29,15 @@ FUNCTIONS = {
 }
 _LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "tied_head": False, "vocab": 32000}
 _GPT = {"norm": "layernorm", "activation": "gelu", "position": "learned", "tied_head": True, "vocab": 50304}
-# The widths of GPT-3 XL (Brown et al. 2020, table 2.1), with Llama's layers and with its own; a mixture whose active
-# weights are those of a model of 0.4 10^9; and for the Trainer a Llama of the widths of GPT-2 medium.
+# The widths of GPT-3 XL (Brown et al. 2020, table 2.1), with Llama's layers and with its own; a mixture; and for the
+# Trainer, which compiles all layers as one graph, a Llama with few of them.
 MODELS: dict[str, dict[str, Any]] = {
     "llama-1.3b": {"layers": 24, "hidden": 2048, "heads": 16, "ffn": 5504, "seq_len": 2048, **_LLAMA},
     "gpt-1.3b": {"layers": 24, "hidden": 2048, "heads": 16, "ffn": 8192, "seq_len": 2048, **_GPT},
     "mixture": {"layers": 12, "hidden": 1024, "heads": 16, "ffn": 2816, "seq_len": 1024, **_LLAMA}
     | {"experts": 8, "top_k": 2},
-    "llama-0.35b": {"layers": 24, "hidden": 1024, "heads": 16, "ffn": 2816, "seq_len": 1024, **_LLAMA},
+    "llama-0.36b": {"layers": 11, "hidden": 1536, "heads": 12, "ffn": 4096, "seq_len": 1024, **_LLAMA}
+    | {"tied_head": True},
 }
 # Without a device, and for correctness.
 TINY = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 192, "seq_len": 64, "vocab": 512}
@@ -96,6 +98,8 @@ def main(argv: list[str]) -> int:
         status, reason = ("cut", work.partial) if work.partial else ("done", "")
     except Skipped as why:
         status, reason = "skipped", str(why)
+    except subprocess.TimeoutExpired as late:
+        status, reason = "cut", f"its program took longer than {late.timeout:.0f} s"
     except Exception as error:
         traceback.print_exc()
         status, reason = "failed", f"{type(error).__name__}: {error}"[-1000:]

@@ -12,7 +12,7 @@ from typing import Any
 from jobs import OutOfTime, job, measuring, run, run_processes, told
 from part import Skipped, Work
 
-from meshtune.runners.trainer.job import Dtype, Job, Router
+from meshtune.runners.trainer.job import Dtype, Job, Measuring, Router
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -111,7 +111,8 @@ def shapes(work: Work) -> None:
 def mixture(work: Work) -> None:
     """Experts by grouped products in bfloat16, eager and compiled, and their first losses beside float32's."""
     base = one(work, "mixture", "bfloat16 eager", dtype=Dtype.BFLOAT16, compile=False, router=Router.LEARNED)
-    runs = [base, replace(base, name="float32 eager", dtype=Dtype.FLOAT32)]
+    short = Measuring(max_warmup_steps=0, min_steps=2, max_steps=2, profile_steps=0)
+    runs = [base, replace(base, name="float32 eager", dtype=Dtype.FLOAT32, measuring=short)]
     if work.cuda:
         runs.insert(1, replace(base, name="bfloat16 compiled", compile=True))
     found = {}

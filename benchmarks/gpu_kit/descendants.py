@@ -18,7 +18,7 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def descendants(root: int) -> list[int]:
+def below(root: int) -> list[int]:
     """The process ids below `root`, those that have ended and wait for their parent included."""
     children: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*/stat"):
@@ -37,7 +37,7 @@ def end_descendants(spared: int | None = None) -> None:
     """Kill all descendants of this process but one, again until none is left or the time is over."""
     end = time.monotonic() + _LIMIT_S
     while time.monotonic() < end:
-        alive = [pid for pid in descendants(os.getpid()) if pid != spared]
+        alive = [pid for pid in below(os.getpid()) if pid != spared]
         if not alive:
             return
         for pid in alive:
