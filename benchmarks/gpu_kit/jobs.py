@@ -29,14 +29,14 @@ class OutOfTime(Exception):
     """The part's time ended before the job did, which says nothing of the job."""
 
 
-def measuring(cuda: bool, *, warmup: int = 3, steps: int = 8, profile: int = 2) -> Measuring:
-    """Few warm-up steps and a short profile; at least LEAST_S timed where this version knows such a limit."""
-    short = {"max_warmup_steps": warmup, "min_steps": steps, "profile_steps": profile}
+def measuring(cuda: bool) -> Measuring:
+    """Few warm-up steps and a short profile; on a device at least LEAST_S timed, where this version has such a limit."""
     if not cuda:
-        return Measuring(**{**short, "max_warmup_steps": 1, "min_steps": 3, "profile_steps": 1}, max_steps=6)
+        return Measuring(max_warmup_steps=1, min_steps=3, max_steps=6, profile_steps=1)
+    limits: dict[str, Any] = {"max_seconds": LONGEST_S}
     if "min_seconds" in {field.name for field in fields(Measuring)}:
-        short["min_seconds"] = LEAST_S
-    return Measuring(**short, max_steps=40, max_seconds=LONGEST_S)
+        limits["min_seconds"] = LEAST_S
+    return Measuring(max_warmup_steps=3, min_steps=8, max_steps=40, profile_steps=2, **limits)
 
 
 def job(work: Work, name: str, model: Any, plan: Any, **more: Any) -> Job:
