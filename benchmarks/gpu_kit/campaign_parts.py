@@ -171,10 +171,10 @@ def drive(service: Service, id: str, work: Work) -> None:
         if now.state is CampaignState.RUNNING and known and len(ended) == len(found):
             if work.left_s < CAUTION * longest_s:
                 service.pause(id)
-                work.partial = f"{known} trials ended in the time"
+                work.end("cut", f"{known} trials ended in the time")
             elif not now.search_ended and work.left_s < CAUTION * longest_s * (second_runs + 1):
                 service.changing.change(id, {"budget": {"trials": known}})
-                work.partial = f"the search was ended after {known} trials, for want of time"
+                work.end("cut", f"the search was ended after {known} trials, for want of time")
         time.sleep(0.02)
 
     drive_one(Driver(service), service, id, watch)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jobs
-from jobs import OutOfTime
+from jobs import BFLOAT16, OutOfTime, losses_apart, run
 from part import TINY, Work
 
 from meshtune.runners.trainer.job import Dtype, Job, Measuring
@@ -26,8 +25,6 @@ JOB_LIMIT_S = 60.0
 # Between two float32 runs, in the loss: of the same device with other orders of sums, and of two kinds of device. A
 # broken sum, place or shard shows by 1e-3 and more (tests/trainer/test_losses.py).
 SAME_DEVICE, OTHER_DEVICE = 1e-4, 1e-3
-# bfloat16 keeps 8 bits of a number: losses near 6 then agree to some hundredths.
-BFLOAT16 = 0.1
 BATCH = 8
 ONE = "one process"
 # The layouts that several processes on one device try: name -> plan.
@@ -75,30 +72,22 @@ def correctness(work: Work) -> None:
             try:
                 found[name] = future.result()
             except OutOfTime:
-                work.partial = f"{len(found)} of {len(wanted)} jobs ended in the time"
+                work.end("cut", f"{len(found)} of {len(wanted)} jobs ended in the time")
                 continue
             work.keep(name, found[name] | {"tolerance": wanted[name][1]})
-    compare({name: tolerance for name, (_, tolerance) in wanted.items()}, found, work)
+    checks = {}
+    for name, (_, tolerance) in wanted.items():
+        if name in found and name != ONE:
+            apart = losses_apart(found[name], found.get(ONE, {}))
+            right = apart is not None and apart <= tolerance
+            checks[name] = {"right": right, "apart": apart, "failure": found[name].get("failure", "")}
+    wrong = [f"{name} ({told['failure'] or told['apart']})" for name, told in checks.items() if not told["right"]]
+    words = f"{len(checks) - len(wrong)} of {len(checks)} agree"
+    work.keep("checks", checks, words + (f"; not: {', '.join(wrong)}" if wrong else ""))
 
 
 def losses(job: Job, work: Work, name: str) -> dict[str, Any]:
     """Raises OutOfTime."""
     if work.left_s <= 0:
         raise OutOfTime(name)
-    return jobs.run(job, work.folder / name.replace(" ", "_"), work, command=COMMAND, limit_s=JOB_LIMIT_S)
-
-
-def compare(tolerances: dict[str, float], found: dict[str, dict[str, Any]], work: Work) -> None:
-    """Each job's losses with the first one's."""
-    reference = found.get(ONE, {}).get("first_losses", [])
-    checks = {}
-    for name in found:
-        if name == ONE:
-            continue
-        pairs = zip(found[name].get("first_losses", []), reference, strict=False)
-        apart = max((abs(one - other) for one, other in pairs), default=None)
-        right = apart is not None and apart <= tolerances[name]
-        checks[name] = {"right": right, "apart": apart, "failure": found[name].get("failure", "")}
-    wrong = [f"{name} ({told['failure'] or told['apart']})" for name, told in checks.items() if not told["right"]]
-    words = f"{len(checks) - len(wrong)} of {len(checks)} agree"
-    work.keep("checks", checks, words + (f"; not: {', '.join(wrong)}" if wrong else ""))
+    return run(job, work.folder / name.replace(" ", "_"), work, command=COMMAND, limit_s=JOB_LIMIT_S)

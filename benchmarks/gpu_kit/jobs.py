@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from statistics import median
@@ -23,6 +23,8 @@ from meshtune.search_spaces.presets import device_presets
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
 # Power throttling settles in seconds (docs/gpu.md).
 LEAST_S, LONGEST_S = 3.0, 8.0
+# bfloat16 keeps 8 bits of a number: losses near 6 then agree to some hundredths.
+BFLOAT16 = 0.1
 
 
 class OutOfTime(Exception):
@@ -30,7 +32,7 @@ class OutOfTime(Exception):
 
 
 def measuring(cuda: bool) -> Measuring:
-    """Few warm-up steps and a short profile; on a device at least LEAST_S timed, where this version has such a limit."""
+    """Few warm-up steps and a short profile; on a device LEAST_S timed at least, where this version has that limit."""
     if not cuda:
         return Measuring(max_warmup_steps=1, min_steps=3, max_steps=6, profile_steps=1)
     limits: dict[str, Any] = {"max_seconds": LONGEST_S}
@@ -132,6 +134,12 @@ def figures(directory: Path, job: Job) -> dict[str, Any]:
         "build_s": extra.get("build_s"),
         "first_losses": list(measured.first_losses),
     }
+
+
+def losses_apart(found: Mapping[str, Any], reference: Mapping[str, Any]) -> float | None:
+    """The largest difference of the first losses; None where either has none."""
+    pairs = zip(found.get("first_losses", ()), reference.get("first_losses", ()), strict=False)
+    return max((abs(one - other) for one, other in pairs), default=None)
 
 
 def told(name: str, found: dict[str, Any]) -> str:

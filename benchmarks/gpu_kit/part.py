@@ -43,19 +43,15 @@ MODELS: dict[str, dict[str, Any]] = {
 TINY = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 192, "seq_len": 64, "vocab": 512}
 
 
-class Skipped(Exception):
-    """The part cannot run here; the message says why."""
-
-
 class Work:
     """One part's folder, time and device. device: its name, empty for the CPU. cluster: the probe's file. result: what
-    is known so far, with `summary`, the lines for people. partial: why it is not all."""
+    is known so far, with `summary`, the lines for people."""
 
     def __init__(self, folder: Path, seconds: float, cluster: Path, device: str) -> None:
         self.folder, self.cluster, self.device = folder, cluster, device
         self._end = time.monotonic() + seconds
         self.result: dict[str, Any] = {"summary": []}
-        self.partial = ""
+        self.status, self.reason = "done", ""
 
     @property
     def left_s(self) -> float:
@@ -68,6 +64,10 @@ class Work:
     def model(self, name: str) -> dict[str, Any]:
         """A model section; without a device a tiny one of the same kind."""
         return {"name": name, **MODELS[name], **({} if self.cuda else TINY)}
+
+    def end(self, status: str, reason: str) -> None:
+        """What became of the part: "cut" or "failed", and why; the last word counts."""
+        self.status, self.reason = status, reason[-1000:]
 
     def keep(self, key: str, value: Any, summary: str = "") -> None:
         """Add to the result, which is on disk from then on."""
@@ -95,15 +95,12 @@ def main(argv: list[str]) -> int:
     module, _, function = FUNCTIONS[arguments.name].partition(":")
     try:
         getattr(import_module(module), function)(work)
-        status, reason = ("cut", work.partial) if work.partial else ("done", "")
-    except Skipped as why:
-        status, reason = "skipped", str(why)
     except subprocess.TimeoutExpired as late:
-        status, reason = "cut", f"its program took longer than {late.timeout:.0f} s"
+        work.end("cut", f"its program took longer than {late.timeout:.0f} s")
     except Exception as error:
         traceback.print_exc()
-        status, reason = "failed", f"{type(error).__name__}: {error}"[-1000:]
-    work.write({"status": status, "reason": reason, "result": work.result})
+        work.end("failed", f"{type(error).__name__}: {error}")
+    work.write({"status": work.status, "reason": work.reason, "result": work.result})
     return 0
 
 
