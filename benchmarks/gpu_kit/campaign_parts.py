@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from math import exp, log
+from math import nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,8 +25,10 @@ from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.home_folder import prepare_home
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.prediction.predict import Prediction, foresee, training_of
+from meshtune.tuner.prediction.predict import foresee, training_of
+from meshtune.tuner.results.analysis.forecast_check import check_forecasts
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.record import record_of
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
@@ -41,8 +43,6 @@ EXAMPLE = BENCHMARKS.parent / "examples" / "huggingface"
 TRIAL_LIMIT_S = 90.0
 # No trial is begun where the longest one so far would not end in time.
 CAUTION = 1.2
-# Columns of a trial that only the record has.
-LOG_TAIL = 1500
 
 
 def cluster(work: Work) -> dict[str, Any]:
@@ -147,9 +147,9 @@ def run(work: Work, spec: dict[str, Any]) -> None:
         service = Service(store, home)
         try:
             chosen = service.create(spec, drives=True)
-            work.keep("plans", chosen.legal)
             drive(service, chosen.id, work)
-            keep(work, service, chosen.id, " ")
+            for told in keep(work, service, chosen.id):
+                work.keep("plans", chosen.legal, told)
         finally:
             service.close()
 
@@ -180,127 +180,82 @@ def drive(service: Service, id: str, work: Work) -> None:
     drive_one(Driver(service), service, id, watch)
 
 
-def keep(work: Work, service: Service, id: str, summary: str = "") -> None:
-    ended = service.campaign(id)
-    found = service.trials(id)
+def keep(work: Work, service: Service, id: str) -> list[str]:
+    """Write down the campaign as it is; the lines on it for people."""
+    ended, found = service.campaign(id), service.trials(id)
     rows = [row(service, ended, trial) for trial in found]
-    work.keep("trials", rows)
-    work.keep("ended", {"state": str(ended.state), "reason": ended.reason})
-    numbers = figures(rows)
+    numbers, ranking, checked = figures(rows), rank(ended, found), check_forecasts(found).steps
+    if ranking and rows[0]["step_time_s"]:
+        numbers["best"] = ranking[0].trial.number
+        numbers["gain_over_baseline"] = rows[0]["step_time_s"] / rows[numbers["best"]]["step_time_s"] - 1
+    work.result |= {"record": json.loads(record_of(ended, found)), "trials": rows, "search": plain(checked)}
     work.keep("figures", numbers)
-    ranking = rank(ended, found)
-    best = next((each for each in rows if ranking and each["number"] == ranking[0].trial.number), None)
-    work.keep("best", best)
-    if summary:
-        lines = [f"{ended.state}: {ended.reason}", *(line(each) for each in rows)]
-        if best is not None and rows[0]["step_time_s"]:
-            lines.append(
-                f"best: trial {best['number']}, {rows[0]['step_time_s'] / best['step_time_s'] - 1:+.1%} over trial 0"
-            )
-        lines.append(", ".join(f"{name} {value:.3g}" for name, value in numbers.items() if isinstance(value, float)))
-        for each in lines:
-            work.keep("best", best, each)
+    told = [f"{name} {value:.3g}" for name, value in numbers.items() if isinstance(value, int | float)]
+    return [f"{ended.state}: {ended.reason}", *map(line, rows), ", ".join(told)]
 
 
 def row(service: Service, ended: Campaign, trial: Trial) -> dict[str, Any]:
-    """One trial: what was measured, what the search expected when it chose it, and what the physics predicts that has
-    seen no trial. wall_s: from the plan to the known result; overhead_s: of it, all but the steps, compilation
-    among them."""
-    measured, last, expected, outcome = trial.measurement, trial.last, trial.expectation, trial.outcome
-    predicted = physics(ended, trial)
+    """One trial beside what the physics predicts that has seen none, and what the search expected. wall_s: from the
+    plan to the known result; overhead_s: of it, all but the steps."""
+    measured, last, expected = trial.measurement, trial.last, trial.expectation
+    physics = foresee(training_of(ended.spec), columns_of([trial.plan]), UNCALIBRATED).of(0, trial.plan)
     wall_s = None if last.finished_at is None else last.finished_at - last.planned_at
-    extra = job_result(service.home.job(ended.id, last.job_name))
-    steps = extra.get("steps_at")
-    steps_s = None if steps is None else steps["last_s"] - steps["first_s"]
-    found = {
+    steps_s, compile_s = steps_of(service.home.job(ended.id, last.job_name))
+    return {
         "number": trial.number,
         "plan": trial.plan.key,
-        "origin": str(trial.origin),
-        "verdict": None if trial.verdict is None else str(trial.verdict),
-        "reason": "" if outcome is None else outcome.reason,
-        "log_tail": "" if outcome is None or measured is not None else outcome.log_tail[-LOG_TAIL:],
-        "expected_step_time_s": None if expected is None else expected.step_time_s,
-        "expected_peak_bytes": None if expected is None else expected.peak_bytes,
-        "physics_step_time_s": predicted.speed.step_s.value if predicted and predicted.speed else None,
-        "physics_peak_bytes": None if predicted is None else predicted.peak_bytes.value,
-        "wall_s": wall_s,
+        "again": trial.origin is Origin.CONFIRMATION,
+        "verdict": str(trial.verdict),
+        "step_time_s": measured and measured.step_time_s,
+        "physics_step_time_s": physics and physics.speed and physics.speed.step_s.value,
+        "search_step_time_s": expected and expected.step_time_s,
+        "held_bytes": measured and measured.fullest_rank_bytes,
+        "physics_held_bytes": physics and physics.peak_bytes.value,
         "overhead_s": None if wall_s is None or steps_s is None else wall_s - steps_s,
-        "compile_s": extra.get("compile_s") or extra.get("measurement", {}).get("compile_s"),
-        "step_time_s": None,
-    }
-    if measured is None:
-        return found
-    interval = measured.step_time_interval_s
-    return found | {
-        "step_time_s": measured.step_time_s,
-        "step_time_interval_s": [interval.low, interval.high],
-        "tokens_per_s": measured.tokens_per_s,
-        "peak_memory_bytes": measured.max_memory_bytes,
-        "peak_held_bytes": measured.fullest_rank_bytes,
-        "attention_kernels": list(measured.attention_kernels),
-        "first_losses": list(measured.first_losses),
+        "compile_s": compile_s,
+        "wall_s": wall_s,
     }
 
 
-def physics(ended: Campaign, trial: Trial) -> Prediction | None:
-    return foresee(training_of(ended.spec), columns_of([trial.plan]), UNCALIBRATED).of(0, trial.plan)
-
-
-def job_result(directory: Path) -> dict[str, Any]:
+def steps_of(directory: Path) -> tuple[float | None, float | None]:
+    """Of a job of the trainer, seconds from its first step to its last one's end, and of them those of compiling."""
     try:
-        found: dict[str, Any] = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+        found = json.loads((directory / "result.json").read_text(encoding="utf-8"))
     except OSError:
-        return {}
-    return found
+        return None, None
+    at = found.get("steps_at")
+    return at and at["last_s"] - at["first_s"], found.get("compile_s")
 
 
 def line(each: dict[str, Any]) -> str:
-    """A trial for people: measured beside what the physics and the search said."""
-
-    def ms(key: str) -> str:
-        return f"{1e3 * each[key]:.1f}" if each.get(key) else "-"
-
-    def gib(key: str) -> str:
-        return f"{each[key] / 2**30:.2f}" if each.get(key) else "-"
-
-    overhead = "-" if each["overhead_s"] is None else f"{each['overhead_s']:.2f}"
-    compiled = f", compiled in {each['compile_s']:.1f} s" if each["compile_s"] else ""
+    """A trial for people."""
+    ms = [1e3 * (each[f"{by}step_time_s"] or nan) for by in ("", "physics_", "search_")]
+    gib = [(each[f"{by}held_bytes"] or nan) / 2**30 for by in ("", "physics_")]
     return (
-        f"{each['number']} {each['plan']} ({each['origin']}): {each['verdict']}, {ms('step_time_s')} ms (physics "
-        f"{ms('physics_step_time_s')}, search {ms('expected_step_time_s')}), {gib('peak_held_bytes')} GiB (physics "
-        f"{gib('physics_peak_bytes')}), overhead {overhead} s{compiled}"
+        f"{each['number']}{' again' * each['again']} {each['plan']}: {each['verdict']}, {ms[0]:.1f} ms (physics "
+        f"{ms[1]:.1f}, search {ms[2]:.1f}), {gib[0]:.2f} GiB (physics {gib[1]:.2f}), {each['wall_s'] or nan:.1f} s in all, "
+        f"overhead {nan if each['overhead_s'] is None else each['overhead_s']:.2f}, compiling {each['compile_s'] or 0:.1f}"
     )
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Over the trials that were measured: the median error of predictions, as a share (0.1: 10 % off either way), the
-    rank correlation of predicted and measured step times, how far second runs are off their first, and the median
-    overhead without the first trial, which starts cold."""
+    """Of the physics, over the first runs that were measured: median errors as a share (0.1: 10 % off either way), and
+    the rank correlation of step times. again: second runs over first ones. overhead_s: the median without the first
+    trial, which starts cold."""
+    first = {each["plan"]: each for each in rows if not each["again"] and each["step_time_s"]}
 
-    def pairs(predicted: str, measured: str) -> list[tuple[float, float]]:
-        return [(each[predicted], each[measured]) for each in rows if each.get(predicted) and each.get(measured)]
+    def beside(name: str) -> list[tuple[float, float]]:
+        pairs = [(each[f"physics_{name}"], each[name]) for each in first.values()]
+        return [pair for pair in pairs if all(pair)]
 
-    def error(predicted: str, measured: str) -> float | None:
-        found = [exp(abs(log(one / other))) - 1 for one, other in pairs(predicted, measured)]
-        return median(found) if found else None
-
-    def order(predicted: str) -> float | None:
-        columns = np.array(pairs(predicted, "step_time_s") or [(0.0, 0.0)]).T
-        return metrics.spearman(columns[0], columns[1])
-
-    first = {each["plan"]: each["step_time_s"] for each in rows if each["origin"] != Origin.CONFIRMATION}
-    again = [each for each in rows if each["origin"] == Origin.CONFIRMATION and each["step_time_s"]]
-    repeats = [each["step_time_s"] / first[each["plan"]] - 1 for each in again if first.get(each["plan"])]
-    warm = [each["overhead_s"] for each in rows[1:] if each["overhead_s"] is not None]
-    verdicts = [each["verdict"] for each in rows]
-    return {
-        "measured": sum(each["step_time_s"] is not None for each in rows),
-        "verdicts": {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts) if verdict},
-        "step_time_error_of_physics": error("physics_step_time_s", "step_time_s"),
-        "step_time_error_of_search": error("expected_step_time_s", "step_time_s"),
-        "spearman_of_physics": order("physics_step_time_s"),
-        "spearman_of_search": order("expected_step_time_s"),
-        "memory_error_of_physics": error("physics_peak_bytes", "peak_held_bytes"),
-        "second_runs_off": repeats,
-        "overhead_s": median(warm) if warm else None,
-    }
+    found: dict[str, Any] = {"measured": sum(bool(each["step_time_s"]) for each in rows)}
+    for name in ("step_time_s", "held_bytes"):
+        if pairs := beside(name):
+            found[f"physics_error_{name}"] = median(max(one / other, other / one) - 1 for one, other in pairs)
+    if pairs := beside("step_time_s"):
+        found["physics_spearman"] = metrics.spearman(*np.array(pairs).T)
+    again = [each for each in rows if each["again"] and each["step_time_s"] and each["plan"] in first]
+    found["again"] = [each["step_time_s"] / first[each["plan"]]["step_time_s"] for each in again]
+    if warm := [each["overhead_s"] for each in rows[1:] if each["overhead_s"] is not None]:
+        found["overhead_s"] = median(warm)
+    return found

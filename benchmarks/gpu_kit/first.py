@@ -240,6 +240,7 @@ def environment(output: Path, wheels: Path = ROOT / ".whl") -> tuple[dict[str, s
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "0" if visible is None else visible.split(",")[0],
         "HF_HUB_OFFLINE": "1",
     }, told

@@ -85,7 +85,7 @@ def run_processes(command: Sequence[str], directory: Path, ranks: int, limit_s: 
     try:
         for rank in range(ranks):
             logs.append((directory / f"rank-{rank}.log").open("wb"))
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
             environment = {**os.environ, **place}
             processes.append(
                 subprocess.Popen(command, cwd=directory, env=environment, stdout=logs[-1], stderr=logs[-1])
