@@ -231,10 +231,11 @@ def line(each: dict[str, Any]) -> str:
     """A trial for people."""
     ms = [1e3 * (each[f"{by}step_time_s"] or nan) for by in ("", "physics_", "search_")]
     gib = [(each[f"{by}held_bytes"] or nan) / 2**30 for by in ("", "physics_")]
+    wall, overhead, compiling = (each[name] or nan for name in ("wall_s", "overhead_s", "compile_s"))
     return (
-        f"{each['number']}{' again' * each['again']} {each['plan']}: {each['verdict']}, {ms[0]:.1f} ms (physics "
-        f"{ms[1]:.1f}, search {ms[2]:.1f}), {gib[0]:.2f} GiB (physics {gib[1]:.2f}), {each['wall_s'] or nan:.1f} s in all, "
-        f"overhead {nan if each['overhead_s'] is None else each['overhead_s']:.2f}, compiling {each['compile_s'] or 0:.1f}"
+        f"{each['number']}{' again' * each['again']} {each['plan']}: {each['verdict']}, {ms[0]:.1f} ms "
+        f"(physics {ms[1]:.1f}, search {ms[2]:.1f}), {gib[0]:.2f} GiB (physics {gib[1]:.2f}), "
+        f"{wall:.1f} s in all, overhead {overhead:.2f}, compiling {compiling:.1f}"
     )
 
 

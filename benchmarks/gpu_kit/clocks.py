@@ -43,9 +43,16 @@ class Clocks:
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         command = [sys.executable, "-uc", _TORCH]
         if shutil.which("nvidia-smi"):
-            command = ["nvidia-smi", "-i", environment["CUDA_VISIBLE_DEVICES"] or "0", f"-lms={PERIOD_MS}"]
+            # Into a pipe a program may write late, and a line's time here is that of its arrival.
+            command = [
+                *(["stdbuf", "-oL"] if shutil.which("stdbuf") else []),
+                "nvidia-smi",
+                "-i",
+                environment["CUDA_VISIBLE_DEVICES"] or "0",
+                f"-lms={PERIOD_MS}",
+            ]
             command += [f"--query-gpu={_QUERIES}", "--format=csv,noheader,nounits"]
-        self._program = command[0] if command[0] == "nvidia-smi" else "torch.cuda"
+        self._program = "nvidia-smi" if "nvidia-smi" in command else "torch.cuda"
         self._samples: list[tuple[float, tuple[float | None, ...]]] = []
         self._trouble = ""
         self._process = subprocess.Popen(

@@ -18,9 +18,11 @@ from part import Work
 from meshtune.runners.outcome import RESULT_FILE, read_result
 from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, render_job
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.presets import device_presets
+from meshtune.search_spaces.presets import cluster_presets
 
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
+# In this order: GH200 has H200 in its name.
+PRESETS = {"GH200": "alps-gh200", "H200": "dgx-h200", "H100": "dgx-h100", "B200": "dgx-b200", "A100": "dgx-a100"}
 # Power throttling settles in seconds (docs/gpu.md).
 LEAST_S, LONGEST_S = 3.0, 8.0
 # bfloat16 keeps 8 bits of a number: losses near 6 then agree to some hundredths.
@@ -50,15 +52,22 @@ def job(work: Work, name: str, model: Any, plan: Any, **more: Any) -> Job:
 
 
 def preset(device: str) -> str:
-    """The preset of a cluster of such devices."""
-    return next((f"dgx-{name}" for name in ("h100", "h200", "b200") if name.upper() in device), "local-cpu")
+    """The preset of a cluster of devices of this name; no name is the CPU's. Raises LookupError."""
+    if not device:
+        return "local-cpu"
+    found = next((preset for kind, preset in PRESETS.items() if kind in device), None)
+    if found is None:
+        raise LookupError(f"no preset has devices of the kind {device}: {', '.join(PRESETS)}")
+    return found
 
 
 def sheet_flops(device: str, dtype: str) -> float | None:
-    """The data sheet's peak of this device, None where no preset is of its kind."""
-    kind = preset(device).removeprefix("dgx-").upper()
-    entry = next((entry for name, entry in device_presets().items() if name.startswith(f"{kind}-SXM")), {})
-    return entry.get("peak_flops", {}).get(dtype)
+    """The data sheet's peak of this device, None where it is not known."""
+    try:
+        peaks = cluster_presets()[preset(device)]["device"].get("peak_flops", {})
+    except LookupError:
+        return None
+    return peaks.get(dtype)
 
 
 def run(job: Job, directory: Path, work: Work, *, command: Sequence[str] = TRAINER, limit_s: float = 1e9) -> Any:

@@ -16,8 +16,8 @@ from typing import Any
 from part import Work
 
 PACKAGES = ("numpy", "triton", "transformers", "accelerate", "pydantic", "sqlalchemy", "torchao", "bitsandbytes")
-# Starting, besides measuring.
-PROBE_START_S, PROBE_S = 9.0, 20.0
+# Of the probe: starting, and measuring on a device and on a CPU.
+START_S, PROBE_S, CPU_PROBE_S = 9.0, 20.0, 5.0
 _SMI = "name,driver_version,power.limit,clocks.max.sm,clocks.max.memory,ecc.mode.current,mig.mode.current"
 
 
@@ -98,7 +98,7 @@ def probe(work: Work) -> None:
         work.keep("kept", work.cluster.read_text(encoding="utf-8"), "the cluster file of an earlier run is kept")
         return
     cli = [sys.executable, "-m", "meshtune.tuner.cli", "cluster", "probe"]
-    seconds = max(1.0, min(PROBE_S, work.left_s - PROBE_START_S, work.left_s / 2))
+    seconds = max(1.0, min(PROBE_S if work.cuda else CPU_PROBE_S, work.left_s - START_S))
     command = [*cli, "--devices-per-node=1", f"--seconds={seconds:.1f}", "--name=one-device", "--json"]
     command += ["--force", f"--output={work.cluster}"]
     if "--model" in subprocess.run([*cli, "--help"], capture_output=True, text=True, check=True).stdout:

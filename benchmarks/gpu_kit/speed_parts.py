@@ -19,7 +19,7 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
 PLAIN = Path(__file__).parents[1] / "reference_trainers" / "production.py"
-ROUNDS = 2
+ROUNDS, CPU_ROUNDS = 2, 1
 ON_CPU = "not on a CPU, where compiling takes longer than the part"
 
 
@@ -47,7 +47,8 @@ def reference(work: Work) -> None:
     counts."""
     each = one(work, "llama-1.3b", "ours 0")
     times: dict[str, list[float]] = {"ours": [], "plain": []}
-    for turn in range(ROUNDS):
+    rounds = ROUNDS if work.cuda else CPU_ROUNDS
+    for turn in range(rounds):
         begun = time.monotonic()
         ours = attempt(work, each)
         if not ours:
@@ -57,8 +58,8 @@ def reference(work: Work) -> None:
             work.keep("without", PLAIN.name, f"without the plain script: there is no {PLAIN.name}")
             return
         times["plain"].append(plain(work, each, turn))
-        if turn + 1 < ROUNDS and work.left_s < time.monotonic() - begun:
-            work.end("cut", f"{turn + 1} of {ROUNDS} rounds")
+        if turn + 1 < rounds and work.left_s < time.monotonic() - begun:
+            work.end("cut", f"{turn + 1} of {rounds} rounds")
             break
         # The parts of a step are known.
         each = replace(each, name=f"ours {turn + 1}", measuring=replace(each.measuring, profile_steps=0))

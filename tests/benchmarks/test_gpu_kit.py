@@ -60,12 +60,12 @@ def test_smoke_runs_whole_on_a_cpu_within_its_seconds(tmp_path):
     record = run(tmp_path, "smoke", 58)
     assert [*record["parts"]] == SMOKE
     ends = statuses(record)
-    # Late parts may be cut where the machine is busy; what comes first may not.
-    assert {ends.pop("machine"), ends.pop("reference")} == {"done"}
+    # Where the machine is busy parts may be cut, but for the first; none may fail.
+    assert ends["machine"] == "done"
     assert {*ends.values()} <= {"done", "cut", "not run"}, record
     results = {name: part["result"] for name, part in record["parts"].items()}
     assert results["machine"]["devices"] == []
-    assert results["reference"]["ours, round 0"]["step_time_s"] > 0
+    assert results["reference"]["ours 0"]["step_time_s"] > 0
     if ends["trials"] == "done":
         assert [trial["verdict"] for trial in results["trials"]["trials"]] == ["ok", "ok"]
         assert results["trials"]["figures"]["overhead_s"] > 0
