@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from jobs import measuring, preset
 from part import Work
+from trainer_jobs import measuring, preset
 
 from meshtune.runners.documents import plain
 from meshtune.runners.trainer.job import AttentionKernel
@@ -39,8 +39,15 @@ sys.path.insert(0, str(BENCHMARKS))
 import metrics  # noqa: E402
 
 EXAMPLE = BENCHMARKS.parent / "examples" / "huggingface"
-# Of a trial: out of memory comes at once, and compiling takes half a minute.
-TRIAL_LIMIT_S = 90.0
+# Of all campaigns. The time and the budget end them, not what the search expects. Out of memory comes at once, and
+# compiling takes half a minute.
+LIMITS = {
+    "runner": {"kind": "local", "idle_s": 20},
+    "trial": {"time_limit_s": 90.0},
+    "stop": {"chance": 0},
+    "warm_start": False,
+    "seed": 1,
+}
 # No trial is begun where the longest one so far would not end in time.
 CAUTION = 1.2
 
@@ -66,22 +73,22 @@ def document(work: Work, name: str, space: dict[str, Any], **more: Any) -> dict[
         "global_batch_size": 16,
         "space": {"zero_stage": [0], **space},
         "workload": {"kind": "torch", "compile": work.cuda, "measuring": plain(measuring(work.cuda))},
-        "runner": {"kind": "local", "idle_s": 20},
-        "trial": {"time_limit_s": TRIAL_LIMIT_S},
-        "warm_start": False,
-        "seed": 1,
+        **LIMITS,
         **more,
     }
 
 
 def trials(work: Work) -> None:
     """Two trials by the local runner: a cold job server and a warm one."""
-    sizes = [4, 8]
-    spec = document(work, "trials", {"micro_batch_size": sizes, "recompute": ["none"]})
+    spec = document(work, "trials", {"micro_batch_size": [4, 8], "recompute": ["none"]})
     run(work, spec | {"budget": {"trials": 2}, "baseline": {"micro_batch_size": 4}, "confirm": 0})
 
 
 def campaign(work: Work) -> None:
+    run(work, campaign_spec(work))
+
+
+def campaign_spec(work: Work) -> dict[str, Any]:
     """Micro-batch x recomputation x compilation x attention kernel, then the winner and the baseline once more."""
     kernels = ["auto", "math"]
     if work.cuda:  # on an H100 auto is cudnn's; a version that cannot ask for it compares with auto
@@ -92,10 +99,14 @@ def campaign(work: Work) -> None:
     }
     space = {"micro_batch_size": [1, 2, 4, 8, 16], "recompute": ["none", "selective", "full"]}
     spec = document(work, "llama-1.3b", space, knobs=knobs, budget={"trials": 9}, confirm=1, confirm_rounds=1)
-    run(work, spec | {"baseline": {"micro_batch_size": 2}})
+    return spec | {"baseline": {"micro_batch_size": 2}}
 
 
 def huggingface(work: Work) -> None:
+    run(work, huggingface_spec(work))
+
+
+def huggingface_spec(work: Work) -> dict[str, Any]:
     """The Trainer's script of the examples with its defaults as baseline, by `meshtune import` from its start command,
     as docs/how-to/huggingface.md has it."""
     folder = work.folder / "script"
@@ -134,9 +145,7 @@ def huggingface(work: Work) -> None:
             "argument": "--torch_compile {value}",
             "compute": "less",
         }
-    spec |= {"name": "huggingface", "budget": {"trials": 5 if work.cuda else 2}, "confirm": 0, "warm_start": False}
-    spec |= {"runner": {"kind": "local"}, "trial": {"time_limit_s": TRIAL_LIMIT_S}, "seed": 1}
-    run(work, spec)
+    return spec | LIMITS | {"name": "huggingface", "budget": {"trials": 5 if work.cuda else 2}, "confirm": 0}
 
 
 def run(work: Work, spec: dict[str, Any]) -> None:

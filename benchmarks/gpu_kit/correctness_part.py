@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs import BFLOAT16, OutOfTime, losses_apart, run
 from part import TINY, Work
+from trainer_jobs import BFLOAT16, OutOfTime, losses_apart, run
 
 from meshtune.runners.trainer.job import Dtype, Job, Measuring
 from meshtune.search_spaces.cluster import DeviceKind

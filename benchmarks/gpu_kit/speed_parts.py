@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jobs import BFLOAT16, OutOfTime, job, losses_apart, run, told
 from part import Work
+from trainer_jobs import BFLOAT16, OutOfTime, job, losses_apart, run, told
 
 from meshtune.runners.trainer.job import Dtype, Job, Measuring
 from meshtune.search_spaces.model import ModelSpec

@@ -18,6 +18,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.tuner.specs.read import read_spec
+
 ROOT = Path(__file__).parents[2]
 KIT = ROOT / "benchmarks" / "gpu_kit"
 SMOKE = ["machine", "reference", "probe", "trials", "shapes"]
@@ -105,6 +108,26 @@ def test_a_cut_part_keeps_what_it_had(kit, tmp_path):
     cut = {"status": "cut", "reason": "ended after 9 s", "result": {"trials": 3}}
     assert read_result(tmp_path, -9, "ended after 9 s") == cut
     assert read_result(tmp_path, -11, "") == {"status": "failed", "reason": "SIGSEGV: two", "result": {"trials": 3}}
+
+
+@pytest.mark.parametrize("device", ["", "NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+def test_without_a_probe_campaigns_are_legal_on_the_preset_of_the_device(kit, tmp_path, device):
+    campaigns, part = kit("campaign_parts"), kit("part")
+    for name, defaults in (("campaign", {"compile": True}), ("huggingface", {"torch_compile": False})):
+        (tmp_path / name).mkdir()
+        work = part.Work(tmp_path / name, 60.0, tmp_path / "no-cluster.yaml", device)
+        spec, space = read_spec(getattr(campaigns, f"{name}_spec")(work), None)
+        assert spec.cluster.devices == 1
+        assert (spec.cluster.device.kind is DeviceKind.CUDA) is bool(device)
+        assert len(space) > spec.budget.trials
+        assert spec.baseline in space
+        if device:
+            assert defaults.items() <= dict(spec.baseline.knobs).items()
+
+
+def test_a_device_without_a_preset_is_no_cpu(kit):
+    with pytest.raises(LookupError, match="no preset has devices of the kind Some GPU"):
+        kit("trainer_jobs").preset("Some GPU")
 
 
 # A part that ignores signals, and whose child leaves its session and its parent.
