@@ -54,14 +54,14 @@ class Part:
 # The most valuable first: a part that is late costs those after it.
 MODES: Mapping[str, Sequence[Part]] = {
     "smoke": (
-        Part("machine", 40, 8),
+        Part("machine", 80, 8),
         Part("reference", 70, 30),
         Part("probe", 32, 20),
         Part("trials", 28, 20),
         Part("shapes", 45, 15),
     ),
     "campaign": (
-        Part("machine", 40, 8),
+        Part("machine", 80, 8),
         Part("probe", 32, 20),
         Part("campaign", 205, 60),
         Part("huggingface", 105, 45),
@@ -99,6 +99,8 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         copy.mkdir(parents=True, exist_ok=True)
+        for stale in copy.glob(f"{mode}[.-]*"):
+            stale.unlink()
         self.environment, wheels = environment(output)
         self.record: dict[str, Any] = {
             "version": 1,
@@ -116,11 +118,19 @@ class Run:
         """What the part `machine` wrote of torch and its devices; empty before."""
         return self.record["parts"].get("machine", {}).get("result", {})
 
+    @property
+    def device(self) -> str | None:
+        """The first device's name, as torch or else nvidia-smi says it; empty: there is none; None: nobody knows."""
+        if devices := self.machine.get("devices"):
+            return str(devices[0])
+        name = (self.machine.get("nvidia_smi") or "").partition(",")[0]
+        return name if "devices" not in self.machine and name else ("" if self.machine else None)
+
     def execute(self, part: Part, rest: Sequence[Part]) -> None:
         """Run a part for its share of the time that is left to it and to those after it, and copy the results."""
         left_s = self._end - time.monotonic() - END_S
         limit_s = left_s * part.share / sum(each.share for each in rest)
-        least_s = min(part.least_s, CPU_LEAST_S) if self.machine and not self.machine.get("devices") else part.least_s
+        least_s = CPU_LEAST_S if self.device == "" else part.least_s
         limit_s = max(limit_s, min(least_s, left_s))
         begun_at, begun = time.time(), time.monotonic()
         if why := self._cannot(part):
@@ -146,7 +156,7 @@ class Run:
         folder = self.folder / part.name
         folder.mkdir()
         command = [sys.executable, str(KIT / "part.py"), part.name, str(folder), f"--seconds={limit_s - PART_END_S}"]
-        command += [f"--cluster={self.output / CLUSTER_FILE}", f"--device={(self.machine.get('devices') or [''])[0]}"]
+        command += [f"--cluster={self.output / CLUSTER_FILE}", f"--device={self.device or ''}"]
         late = ""
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(

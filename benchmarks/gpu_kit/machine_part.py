@@ -25,7 +25,8 @@ def machine(work: Work) -> None:
     work.keep("python", platform.python_version(), f"Python {platform.python_version()}, {platform.platform()}")
     work.keep("packages", {name: installed(name) for name in PACKAGES})
     work.keep("cpu", {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()})
-    work.keep("compiler", compiler(), "gcc: {gcc}; Python.h: {header}".format(**compiler()))
+    found = compiler()
+    work.keep("compiler", found, f"gcc: {found['gcc']}; Python.h: {found['header']}")
     if shutil.which("nvidia-smi"):
         work.keep("nvidia_smi", first_line(["nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader"]))
     try:
