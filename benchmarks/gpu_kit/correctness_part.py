@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from part import TINY, Work
-from trainer_jobs import BFLOAT16, OutOfTime, losses_apart, run
+from trainer_jobs import BFLOAT16, losses_apart, run
 
 from meshtune.runners.trainer.job import Dtype, Job, Measuring
 from meshtune.search_spaces.cluster import DeviceKind
@@ -65,29 +63,20 @@ def runs(work: Work) -> dict[str, tuple[Job, float]]:
 def correctness(work: Work) -> None:
     """Losses of the first steps; each job is kept as it ends."""
     wanted, found = runs(work), {}
-    with ThreadPoolExecutor(AT_ONCE if work.cuda else 1) as pool:
-        futures = {pool.submit(losses, job, work, name): name for name, (job, _) in wanted.items()}
-        for future in as_completed(futures):
-            name = futures[future]
-            try:
-                found[name] = future.result()
-            except OutOfTime:
-                work.end("cut", f"{len(found)} of {len(wanted)} jobs ended in the time")
-                continue
-            work.keep(name, found[name] | {"tolerance": wanted[name][1]})
+    jobs = {name: job for name, (job, _) in wanted.items()}
+    at_once = AT_ONCE if work.cuda else 1
+    for name, each in run(work, jobs, command=COMMAND, at_once=at_once, limit_s=JOB_LIMIT_S):
+        if "late" in each:
+            work.end("cut", f"{len(found)} of {len(wanted)} jobs ended in the time")
+        else:
+            found[name] = each
+            work.keep(name, each)
     checks = {}
-    for name, (_, tolerance) in wanted.items():
-        if name in found and name != ONE:
-            apart = losses_apart(found[name], found.get(ONE, {}))
+    for name, each in found.items():
+        if name != ONE:
+            apart, tolerance = losses_apart(each, found.get(ONE, {})), wanted[name][1]
             right = apart is not None and apart <= tolerance
-            checks[name] = {"right": right, "apart": apart, "failure": found[name].get("failure", "")}
+            checks[name] = {"right": right, "apart": apart, "tolerance": tolerance, "failure": each.get("failure", "")}
     wrong = [f"{name} ({told['failure'] or told['apart']})" for name, told in checks.items() if not told["right"]]
     words = f"{len(checks) - len(wrong)} of {len(checks)} agree"
     work.keep("checks", checks, words + (f"; not: {', '.join(wrong)}" if wrong else ""))
-
-
-def losses(job: Job, work: Work, name: str) -> dict[str, Any]:
-    """Raises OutOfTime."""
-    if work.left_s <= 0:
-        raise OutOfTime(name)
-    return run(job, work.folder / name.replace(" ", "_"), work, command=COMMAND, limit_s=JOB_LIMIT_S)

@@ -62,7 +62,7 @@ def first_line(command: list[str]) -> str | None:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.partition("\n")[0]
+    return done.stdout.partition("\n")[0] if done.returncode == 0 else None
 
 
 def allocator(torch: Any) -> Any:

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from part import Work
-from trainer_jobs import BFLOAT16, OutOfTime, job, losses_apart, run, told
+from trainer_jobs import BFLOAT16, Found, job, losses_apart, run, told
 
 from meshtune.runners.trainer.job import Dtype, Job, Measuring
 from meshtune.search_spaces.model import ModelSpec
@@ -28,17 +28,12 @@ def one(work: Work, kind: str, name: str, **more: Any) -> Job:
     return job(work, name, ModelSpec(**work.model(kind)), Plan(micro_batch_size=8), **{"compile": work.cuda, **more})
 
 
-def attempt(work: Work, each: Job) -> dict[str, Any]:
-    """The figures of a job, kept under its name; empty where there are none, which the part then says."""
-    try:
-        found: dict[str, Any] = run(each, work.folder / each.name.replace(" ", "-"), work)
-    except OutOfTime as late:
-        work.end("cut", str(late))
-        return {}
-    work.keep(each.name, found, told(each.name, found))
-    if "failure" in found:
-        work.end("failed", found["failure"])
-        return {}
+def attempt(work: Work, each: Job) -> Found:
+    """What became of a job, kept under its name; where it measured nothing, the part says why."""
+    ((name, found),) = run(work, {each.name: each})
+    work.keep(name, found, told(name, found))
+    if "result" not in found:
+        work.end("cut" if "late" in found else "failed", told(name, found))
     return found
 
 
@@ -46,26 +41,26 @@ def reference(work: Work) -> None:
     """Ours and the plain script in turn, so that clocks and neighbours are the same for both; the least median of each
     counts."""
     each = one(work, "llama-1.3b", "ours 0")
-    times: dict[str, list[float]] = {"ours": [], "plain": []}
+    ours: list[float] = []
+    theirs: list[float] = []
     rounds = ROUNDS if work.cuda else CPU_ROUNDS
     for turn in range(rounds):
-        begun = time.monotonic()
-        ours = attempt(work, each)
-        if not ours:
+        begun, found = time.monotonic(), attempt(work, each)
+        if "result" not in found:
             break
-        times["ours"].append(ours["step_time_s"])
+        ours.append(found["result"]["summary"]["step_time_s"])
         if not PLAIN.exists():
             work.keep("without", PLAIN.name, f"without the plain script: there is no {PLAIN.name}")
             return
-        times["plain"].append(plain(work, each, turn))
+        theirs.append(plain(work, each, turn))
         if turn + 1 < rounds and work.left_s < time.monotonic() - begun:
             work.end("cut", f"{turn + 1} of {rounds} rounds")
             break
         # The parts of a step are known.
         each = replace(each, name=f"ours {turn + 1}", measuring=replace(each.measuring, profile_steps=0))
-    if times["plain"]:
-        ratio = min(times["ours"]) / min(times["plain"])
-        work.keep("compared", {**times, "ours_over_plain": ratio}, f"ours / plain: {ratio:.3f}")
+    if theirs:
+        ratio = min(ours) / min(theirs)
+        work.keep("compared", {"ours": ours, "plain": theirs, "ratio": ratio}, f"ours / plain: {ratio:.3f}")
 
 
 def plain(work: Work, each: Job, turn: int) -> float:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
-from statistics import median
+from math import inf
 from typing import Any
 
 from part import Work
 
-from meshtune.runners.outcome import RESULT_FILE, read_result
+from meshtune.runners.base import JobSpec, JobState
+from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.outcome import RESULT_FILE
+from meshtune.runners.processes.gang import PERIOD_S, Gang, log_path, meeting_here
+from meshtune.runners.trainer.failure import first_cause, read_failures
 from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, render_job
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import cluster_presets
 
+Found = dict[str, Any]
+# Of a log without a failure's own words.
+LAST_WORDS = 500
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
 # In this order: GH200 has H200 in its name.
 PRESETS = {"GH200": "alps-gh200", "H200": "dgx-h200", "H100": "dgx-h100", "B200": "dgx-b200", "A100": "dgx-a100"}
@@ -27,10 +31,6 @@ PRESETS = {"GH200": "alps-gh200", "H200": "dgx-h200", "H100": "dgx-h100", "B200"
 LEAST_S, LONGEST_S = 3.0, 8.0
 # bfloat16 keeps 8 bits of a number: losses near 6 then agree to some hundredths.
 BFLOAT16 = 0.1
-
-
-class OutOfTime(Exception):
-    """The part's time ended before the job did, which says nothing of the job."""
 
 
 def measuring(cuda: bool) -> Measuring:
@@ -70,94 +70,70 @@ def sheet_flops(device: str, dtype: str) -> float | None:
     return peaks.get(dtype)
 
 
-def run(job: Job, directory: Path, work: Work, *, command: Sequence[str] = TRAINER, limit_s: float = 1e9) -> Any:
-    """The job's figures, or {"failure"}. Raises OutOfTime where the part's own time ended it."""
-    own_limit_s = min(limit_s, work.left_s)
-    directory.mkdir(parents=True)
+def run(
+    work: Work,
+    jobs: Mapping[str, Job],
+    *,
+    command: Sequence[str] = TRAINER,
+    at_once: int = 1,
+    limit_s: float = inf,
+) -> Iterator[tuple[str, Found]]:
+    """Each job by its name, as it ends: {"wall_s", and "result", the result file, or "failure"}; {"late"} where the
+    part's own time ended it, which says nothing of the job. Their processes start afresh."""
+    waiting, running = dict(jobs), dict[str, Gang]()
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            name = next(iter(waiting))
+            running[name] = start(waiting.pop(name), work, name, command, limit_s)
+        for name, gang in list(running.items()):
+            gang.step(time.monotonic())
+            if not gang.alive:
+                yield name, ended(running.pop(name), limit_s)
+        time.sleep(PERIOD_S)
+
+
+def start(job: Job, work: Work, name: str, command: Sequence[str], limit_s: float) -> Gang:
+    directory = work.folder / name.replace(" ", "-").replace(",", "")
+    directory.mkdir()
     (directory / JOB_FILE).write_text(render_job(job), encoding="utf-8")
-    begun = time.monotonic()
-    codes = run_processes([*command, JOB_FILE], directory, job.plan.world_size, own_limit_s)
-    if codes is None:
-        if own_limit_s < limit_s:
-            raise OutOfTime(f"{job.name}: {own_limit_s:.0f} s were too few")
-        return {"failure": f"no end within {limit_s:g} s"}
-    found = {"wall_s": time.monotonic() - begun}
-    if any(codes):
-        first = next(rank for rank, code in enumerate(codes) if code)
-        return found | {"failure": f"rank {first} exited with {codes[first]}: {last_words(directory, first)}"}
-    return found | figures(directory, job)
-
-
-def run_processes(command: Sequence[str], directory: Path, ranks: int, limit_s: float) -> list[int] | None:
-    """Exit codes of processes that have their ranks' places; None: they were ended by the limit."""
-    processes, logs = [], []
-    try:
-        for rank in range(ranks):
-            logs.append((directory / f"rank-{rank}.log").open("wb"))
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-            environment = {**os.environ, **place}
-            processes.append(
-                subprocess.Popen(command, cwd=directory, env=environment, stdout=logs[-1], stderr=logs[-1])
-            )
-        end = time.monotonic() + limit_s
-        return [process.wait(max(0.0, end - time.monotonic())) for process in processes]
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for log in logs:
-            log.close()
-
-
-def last_words(directory: Path, rank: int) -> str:
-    lines = (directory / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return next((line for line in lines if "failed in" in line), lines[-1] if lines else "no output")[-500:]
-
-
-def figures(directory: Path, job: Job) -> dict[str, Any]:
-    """What a job measured, for the record. mfu: of the data sheet's peak. parts: shares of a profiled step."""
-    measured = read_result(directory).measurement
-    assert measured is not None, "it exited with 0"
-    extra = json.loads((directory / RESULT_FILE).read_text(encoding="utf-8"))
-    profile = measured.profile
-    mean = (
-        {}
-        if profile is None
-        else {part: median(parts[part] for parts in profile.parts_s) for part in profile.parts_s[0]}
+    spec = JobSpec(
+        name=str(directory),
+        command=(*command, JOB_FILE),
+        directory=directory,
+        devices_per_node=job.plan.world_size,
+        time_limit_s=max(0.0, min(limit_s, work.left_s)),
     )
-    return {
-        "plan": job.plan.key,
-        "compile": job.compile,
-        "step_time_s": measured.step_time_s,
-        "step_times_s": list(measured.step_times_s),
-        "warmup_times_s": list(measured.warmup_times_s),
-        "tokens_per_s": measured.tokens_per_s,
-        "mfu": measured.mfu,
-        "peak_memory_bytes": measured.max_memory_bytes,
-        "peak_held_bytes": measured.summary.max_held_bytes,
-        "parts": {str(part): share / profile.step_time_s for part, share in mean.items() if share and profile},
-        "attention_kernels": list(measured.attention_kernels),
-        "compile_s": extra.get("compile_s") or extra["measurement"].get("compile_s"),
-        "build_s": extra.get("build_s"),
-        "first_losses": list(measured.first_losses),
-    }
+    gang = Gang(spec, time.monotonic())
+    gang.start(range(spec.processes), meeting_here(spec), None)
+    return gang
 
 
-def losses_apart(found: Mapping[str, Any], reference: Mapping[str, Any]) -> float | None:
+def ended(gang: Gang, limit_s: float) -> Found:
+    spec, status = gang.spec, gang.result()
+    found: Found = {"wall_s": time.monotonic() - gang.started_at}
+    if status.state is JobState.SUCCEEDED:
+        return found | {"result": json.loads((spec.directory / RESULT_FILE).read_text(encoding="utf-8"))}
+    if status.state is JobState.TIMED_OUT and spec.time_limit_s < limit_s:
+        return found | {"late": f"{spec.time_limit_s:.0f} s were too few"}
+    cause = first_cause(read_failures(spec.directory))
+    words = cause.reason if cause else read_tail(log_path(spec.directory, 0)).strip()[-LAST_WORDS:]
+    return found | {"failure": f"{status.reason}: {words}"}
+
+
+def losses_apart(found: Found, reference: Found) -> float | None:
     """The largest difference of the first losses; None where either has none."""
-    pairs = zip(found.get("first_losses", ()), reference.get("first_losses", ()), strict=False)
-    return max((abs(one - other) for one, other in pairs), default=None)
+    losses = [each["result"]["measurement"]["first_losses"] if "result" in each else () for each in (found, reference)]
+    return max((abs(one - other) for one, other in zip(*losses, strict=False)), default=None)
 
 
-def told(name: str, found: dict[str, Any]) -> str:
+def told(name: str, found: Found) -> str:
     """One line of a job's figures."""
-    if "failure" in found:
-        return f"{name}: {found['failure']}"
-    mfu = "" if found["mfu"] is None else f", MFU {found['mfu']:.1%}"
-    compiled = "" if found["compile_s"] is None else f", compiled in {found['compile_s']:.1f} s"
-    step, rate, held = f"{1e3 * found['step_time_s']:.1f} ms", found["tokens_per_s"], found["peak_held_bytes"] / 2**30
-    kernels = "+".join(found["attention_kernels"])
-    words = f"{step}, {rate:,.0f} tokens/s{mfu}, {held:.2f} GiB held, {kernels}{compiled}"
-    return f"{name}: {words}, {found['wall_s']:.0f} s in all"
+    if "result" not in found:
+        return f"{name}: {found.get('failure') or found['late']}"
+    result = found["result"]
+    summary, measured = result["summary"], result["measurement"]
+    mfu = f", MFU {summary['mfu']:.1%}" if "mfu" in summary else ""
+    compiled = f", compiled in {result['compile_s']:.1f} s" if "compile_s" in result else ""
+    step, held = 1e3 * summary["step_time_s"], max(measured["peak_held_bytes"]) / 2**30
+    words = f"{step:.1f} ms, {summary['tokens_per_s']:,.0f} tokens/s{mfu}, {held:.2f} GiB held"
+    return f"{name}: {words}, {'+'.join(measured['attention_kernels'])}{compiled}, {found['wall_s']:.0f} s in all"

@@ -19,6 +19,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +70,7 @@ def test_smoke_runs_whole_on_a_cpu_within_its_seconds(tmp_path):
     assert {*ends.values()} <= {"done", "cut", "not run"}, record
     results = {name: part["result"] for name, part in record["parts"].items()}
     assert results["machine"]["devices"] == []
-    assert results["reference"]["ours 0"]["step_time_s"] > 0
+    assert results["reference"]["ours 0"]["result"]["summary"]["step_time_s"] > 0
     if ends["trials"] == "done":
         assert [trial["verdict"] for trial in results["trials"]["trials"]] == ["ok", "ok"]
         assert results["trials"]["figures"]["overhead_s"] > 0
@@ -123,6 +125,22 @@ def test_without_a_probe_campaigns_are_legal_on_the_preset_of_the_device(kit, tm
         assert spec.baseline in space
         if device:
             assert defaults.items() <= dict(spec.baseline.knobs).items()
+
+
+def test_a_job_that_fails_is_told_from_one_that_the_parts_time_ended(kit, tmp_path):
+    jobs, part = kit("trainer_jobs"), kit("part")
+    work = part.Work(tmp_path, 60.0, tmp_path / "no-cluster.yaml", "")
+    job = jobs.job(work, "job", ModelSpec(name="tiny", **part.TINY), Plan(micro_batch_size=1))
+    failing = (sys.executable, "-c", "import sys; print('no luck'); sys.exit(3)")
+    found = dict(jobs.run(work, {"one": job, "two": job}, command=failing, at_once=2))
+    assert {each["failure"] for each in found.values()} == {"rank 0 exited with code 3: no luck"}
+    sleeping = (sys.executable, "-c", "import time; time.sleep(600)")
+    ((_, slow),) = jobs.run(work, {"slow": job}, command=sleeping, limit_s=0.2)
+    assert slow["failure"].startswith("ran longer than its time limit of 0.2 s")
+    short = part.Work(tmp_path, 0.2, tmp_path / "no-cluster.yaml", "")
+    ((_, late),) = jobs.run(short, {"late": job}, command=sleeping, limit_s=60.0)
+    assert "late" in late
+    assert "failure" not in late
 
 
 def test_a_device_without_a_preset_is_no_cpu(kit):
