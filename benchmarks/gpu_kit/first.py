@@ -80,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--copy", type=Path, required=True, help="folder for the record, the logs and the clocks")
     arguments = parser.parse_args(argv)
     adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with us
     run = Run(arguments.mode, arguments.output.resolve(), arguments.copy.resolve(), begun + arguments.seconds)
     try:
         for index, part in enumerate(MODES[arguments.mode]):
