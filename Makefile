@@ -18,7 +18,7 @@ LOCKED ?= $(shell $(PYTHON) -c 'import platform as p, sys; \
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) \
 	--no-emit-find-links --no-emit-index-url --custom-compile-command "make lock" pyproject.toml
 
-.PHONY: gpu-kit demo test test-fast test-long check check-web api-types format install dashboard docs lock lock-images sbom clean
+.PHONY: gpu-wheels demo test test-fast test-long check check-web api-types format install dashboard docs lock lock-images sbom clean
 
 # Probed first, so that speeds are predicted, and shown beside what is measured.
 DEMO_CLUSTER := build/demo-cluster.yaml
@@ -108,9 +108,10 @@ lock-images:
 		sed -i -E "s#^(FROM|    image:) $$image(@[^ ]+)?#\1 $$image@$$digest#" $(IMAGES); \
 	done
 
-# What measures meshtune on a GPU without network: docs/gpu.md. PYTHONS: for which ones, by default 3.11 to 3.13.
-gpu-kit: $(INSTALLED)
-	$(BIN)/python benchmarks/gpu_kit/pack.py build/gpu_kit.tar.gz $(PYTHONS)
+# The libraries that a bare machine with a GPU lacks, for benchmarks/gpu_kit/first.py: docs/gpu.md. GPU_PYTHON: of that machine.
+GPU_PYTHON ?= 3.12
+gpu-wheels: $(INSTALLED)
+	$(BIN)/python benchmarks/gpu_kit/wheels.py .whl $(GPU_PYTHON)
 
 # What is installed, with licences, as CycloneDX.
 sbom: $(INSTALLED)

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser, Tra
 class ScriptArguments:
     config_name: str = field(metadata={"help": "folder with the model's config.json"})
     block_size: int = field(default=64, metadata={"help": "tokens per sequence"})
+    attn_implementation: str = field(default="sdpa", metadata={"help": "sdpa, eager, flash_attention_2 ..."})
 
 
 class RandomTokens(Dataset[dict[str, torch.Tensor]]):
@@ -35,7 +36,7 @@ def main() -> None:
     script, arguments = HfArgumentParser((ScriptArguments, TrainingArguments)).parse_args_into_dataclasses()
     config = AutoConfig.from_pretrained(script.config_name)
     torch.manual_seed(arguments.seed)
-    model = AutoModelForCausalLM.from_config(config)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=script.attn_implementation)
     Trainer(model=model, args=arguments, train_dataset=RandomTokens(config.vocab_size, script.block_size)).train()
 
 

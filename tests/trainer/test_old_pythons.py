@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pythons import interpreter
 
 ROOT = Path(__file__).parents[2]
 # Of the trainer what needs no torch; its other modules are compiled only.
@@ -27,16 +27,6 @@ assert not loaded, loaded
 from meshtune.runners.trainer.job import parse_job
 print(parse_job(sys.stdin.read()).plan.key)
 """
-
-
-def interpreter(version: str) -> str:
-    """A Python of that version; skips the test where there is none."""
-    for candidate in (f"python{version}", *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))):
-        found = shutil.which(candidate)
-        asked = [found, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        if found and subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.strip() == version:
-            return found
-    pytest.skip(f"there is no Python {version} on this machine")
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
