@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,14 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_surely_slower, warmup_length
+from meshtune.runners.measuring import (
+    COUNTED_STEPS,
+    WINDOW,
+    is_settled,
+    is_surely_slower,
+    warmup_length,
+    window_of,
+)
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.trainer.compiling import compiles, uncompiled
 from meshtune.runners.trainer.failure import Progress
@@ -244,30 +251,35 @@ def measure(
 def time_steps(job: Job, steps: Steps, device: torch.device) -> Timings:
     """Collective. Raises LossNotFinite."""
     measuring = job.measuring
-    window = min(WINDOW, measuring.max_steps)
     times: list[float] = []
     while True:
-        timings = split(times, measuring, window)
-        decision = _agreed(_decide(timings, measuring, job.incumbent_step_time_s), device)
-        if decision is not Next.STEP:
-            timings.settled = is_settled(timings.step_times_s[:window], measuring.precision)
-            timings.pruned = decision is Next.GIVE_UP
+        timings = split(times, measuring)
+        # A plan is given up by a window of steps, since a slower one must not cost the time that a good one is given.
+        early = split(times, replace(measuring, min_seconds=0.0))
+        decision = _agreed(_decide(timings, early, job), device)
+        if decision is Next.GIVE_UP:
+            return replace(early, pruned=True)
+        if decision is Next.ENOUGH:
             return timings
         times.append(steps.take())
 
 
-def split(times: Sequence[float], measuring: Measuring, window: int) -> Timings:
+def split(times: Sequence[float], measuring: Measuring) -> Timings:
     """Warm-up and timed steps; all count as warm-up while it is not known."""
-    length = warmup_length(times, most=measuring.max_warmup_steps, window=window, tolerance=measuring.precision)
+    window, seconds = min(WINDOW, measuring.max_steps), min(measuring.min_seconds, measuring.max_seconds)
+    most, tolerance = measuring.max_warmup_steps, measuring.precision
+    length = warmup_length(times, most=most, window=window, tolerance=tolerance, seconds=seconds)
     length = len(times) if length is None else length
-    return Timings(list(times[:length]), list(times[length:]))
+    timed = list(times[length:])
+    settled = is_settled(window_of(timed, window, seconds) or timed, tolerance)
+    return Timings(list(times[:length]), timed, settled=settled)
 
 
-def _decide(timings: Timings, measuring: Measuring, incumbent_s: float | None) -> Next:
-    samples = timings.step_times_s
-    if incumbent_s is not None and is_surely_slower(samples, incumbent_s):
+def _decide(timings: Timings, early: Timings, job: Job) -> Next:
+    """early: without min_seconds."""
+    if job.incumbent_step_time_s is not None and is_surely_slower(early.step_times_s, job.incumbent_step_time_s):
         return Next.GIVE_UP
-    return Next.ENOUGH if measuring.enough(samples) else Next.STEP
+    return Next.ENOUGH if job.measuring.enough(timings.step_times_s) else Next.STEP
 
 
 def _agreed(decision: Next, device: torch.device) -> Next:
