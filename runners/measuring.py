@@ -67,9 +67,9 @@ def is_settled(window: Sequence[float], tolerance: float) -> bool:
     """True when the first step does not stand out by more than `tolerance`, and there is no trend larger than that.
 
     Two rank tests: the first step is slower than all but one of the others, or faster than all (a spike); Kendall's S,
-    the pairs in one order minus those in the other, beyond `TREND` (a ramp; of noise alone, 1 window in 7 either way). They are sharp on purpose: dropping a
-    good step costs that step (half a step per run, on average), keeping a bad one costs truth. Not seen: a drift that
-    is slow against a window; it keeps the interval of the median wide."""
+    the pairs in one order minus those in the other, is beyond `TREND` (a ramp; of noise alone, 1 window in 7 either
+    way). They are sharp on purpose: dropping a good step costs that step (half a step per run, on average), keeping a
+    bad one costs truth. Not seen: a drift that is slow against a window; it keeps the interval of the median wide."""
     if len(window) < 3:
         return True
     first, others = window[0], sorted(window[1:])

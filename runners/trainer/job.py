@@ -99,9 +99,9 @@ class Measuring:
     Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least min_steps
     and at most max_steps of them; after max_seconds of timed steps min_steps are enough. min_seconds: timed steps take
     at least so long, whatever max_steps says, and warm-up at most that and a step; max_seconds is the stronger one.
-    profile_steps: how many steps are taken apart afterwards. loss_steps: how many of the first losses to report. start_limit_s: a rank that has not
-    met its peers and built its model after this time gives up. stall_s: so does one that then finishes no step for so
-    long."""
+    profile_steps: how many steps are taken apart afterwards. loss_steps: how many of the first losses to report.
+    start_limit_s: a rank that has not met its peers and built its model after this time gives up. stall_s: so does one
+    that then finishes no step for so long."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 

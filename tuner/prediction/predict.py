@@ -279,7 +279,7 @@ def measured_rows(trials: Sequence[Trial]) -> Measured:
 
 
 def _startup_s(trials: Sequence[Trial]) -> float | None:
-    """The median of what a measured job took beside its steps."""
+    """The median of what a measured job took beside its steps, compiling included: a trial costs it."""
     beside = []
     for trial in trials:
         measured, ran_s = trial.measurement, trial.last.running_s

@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -173,8 +174,8 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: the
-    step that compiled; it is in neither list. attention_kernels: of all ranks. first_s, last_s: the first step's start
+    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: of the
+    step that compiled, which is in neither list, all but a plain step. attention_kernels: of all ranks. first_s, last_s: the first step's start
     and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
@@ -231,12 +232,13 @@ def measure(
         counted_s = [steps.take() for _ in range(COUNTED_STEPS - 1)]
         with noting_attention(trainer.first_chunk) as kernels:
             counted_s.append(steps.take())
-    compile_s = None
+    compiled_s = None
     if compiled:
-        compile_s = counted_s[0] if live is None else steps.take()
+        compiled_s = counted_s[0] if live is None else steps.take()
         progress.begin_steps()
     timings = time_steps(job, steps, device)
-    timings.compile_s = compile_s
+    if compiled_s is not None:
+        timings.compile_s = max(0.0, compiled_s - median(timings.step_times_s))
     timings.first_losses = steps.losses
     timings.skipped = trainer.skipped_steps
     timings.attention_kernels = tuple(sorted(set().union(*gather(kernels))))

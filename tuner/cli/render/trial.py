@@ -159,6 +159,11 @@ def _measured(measured: Measurement) -> list[RenderableType]:
             f"95 % interval {seconds(interval.low)} to {seconds(interval.high)}"
         ),
         Text(f"speed: {rates}"),
+        *(
+            []
+            if measured.compile_s is None
+            else [Text(f"compiling: {seconds(measured.compile_s)} before the first step")]
+        ),
         *(Text(f"hardware: {_kind(kind)}") for kind in measured.hardware),
         *time_notes("this trial", measured),
     ]
