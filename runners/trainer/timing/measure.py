@@ -174,9 +174,9 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: of the
-    step that compiled, which is in neither list, all but a plain step. attention_kernels: of all ranks. first_s, last_s: the first step's start
-    and the last one's end, since the epoch."""
+    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: all
+    but a plain step of the one that compiled, which is in neither list. attention_kernels: of all ranks. first_s,
+    last_s: the first step's start and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
@@ -230,7 +230,7 @@ def measure(
         progress.begin_steps()
     with live or nullcontext(), uncompiled() if live and compiled else nullcontext():
         counted_s = [steps.take() for _ in range(COUNTED_STEPS - 1)]
-        with noting_attention(trainer.first_chunk) as kernels:
+        with noting_attention(trainer.first_chunk, compiled and live is None) as kernels:
             counted_s.append(steps.take())
     compiled_s = None
     if compiled:
