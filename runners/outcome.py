@@ -101,11 +101,12 @@ class Measurement:
     model_flops_per_token: see ModelSpec.flops_per_token. warmup_times_s: the steps dropped before.
     peak_flops_per_device: what the device could do in the job's number format. first_losses: of the first optimizer
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
-    (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
-    software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown. attention_kernels:
-    which ones ran ("flash", "math" ...); empty where unknown. knobs: what the job saw of its plan's knobs, by name;
-    null: it saw nothing of it; those that it cannot look at are left out. hardware: the kinds of devices of the job,
-    each once; empty where unknown. compile_s: what compiling took beyond a plain step; None where nothing was compiled.
+    (accelerators: reserved by the allocator, and of the trainer what is beside it; CPU: growth of resident memory).
+    profile: where the time of a step went. software: versions by name ("torch", "cuda" ...) that the numbers hold for;
+    empty where unknown. attention_kernels: which ones ran ("flash", "math" ...); empty where unknown. knobs: what the
+    job saw of its plan's knobs, by name; null: it saw nothing of it; those that it cannot look at are left out.
+    hardware: the kinds of devices of the job, each once; empty where unknown. compile_s: what compiling took beyond a
+    plain step; None where nothing was compiled.
 
     stored_summary: in lists of many trials, what the store read in place of the steps, the ranks and the profile, which
     are empty then; None for every other measurement, whose summary is computed from them.

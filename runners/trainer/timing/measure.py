@@ -1,7 +1,8 @@
 """One rank's peak memory, and the cap that a CPU rank sets on itself. CPU: Linux only.
 
-Tensors: counted by the device's allocator, on CPU by `LiveTensors`. Held: what that allocator reserved, on CPU resident
-memory above what was there at the start, gloo's buffers and libraries' pages included."""
+Tensors: counted by the device's allocator, on CPU by `LiveTensors`. Held: what that allocator reserved and what the
+process has of the device beside it, on CPU resident memory above what was there at the start, gloo's buffers and
+libraries' pages included."""
 
 from __future__ import annotations
 
@@ -64,6 +65,7 @@ class PeakMemory:
         self.live = LiveTensors() if device.type == "cpu" else None
         if self.live is None:
             torch.get_device_module(device).reset_peak_memory_stats(device)
+            self._outside_at_start, _ = self._outside_and_whole()
             return
         with suppress(OSError):  # not allowed everywhere; then an earlier, higher peak would count
             CLEAR.write_text("5", encoding="ascii")  # proc(5): resets the peak resident set size
@@ -78,8 +80,32 @@ class PeakMemory:
     def held_bytes(self) -> int:
         """The most that this process took for them."""
         if self.live is None:
-            return int(torch.get_device_module(self._device).max_memory_reserved(self._device))
+            reserved = int(torch.get_device_module(self._device).max_memory_reserved(self._device))
+            return held_on_device(reserved, self._outside_at_start, *self._outside_and_whole())
         return max(0, status_bytes("VmHWM") - self._at_start)
+
+    def _outside_and_whole(self) -> tuple[int, int]:
+        """Bytes of the device in use outside of this process's allocator, and all of them; zeros where it says none."""
+        module = torch.get_device_module(self._device)
+        try:
+            free, whole = module.mem_get_info(self._device)
+        except RuntimeError:  # drivers of XPUs may not
+            return 0, 0
+        return whole - free - module.memory_reserved(self._device), whole
+
+
+# What a context takes at most (estimated: 0.3 to 0.8 GB); the device tells no process's own share.
+CONTEXT_BYTES = 2**30
+
+
+def held_on_device(reserved: int, outside_at_start: int, outside: int, whole: int) -> int:
+    """What a process held of its device at most: what its allocator reserved, and its context and libraries' buffers.
+
+    outside_at_start, outside: bytes in use outside of that allocator when the process had a context and nothing else,
+    and at its end. What a context does not take of the first was other processes', taken to be still there. whole: the
+    device's bytes, a bound."""
+    others = max(0, outside_at_start - CONTEXT_BYTES)
+    return max(reserved, min(whole, reserved + outside - others))
 
 
 @contextmanager
