@@ -175,7 +175,7 @@ class Server:
         name, asked_at = job.spec.name, time.monotonic()
         if free:
             self.neighbours.look(asked_at)
-        entry = warm_entry(job.spec.command)  # the first takes as long as a look
+        entry = warm_entry(job.spec.command, job.spec.directory)  # the first takes as long as a look
         self._note_neighbours(time.monotonic())
         unused_first = sorted(free, key=lambda device: bool(self.neighbours.on(device)))[: job.spec.devices]
         devices = tuple(device for device in free if device in unused_first)
