@@ -147,6 +147,8 @@ def _kind(kind: HardwareKind) -> str:
 def _measured(measured: Measurement) -> list[RenderableType]:
     interval = measured.step_time_interval_s
     dropped = f" ({len(measured.warmup_times_s)} dropped as warm-up)" if measured.warmup_times_s else ""
+    if measured.compile_s is not None:
+        dropped += f", after {seconds(measured.compile_s)} of compiling"
     rates = f"{number(measured.tokens_per_s)} tokens/s, {number(measured.tokens_per_s_per_device)} per device"
     if measured.flops_per_s_per_device is not None:
         rates += f", {number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device"
@@ -159,11 +161,6 @@ def _measured(measured: Measurement) -> list[RenderableType]:
             f"95 % interval {seconds(interval.low)} to {seconds(interval.high)}"
         ),
         Text(f"speed: {rates}"),
-        *(
-            []
-            if measured.compile_s is None
-            else [Text(f"compiling: {seconds(measured.compile_s)} before the first step")]
-        ),
         *(Text(f"hardware: {_kind(kind)}") for kind in measured.hardware),
         *time_notes("this trial", measured),
     ]
