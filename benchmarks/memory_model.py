@@ -81,7 +81,7 @@ def main(wanted: str) -> None:
             continue
         cluster = ClusterSpec(name="any", nodes=1, devices_per_node=plan.world_size, device=DEVICE)
         router, imbalance = (Router.SKEWED, 3.0) if model is SKEWED else (Router.BALANCED, None)
-        framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0)
+        framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, whole_process=False)
         training, columns = Training(model, cluster, framework), columns_of([plan])
         job = Job(
             name="exact",

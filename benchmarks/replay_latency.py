@@ -140,7 +140,7 @@ def seen_of(task: Task, count: int, seed: int) -> tuple[Observation, ...]:
 
 
 def _outcome(task: Task, plan: Plan, peak_bytes: float, step_time_s: float) -> Observation:
-    if peak_bytes > usable_bytes(task.training.cluster):
+    if peak_bytes > usable_bytes(task.training):
         return Observation(plan=plan, verdict=Verdict.OOM)
     tokens = plan.global_batch_size * task.training.model.seq_len
     score = tokens / step_time_s

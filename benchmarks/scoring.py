@@ -115,7 +115,7 @@ class Cell:
             memory = estimate_memory(group.training, group.columns, calibration)
             step_s[group.index] = np.exp(log_step(group.training, group.columns, calibration.constants))
             peak_bytes[group.index] = memory.peak_bytes
-            fits[group.index] = memory.fits(usable_bytes(group.training.cluster))
+            fits[group.index] = memory.fits(usable_bytes(group.training))
         sane = (step_s > 0) & np.isfinite(step_s) & (peak_bytes > 0) & np.isfinite(peak_bytes) & (fits >= 0)
         if not np.all(sane):
             first = int(np.argmin(sane))

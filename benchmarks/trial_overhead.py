@@ -3,8 +3,8 @@
 `python benchmarks/trial_overhead.py [repetitions]`. 4 CPU ranks, dp4 with ZeRO 1. Overhead: from the order to the
 first step (of any kind), and from the last step to the moment that whoever waits has the result. The kinds are run
 alternately, so that a busy machine is busy for all; medians and their ratio are printed. The warm runners have run one
-job before; Ray runs on this machine. Steps themselves (counted, warm-up, timed, profiled) are in neither number: they
-are the trial.
+job before; Ray runs on this machine. Steps themselves (counted, compiling, warm-up, timed, profiled) are in neither
+number: they are the trial.
 """
 
 from __future__ import annotations

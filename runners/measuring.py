@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import ceil, comb
+from itertools import accumulate, combinations
+from math import ceil, comb, sqrt
 from statistics import median
 
 from meshtune.runners.base import JobSpec
@@ -60,40 +60,59 @@ def is_tight(samples: Sequence[float], precision: float) -> bool:
 
 
 WINDOW = 6
-TREND = 7 / 15  # of all pairs, those in one order minus those in the other
+TREND = 1.3  # standard deviations of Kendall's S without a trend: 7 of the 15 pairs of 6 steps
 
 
 def is_settled(window: Sequence[float], tolerance: float) -> bool:
     """True when the first step does not stand out by more than `tolerance`, and there is no trend larger than that.
 
-    Two rank tests: the first step is slower than all but one of the others, or faster than all (a spike); Kendall's S
-    of 7 or more out of 15 (a ramp; of noise alone, 1 window in 7 either way). They are sharp on purpose: dropping a
-    good step costs that step (half a step per run, on average), keeping a bad one costs truth. Not seen: a drift that
-    is slow against a window; it keeps the interval of the median wide."""
+    Two rank tests: the first step is slower than all but one of the others, or faster than all (a spike); Kendall's S,
+    the pairs in one order minus those in the other, is beyond `TREND` (a ramp; of noise alone, 1 window in 7 either
+    way). They are sharp on purpose: dropping a good step costs that step (half a step per run, on average), keeping a
+    bad one costs truth. Not seen: a drift that is slow against a window; it keeps the interval of the median wide."""
     if len(window) < 3:
         return True
     first, others = window[0], sorted(window[1:])
     if first > others[-2] * (1 + tolerance) or first < others[0] * (1 - tolerance):
         return False
-    pairs = list(combinations(window, 2))
-    order = sum((later > earlier) - (later < earlier) for earlier, later in pairs)
     half = len(window) // 2
     early, late = median(window[:half]), median(window[half:])
-    return abs(order) < TREND * len(pairs) or abs(early - late) <= tolerance * late
+    if abs(early - late) <= tolerance * late:
+        return True
+    spaced = window[:: 1 + len(window) // 64]  # looked at after every step, which hundreds of steps must not delay
+    n = len(spaced)
+    order = sum((later > earlier) - (later < earlier) for earlier, later in combinations(spaced, 2))
+    return abs(order) < TREND * sqrt(n * (n - 1) * (2 * n + 5) / 18)
 
 
-def warmup_length(times: Sequence[float], *, most: int, window: int, tolerance: float) -> int | None:
+def window_of(times: Sequence[float], window: int, seconds: float) -> Sequence[float]:
+    """The fewest first steps that are at least `window` and take at least `seconds`; empty while there are too few."""
+    for length, taken_s in enumerate(accumulate(times), start=1):
+        if length >= window and taken_s >= seconds:
+            return times[:length]
+    return times[:0]
+
+
+def warmup_length(
+    times: Sequence[float], *, most: int, window: int, tolerance: float, seconds: float = 0.0
+) -> int | None:
     """How many of the first steps are warm-up, at most `most`; None while too few steps are known to say.
 
     A step is warm-up while the window that begins with it is not settled. A truncation point that looks ahead is what
     Geweke (1992) and MSER (White 1997) choose too; theirs compare means and variances, which one outlier moves. An
-    answer is final: more steps do not change it."""
+    answer is final: more steps do not change it.
+
+    seconds: a window takes at least so long, since an accelerator's clock falls for a second or two once it is warm,
+    which six short steps do not see; and warm-up ends with the step that brings it to so many, since what is cold
+    in the beginning is warm by then, however few steps that are."""
     for start in range(most):
-        view = times[start : start + window]
-        if len(view) < window:
+        view = window_of(times[start:], window, seconds)
+        if not view:
             return None
         if is_settled(view, tolerance):
             return start
+        if 0 < seconds <= sum(times[: start + 1]):
+            return start + 1
     return most
 
 
@@ -134,24 +153,26 @@ COUNTED_STEPS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """How many steps are taken outside of the timing at least and at most, and how many are timed; see `Measuring`."""
+    """How many steps are taken outside of the timing at least and at most, and how many are timed; see `Measuring`.
+    step_s: how long one takes."""
 
     before: int
     warmup: int
     timed: int
     most_timed: int
+    min_seconds: float
     max_seconds: float
     after: int
 
-    @property
-    def least(self) -> int:
+    def least(self, step_s: float) -> int:
         """Without any warm-up, and the interval tight at once."""
-        return self.before + self.timed + self.after
+        return self.before + max(self.timed, ceil(self.min_seconds / step_s)) + self.after
 
     def most(self, step_s: float) -> int:
         """With all of the warm-up, and timed until max_steps or max_seconds, whichever comes first."""
-        timed = min(self.most_timed, max(self.timed, ceil(self.max_seconds / step_s)))
-        return self.before + self.warmup + timed + self.after
+        long = ceil(self.min_seconds / step_s)
+        timed = max(long, min(self.most_timed, max(self.timed, ceil(self.max_seconds / step_s))))
+        return self.before + min(self.warmup, long or self.warmup) + timed + self.after
 
 
 def step_counts(spec: JobSpec) -> StepCounts | None:
@@ -167,6 +188,7 @@ def step_counts(spec: JobSpec) -> StepCounts | None:
         warmup=measuring["max_warmup_steps"],
         timed=timed,
         most_timed=measuring["max_steps"],
+        min_seconds=min(measuring["min_seconds"], measuring["max_seconds"]),
         max_seconds=measuring["max_seconds"],
         after=measuring["profile_steps"],
     )

@@ -101,11 +101,12 @@ class Measurement:
     model_flops_per_token: see ModelSpec.flops_per_token. warmup_times_s: the steps dropped before.
     peak_flops_per_device: what the device could do in the job's number format. first_losses: of the first optimizer
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
-    (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
-    software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown. attention_kernels:
-    which ones ran ("flash", "math" ...); empty where unknown. knobs: what the job saw of its plan's knobs, by name;
-    null: it saw nothing of it; those that it cannot look at are left out. hardware: the kinds of devices of the job,
-    each once; empty where unknown.
+    (accelerators: reserved by the allocator, and of the trainer what is beside it; CPU: growth of resident memory).
+    profile: where the time of a step went. software: versions by name ("torch", "cuda" ...) that the numbers hold for;
+    empty where unknown. attention_kernels: which ones ran ("flash", "math" ...); empty where unknown. knobs: what the
+    job saw of its plan's knobs, by name; null: it saw nothing of it; those that it cannot look at are left out.
+    hardware: the kinds of devices of the job, each once; empty where unknown. compile_s: what compiling took beyond a
+    plain step; None where nothing was compiled.
 
     stored_summary: in lists of many trials, what the store read in place of the steps, the ranks and the profile, which
     are empty then; None for every other measurement, whose summary is computed from them.
@@ -125,6 +126,7 @@ class Measurement:
     attention_kernels: tuple[str, ...] = ()
     knobs: Mapping[str, KnobValue | None] = field(default_factory=dict)
     hardware: Hardware = ()
+    compile_s: float | None = None
     stored_summary: MeasurementSummary | None = None
 
     def __post_init__(self) -> None:
@@ -142,6 +144,8 @@ class Measurement:
             flops = getattr(self, name)
             if flops is not None and not 0 < flops < inf:
                 checks.require(False, name, f"must be positive and finite, not {flops}")
+        if self.compile_s is not None and not 0 <= self.compile_s < inf:
+            checks.require(False, "compile_s", f"must be at least 0 and finite, not {self.compile_s}")
         if self.tokens_per_step < 1 or self.devices < 1:
             checks.at_least(1, tokens_per_step=self.tokens_per_step, devices=self.devices)
         if len(self.hardware) > MAX_KINDS:

@@ -2,7 +2,7 @@
 
 One process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must
 never start a thread or touch a GPU. First come, first served. Running jobs share no device, and those that other
-processes compute on come last. When it dies its ranks die with it."""
+processes were last seen to compute on come last. When it dies its ranks die with it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from math import inf
 from pathlib import Path
 
 from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.local.devices import foreign_processes
+from meshtune.runners.local.devices import Neighbours
 from meshtune.runners.local.spool import Spool, SpooledJob
-from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, kill_marked, meeting_here, warm_entry
+from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, is_marked, kill_marked, meeting_here, warm_entry
 from meshtune.runners.processes.job_user import job_user, take_back
 from meshtune.search_spaces.checks import InvalidValue
 
 STOP_LIMIT_S = 5.0
+# Between two looks at who else computes on a running job's devices; the first is at its start.
+LOOK_PERIOD_S = 30.0
 
 
 @dataclass(slots=True)
@@ -35,8 +37,10 @@ class RunningJob:
     # By the clock on the wall.
     started_at: float
     devices: tuple[str, ...]
-    # As `foreign_processes`, found at its start.
-    foreign: dict[str, dict[str, str]]
+    # When to look at its devices next, by `time.monotonic`.
+    look_at: float
+    # The names of processes of others that computed on them, by process id, by device.
+    others: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class Server:
     # Jobs to start, oldest first.
     queue: list[SpooledJob] = field(default_factory=list)
     running: dict[str, RunningJob] = field(default_factory=dict)
+    neighbours: Neighbours = field(default_factory=Neighbours)
     # Statuses that could not be written yet.
     unwritten: dict[str, JobStatus] = field(default_factory=dict)
     # When its time ends, by `time.monotonic`; and whether a job waits for which too little is left of it.
@@ -80,6 +85,9 @@ class Server:
         """One turn. now: by `time.monotonic`, as all times that this hands on."""
         with suppress(OSError):  # the next turn looks again; what runs is watched over meanwhile
             self._look(now)
+        self._note_neighbours(now)
+        if any(job.devices and now >= job.look_at for job in self.running.values()):
+            self.neighbours.look(now)
         for name, job in list(self.running.items()):
             if self.spool.cancel_asked(name):
                 job.gang.end(JobState.CANCELLED, now)
@@ -122,16 +130,16 @@ class Server:
 
     def _close(self, name: str, now: float) -> None:
         job = self.running.pop(name)
-        gang, mark = job.gang, self._mark(name)
-        foreign = {} if gang.ending in (JobState.LOST, JobState.CANCELLED) else foreign_processes(job.devices, mark)
-        kill_marked(mark)
+        gang = job.gang
+        kill_marked(self._mark(name))
         if gang.user is not None:
             with suppress(FileNotFoundError):  # somebody removed it
                 take_back(gang.spec.directory)
         end = gang.result()
         reason = "the local server was told to stop" if end.state is JobState.LOST else end.reason
-        warning = _warning(job.devices, job.foreign, foreign)
-        end = replace(end, reason=reason, warning=warning, started_at=job.started_at, finished_at=time.time())
+        end = replace(
+            end, reason=reason, warning=_warning(job.others), started_at=job.started_at, finished_at=time.time()
+        )
         self._report(name, replace(end, elapsed_s=now - gang.started_at))
 
     def _start_queued(self) -> None:
@@ -164,9 +172,12 @@ class Server:
 
     def _start(self, job: SpooledJob, free: Sequence[str], started_at: float) -> None:
         """free: the devices to choose from."""
-        name = job.spec.name
-        foreign = foreign_processes(free)
-        unused_first = sorted(free, key=lambda device: device in foreign)[: job.spec.devices]
+        name, asked_at = job.spec.name, time.monotonic()
+        if free:
+            self.neighbours.look(asked_at)
+        entry = warm_entry(job.spec.command, job.spec.directory)  # the first takes as long as a look
+        self._note_neighbours(time.monotonic())
+        unused_first = sorted(free, key=lambda device: bool(self.neighbours.on(device)))[: job.spec.devices]
         devices = tuple(device for device in free if device in unused_first)
         shown = {job.device_variable: ",".join(devices)} if devices else {}
         spec = replace(job.spec, env={**job.spec.env, **shown, JOB_MARK: self._mark(name)})
@@ -175,13 +186,29 @@ class Server:
             gang = Gang(spec, time.monotonic(), user=user)
             if user is not None:
                 user.give(spec.directory)
-            gang.start(range(spec.processes), meeting_here(spec), warm_entry(spec.command))
+            gang.start(range(spec.processes), meeting_here(spec), entry)
         except (OSError, InvalidValue) as error:
             told = error.strerror if isinstance(error, OSError) else str(error)
             reason = f"its processes could not be started: {told}"
             self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=time.time()))
             return
-        self.running[name] = RunningJob(gang, started_at, devices, foreign)
+        self.running[name] = RunningJob(gang, started_at, devices, asked_at)
+
+    def _note_neighbours(self, now: float) -> None:
+        """Take a look that has ended down to the jobs that were there when it began."""
+        if not self.neighbours.poll(now, self._is_own):
+            return
+        began_at = self.neighbours.began_at
+        for job in self.running.values():
+            if began_at >= job.look_at:
+                job.look_at = began_at + LOOK_PERIOD_S
+                for device in job.devices:
+                    job.others.setdefault(device, {}).update(self.neighbours.on(device))
+
+    def _is_own(self, pid: int) -> bool:
+        """Of a process that runs, or is a rank that has ended unnoticed."""
+        jobs = self.running.items()
+        return any(pid in job.gang.alive or is_marked(pid, self._mark(name)) for name, job in jobs)
 
     def _report(self, name: str, status: JobStatus) -> None:
         try:
@@ -197,14 +224,14 @@ class Server:
         return str(self.spool.jobs / name)
 
 
-def _warning(devices: Sequence[str], *found: Mapping[str, Mapping[str, str]]) -> str:
-    """Who computed on a job's devices beside it, for people; empty for nobody. found: as `foreign_processes`."""
-    told = []
-    for device in devices:
-        processes = {pid: name for looks in found for pid, name in looks.get(device, {}).items()}
-        if processes:
-            told.append(f"{device} by {', '.join(f'{name} ({pid})' for pid, name in processes.items())}")
-    return f"devices used by other processes too: {'; '.join(told)}" if told else ""
+def _warning(others: Mapping[str, Mapping[str, str]]) -> str:
+    """Who computed on a job's devices beside it, for people; empty for nobody. others: as in `RunningJob`."""
+    found = [
+        f"{device} by {', '.join(f'{name} ({pid})' for pid, name in processes.items())}"
+        for device, processes in others.items()
+        if processes
+    ]
+    return f"devices used by other processes too: {'; '.join(found)}" if found else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -349,22 +349,28 @@ def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int, user: JobUs
     os.environ.update(environment)
 
 
-# What `python -m KEY` runs is `main` of the module named beside it.
-WARM_MODULES: Mapping[str, str] = {"meshtune.runners.trainer": "meshtune.runners.trainer.main"}
+# `entry` of the module named beside it gives what `python -m KEY` would run, from its arguments and the job's folder.
+WARM_MODULES: Mapping[str, str] = {"meshtune.runners.trainer": "meshtune.runners.trainer.forking"}
 
 
-def warm_entry(command: Sequence[str]) -> Entry | None:
-    """What to run in a fork of this process instead of starting an interpreter; None where that is not possible."""
+def warm_entry(command: Sequence[str], directory: Path | None = None) -> Entry | None:
+    """What to run in a fork of this process instead of starting an interpreter; None where that is not possible: the
+    job then starts cold, and the reason is printed. directory: of the job that is about to start, if one is."""
     if len(command) < 3 or command[0] != sys.executable or command[1] != "-m" or command[2] not in WARM_MODULES:
         return None
-    return _import(WARM_MODULES[command[2]])
+    entry = _import(WARM_MODULES[command[2]])
+    try:
+        return None if entry is None else entry(command[3:], directory)
+    except Exception:
+        traceback.print_exc()
+        return None
 
 
 @cache
-def _import(module: str) -> Entry | None:
-    """None when it cannot be imported: its jobs then start cold and say why."""
+def _import(module: str) -> Callable[[Sequence[str], Path | None], Entry] | None:
+    """None when it cannot be imported."""
     try:
-        entry: Entry = importlib.import_module(module).main
+        entry: Callable[[Sequence[str], Path | None], Entry] = importlib.import_module(module).entry
     except Exception:
         traceback.print_exc()
         return None

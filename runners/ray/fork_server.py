@@ -68,7 +68,7 @@ def start(request: Mapping[str, Any]) -> Share | str:
         return f"{spec.directory} is not there: it must be on a file system that all nodes share"
     gang = Gang(spec, time.monotonic())
     try:
-        gang.start(request["ranks"], Meeting(*request["meeting"]), warm_entry(spec.command))
+        gang.start(request["ranks"], Meeting(*request["meeting"]), warm_entry(spec.command, spec.directory))
     except OSError as error:
         return f"its processes could not be started: {error.strerror}"
     return Share(gang, empty=not request["ranks"])

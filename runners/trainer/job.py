@@ -97,16 +97,18 @@ def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
 class Measuring:
     """How long to measure. Warm-up is dropped: the steps until step times settle, at most max_warmup_steps of them.
     Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least min_steps
-    and at most max_steps of them; after max_seconds of timed steps min_steps are enough. profile_steps: how many steps
-    are taken apart afterwards. loss_steps: how many of the first losses to report. start_limit_s: a rank that has not
-    met its peers and built its model after this time gives up. stall_s: so does one that then finishes no step for so
-    long."""
+    and at most max_steps of them; after max_seconds of timed steps min_steps are enough. min_seconds: timed steps take
+    at least so long, whatever max_steps says, and warm-up at most that and a step; max_seconds is the stronger one.
+    profile_steps: how many steps are taken apart afterwards. loss_steps: how many of the first losses to report.
+    start_limit_s: a rank that has not met its peers and built its model after this time gives up. stall_s: so does one
+    that then finishes no step for so long."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     max_warmup_steps: int = 10
     min_steps: int = 6
     max_steps: int = 30
+    min_seconds: float = 0.0
     max_seconds: float = 60.0
     precision: float = 0.03
     profile_steps: int = 5
@@ -122,6 +124,7 @@ class Measuring:
         checks.at_least(1, min_steps=self.min_steps)
         checks.require(self.start_limit_s > 0, "start_limit_s", f"must be positive, not {self.start_limit_s}")
         checks.require(self.stall_s > 0, "stall_s", f"must be positive, not {self.stall_s}")
+        checks.require(0 <= self.min_seconds < inf, "min_seconds", f"must be at least 0, not {self.min_seconds}")
         checks.require(self.max_seconds > 0, "max_seconds", f"must be positive, not {self.max_seconds}")
         checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
         told = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
@@ -130,9 +133,10 @@ class Measuring:
 
     def enough(self, step_times_s: Sequence[float]) -> bool:
         """Whether these timed steps are all that are wanted."""
-        if len(step_times_s) < self.min_steps:
+        taken_s = sum(step_times_s)
+        if len(step_times_s) < self.min_steps or taken_s < min(self.min_seconds, self.max_seconds):
             return False
-        spent = len(step_times_s) >= self.max_steps or sum(step_times_s) >= self.max_seconds
+        spent = len(step_times_s) >= self.max_steps or taken_s >= self.max_seconds
         return spent or is_tight(step_times_s, self.precision)
 
 

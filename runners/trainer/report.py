@@ -75,6 +75,7 @@ def report(
         software=software(device),
         attention_kernels=timings.attention_kernels,
         knobs=dict(knobs),
+        compile_s=timings.compile_s,
     )
     on_cpu = device.type == "cpu"
     cpu_name = platform.processor() or platform.machine()

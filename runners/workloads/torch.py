@@ -17,6 +17,7 @@ from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.logs.reader import died_silently, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import FAILED, Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.step_breakdown import MIN_TIMES
 from meshtune.runners.told_knobs import told_knobs
 from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, first_cause, read_failures, silent_ranks
 from meshtune.runners.trainer.job import (
@@ -110,7 +111,9 @@ class TorchWorkload(Workload):
     @staticmethod
     def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
         """With bfloat16 on an accelerator that has it: float32 makes products so slow there that communication looks
-        free. Compiled on CUDA, as people train there; on a CPU compiling takes longer than measuring."""
+        free. Compiled on CUDA, as people train there; on a CPU compiling takes longer than measuring. On an accelerator
+        at least 3 s are timed, until its power has settled, unless the steps are counted out, and as few steps are
+        profiled as name a slow rank."""
         device = cluster.device
         has_bfloat16 = Dtype.BFLOAT16 in device.peak_flops or Dtype.BFLOAT16 in device.sustained_flops
         defaults: dict[str, Any] = {}
@@ -118,6 +121,10 @@ class TorchWorkload(Workload):
             defaults["dtype"] = str(Dtype.BFLOAT16)
         if device.kind is DeviceKind.CUDA:
             defaults["compile"] = True
+        measuring = options.get("measuring", {})
+        if device.kind is not DeviceKind.CPU and isinstance(measuring, Mapping):  # what is none is refused later
+            least: dict[str, Any] = {} if "max_steps" in measuring else {"min_seconds": 3.0}
+            options = {**options, "measuring": {"profile_steps": MIN_TIMES, **least, **measuring}}
         return {**defaults, **options}
 
     def __init__(self, options: Mapping[str, Any]) -> None:

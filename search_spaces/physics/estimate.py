@@ -69,7 +69,7 @@ class Estimates:
 
     @property
     def fits(self) -> FloatColumn:
-        return self.memory.fits(usable_bytes(self.training.cluster))
+        return self.memory.fits(usable_bytes(self.training))
 
     @property
     def tokens_per_s(self) -> FloatColumn:

@@ -163,7 +163,7 @@ def calibrate(observed: Sequence[tuple[Estimates, Measured]], prior: Calibration
 
 
 def _log_peaks(estimates: Estimates, measured: Measured, index: npt.NDArray[np.intp]) -> FloatColumn:
-    bound = usable_bytes(estimates.training.cluster)
+    bound = usable_bytes(estimates.training)
     logs: FloatColumn = np.log(np.where(measured.oom[index], bound, measured.peak_memory_bytes[index]))
     return logs
 

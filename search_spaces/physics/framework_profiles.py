@@ -108,6 +108,8 @@ class FrameworkProfile:
     vocab_multiple: int = 1
     # The load of the busiest expert over the mean (search_spaces/routing.py); 1 where nobody knows it.
     imbalance: float = 1.0
+    # Its jobs report what a rank's process holds of an accelerator; else what PyTorch's allocator does.
+    whole_process: bool = False
     kept: Kept = Kept()
 
     def __post_init__(self) -> None:
@@ -140,6 +142,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
     gather_bytes=4,
     logit_bytes=4,
     overlapped_gathers=True,
+    whole_process=True,
     kept=Kept(
         norm_bytes=4,
         fused_swiglu=True,
@@ -176,6 +179,7 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     TRAINER_BFLOAT16,
     name="Megatron-Core, bf16",
     overlapped_gathers=False,
+    whole_process=False,
     logit_bytes=6,
     overlaps_tensor=True,
     fused_accumulation=True,
@@ -230,6 +234,7 @@ NANOTRON = replace(
     TRAINER_BFLOAT16,
     name="nanotron, bf16",
     overlapped_gathers=False,
+    whole_process=False,
     gradient_bytes=6,
     logit_bytes=10,
     late_whole_gradients=True,
@@ -245,6 +250,7 @@ FSDP = replace(
     TRAINER_BFLOAT16,
     name="torch FSDP, bf16",
     overlapped_gathers=False,
+    whole_process=False,
     weight_bytes=4,
     optimizer_bytes=8,
     reduce_bytes=2,

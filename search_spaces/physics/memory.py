@@ -18,7 +18,7 @@ from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS, FrameworkProfile
-from meshtune.search_spaces.physics.training import Training
+from meshtune.search_spaces.physics.training import Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import fewer_layers
 
@@ -93,7 +93,8 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
         _moment(nothing, nothing, reduced, None),
     ]
     parts = states | fullest(moments)
-    parts[MemoryPart.BUFFERS] = constants.memory_offset_bytes + _received(framework, columns, stage, layer)
+    beside = constants.memory_offset_bytes + outside_bytes(training)
+    parts[MemoryPart.BUFFERS] = beside + _received(framework, columns, stage, layer)
     if framework.kept.late_buffers:
         parts[MemoryPart.BUFFERS] += _late(training, columns, constants, parts)
     return parts

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from math import log
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.measuring import WINDOW, is_settled, is_surely_slower, step_counts, warmup_length
+from meshtune.runners.measuring import WINDOW, is_settled, is_surely_slower, step_counts, warmup_length, window_of
 from meshtune.runners.step_breakdown import find_straggler
 from meshtune.runners.trainer.job import Job, Measuring, render_job
 from meshtune.search_spaces.model import ModelSpec
@@ -65,6 +66,63 @@ def test_nothing_is_said_before_a_window_is_complete_and_an_answer_is_final():
 
 def test_without_a_warm_up_everything_counts():
     assert warmup_length([9.0, 1.0], most=0, window=WINDOW, tolerance=TOLERANCE) == 0
+
+
+def throttled(step_s: float, drop_s: float, slower: float, steps: int) -> list[float]:
+    """Steps of an accelerator whose clock falls after `drop_s`, evenly over half of that time again."""
+    times: list[float] = []
+    while len(times) < steps:
+        fallen = min(max(sum(times) - drop_s, 0.0) / (drop_s / 2), 1.0)
+        times.append(step_s * (1 + (slower - 1) * fallen))
+    return times
+
+
+def test_a_window_of_seconds_sees_a_clock_that_falls_later_than_six_steps_take():
+    times = noisy(random.Random(1), throttled(0.1, 1.0, 1.2, 80), spread=0.005)
+    of_steps = warmup_length(times, most=20, window=WINDOW, tolerance=TOLERANCE)
+    of_seconds = warmup_length(times, most=20, window=WINDOW, tolerance=TOLERANCE, seconds=3.0)
+    assert of_steps == 0
+    assert of_seconds is not None
+    assert sum(times[:of_seconds]) >= 0.5
+    settled = median(times[40:])
+    timed = [median(window_of(times[start:], WINDOW, s)) for start, s in ((of_steps, 0.0), (of_seconds, 3.0))]
+    assert timed[0] < 0.9 * settled
+    assert timed[1] == pytest.approx(settled, rel=TOLERANCE)
+
+
+def test_a_window_of_seconds_is_never_shorter_than_one_of_steps():
+    assert window_of([1.0] * 9, WINDOW, 3.0) == [1.0] * 6
+    assert window_of([0.5] * 9, WINDOW, 4.0) == [0.5] * 8
+    assert window_of([0.5] * 7, WINDOW, 4.0) == []
+
+
+def test_a_warm_up_of_long_steps_ends_when_it_has_taken_the_least_seconds():
+    ramp = [2.0 - 0.1 * step for step in range(20)]
+    assert warmup_length(ramp, most=MOST, window=WINDOW, tolerance=TOLERANCE) == MOST
+    assert warmup_length(ramp, most=MOST, window=WINDOW, tolerance=TOLERANCE, seconds=3.0) == 2
+
+
+def test_steady_noise_seldom_looks_like_a_drift_over_seconds():
+    generator = random.Random(3)
+    runs = [noisy(generator, [0.1] * 60) for _ in range(300)]
+    dropped = [warmup_length(run, most=MOST, window=WINDOW, tolerance=TOLERANCE, seconds=3.0) for run in runs]
+    assert sum(length > 0 for length in dropped) < 0.1 * len(runs)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "measuring", "steps"),
+    [
+        (0.1, {}, 6),  # alike steps are tight as soon as there is an interval
+        (0.125, {"min_seconds": 3.0}, 24),
+        (0.0625, {"min_seconds": 3.0}, 48),  # more than max_steps
+        (1.0, {"min_seconds": 3.0}, 6),
+        (0.125, {"min_seconds": 3.0, "max_seconds": 2.0}, 16),
+        (0.125, {"min_seconds": 3.0, "min_steps": 28}, 28),
+    ],
+)
+def test_as_many_steps_are_timed_as_the_strongest_bound_asks_for(step_s, measuring, steps):
+    wanted = Measuring(**measuring)
+    assert next(n for n in range(1, 100) if wanted.enough([step_s] * n)) == steps
 
 
 MOST_STEPS = 60
@@ -128,12 +186,12 @@ def _spec(files):
 
 
 def test_the_fewest_steps_are_those_without_warmup():
-    assert counts(min_steps=10, max_steps=30, profile_steps=5).least == 2 + 10 + 5
+    assert counts(min_steps=10, max_steps=30, profile_steps=5).least(1.0) == 2 + 10 + 5
 
 
 def test_a_window_of_steps_is_timed_before_warmup_is_known_to_be_over():
-    assert counts(min_steps=1, max_steps=30, profile_steps=0).least == 2 + 6
-    assert counts(min_steps=1, max_steps=3, profile_steps=0).least == 2 + 3
+    assert counts(min_steps=1, max_steps=30, profile_steps=0).least(1.0) == 2 + 6
+    assert counts(min_steps=1, max_steps=3, profile_steps=0).least(1.0) == 2 + 3
 
 
 def test_the_most_steps_depend_on_how_long_one_takes():
@@ -141,6 +199,15 @@ def test_the_most_steps_depend_on_how_long_one_takes():
     assert found.most(0.001) == 2 + 10 + 30 + 5
     assert found.most(6.0) == 2 + 10 + 10 + 5
     assert found.most(1000.0) == 2 + 10 + 6 + 5
+
+
+def test_the_least_seconds_make_short_steps_many_and_a_long_warm_up_short():
+    found = counts(max_warmup_steps=10, min_steps=6, max_steps=30, min_seconds=3, profile_steps=5)
+    assert found.least(0.01) == 2 + 300 + 5
+    assert found.most(0.01) == 2 + 10 + 300 + 5
+    assert found.least(1.5) == 2 + 6 + 5
+    assert found.most(1.5) == 2 + 2 + 30 + 5
+    assert counts(min_seconds=3, max_seconds=1, profile_steps=0).least(0.01) == 2 + 100
 
 
 def test_a_job_that_does_not_say_has_no_counts():

@@ -1,16 +1,20 @@
-"""Jobs of the local runner share no device, and a device that somebody else uses comes last and is named."""
+"""Jobs of the local runner share no device, a device that somebody else uses comes last and is named, and nobody waits
+to know it."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
+from jobs import wait_for
 
 from meshtune.runners.base import JobState, Refused
-from meshtune.runners.local.devices import visible_devices
+from meshtune.runners.local.devices import Neighbours, visible_devices
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.processes.gang import PERIOD_S
 from meshtune.runners.registry import create_runner, create_workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -124,14 +128,16 @@ def test_a_job_of_processors_sees_what_it_saw(local, monkeypatch):
 
 @pytest.fixture
 def nvidia_smi(tmp_path, monkeypatch) -> Path:
-    """The list of compute processes that a program of that name tells, in the CSV format of NVIDIA's."""
+    """The list of compute processes that a program of that name gives, in the CSV format of NVIDIA's. What the file
+    `before` beside it says is done before it answers; then a line is added to `asked`."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    processes = folder / "processes"
+    processes, before = folder / "processes", folder / "before"
     processes.touch()
+    before.touch()
     program = folder / "nvidia-smi"
     program.write_text(
-        f"#!/bin/sh\ncase $1 in *compute-apps*) cat {processes};; "
+        f"#!/bin/sh\ncase $1 in *compute-apps*) . {before}; cat {processes}; echo >> {folder}/asked;; "
         "*index,uuid) printf '0, GPU-aa00\\n1, GPU-bb11\\n2, GPU-cc22\\n';; *) exit 6;; esac\n"
     )
     program.chmod(0o755)
@@ -139,9 +145,18 @@ def nvidia_smi(tmp_path, monkeypatch) -> Path:
     return processes
 
 
-def test_devices_that_others_use_come_last(nvidia_smi, give):
+def looks(nvidia_smi: Path) -> int:
+    """How many have been answered."""
+    asked = nvidia_smi.with_name("asked")
+    return len(asked.read_text()) if asked.exists() else 0
+
+
+def test_devices_that_others_were_seen_to_use_come_last(nvidia_smi, give):
     lab = give("0,GPU-bb,2")
     nvidia_smi.write_text("GPU-aa00, 17, /usr/bin/python3\nGPU-bb11, [N/A], [Not Found]\n")
+    names = (f"try-{number}" for number in range(100))
+    # The first starts before the answer is there.
+    wait_for(lambda: seen(lab, lab.submit(next(names), SEE), 1) == ["0 2\n"])
     lab.submit("first", HOLD)
     assert seen(lab, "first", 1) == ["0 2\n"]
     lab.submit("second", HOLD)
@@ -150,19 +165,23 @@ def test_devices_that_others_use_come_last(nvidia_smi, give):
     lab.wait("second")
 
 
-def test_a_measurement_beside_another_process_says_so(nvidia_smi, give):
+def test_a_measurement_beside_another_process_says_so(nvidia_smi, give, tmp_path):
     lab = give("0,1")
+    # It answers when the job's own processes are there too, one of which has left its session.
+    nvidia_smi.with_name("before").write_text(f"while [ ! -e {tmp_path}/told ]; do sleep 0.02; done\n")
+    helper = "setsid sleep 300 & echo $! $$ > own-$RANK; "
     wait = "while [ ! -e go ]; do sleep 0.02; done; "
-    # The job's own helper, which has left its session, is there at its end too.
-    helper = "setsid sleep 300 & echo $! > helper-$RANK; "
     result = '{"version": 1, "verdict": "ok", "measurement": {"step_times_s": [1], "tokens_per_step": 8, "devices": 2}}'
     lab.submit("job", f"{SEE}{helper}{wait}", processes=2, files={"result.json": result})
     seen(lab, "job")
     folder = lab.folder / "work" / "job"
-    own = lab.wait_text("job", "helper-0").strip()
-    nvidia_smi.write_text(
-        f"GPU-aa00, {own}, sleep\nGPU-bb11, 4242, /opt/a, b\nGPU-bb11, 5, nvidia-cuda-mps-server\nGPU-cc22, 6, other\n"
+    own = "".join(
+        f"GPU-aa00, {pid}, python\n" for rank in (0, 1) for pid in lab.wait_text("job", f"own-{rank}").split()
     )
+    nvidia_smi.write_text(f"{own}GPU-bb11, 4242, /opt/a, b\nGPU-bb11, 5, nvidia-cuda-mps-server\nGPU-cc22, 6, other\n")
+    (tmp_path / "told").touch()
+    wait_for(lambda: looks(nvidia_smi) == 1)
+    time.sleep(10 * PERIOD_S)  # the server's turns, in which it reads the answer
     (folder / "go").touch()
     status = lab.wait("job")
     assert status.state is JobState.SUCCEEDED
@@ -170,9 +189,52 @@ def test_a_measurement_beside_another_process_says_so(nvidia_smi, give):
     outcome = create_workload("torch", {}).read(folder, status)
     assert (outcome.verdict, outcome.reason) == (Verdict.OK, status.warning)
     nvidia_smi.write_text("GPU-aa00, 17, python\n")
-    assert lab.wait(lab.submit("alone", "true", env={"CUDA_VISIBLE_DEVICES": "1"})).warning == ""
-    beside = lab.wait(lab.submit("beside", "exit 1", processes=2))
+    assert lab.wait(lab.submit("alone", "sleep 0.5", env={"CUDA_VISIBLE_DEVICES": "1"})).warning == ""
+    beside = lab.wait(lab.submit("beside", "sleep 0.5; exit 1", processes=2))
     assert beside.warning == "devices used by other processes too: 0 by python (17)"
+    assert looks(nvidia_smi) == 3
+
+
+def test_no_job_waits_for_a_slow_nvidia_smi(nvidia_smi, give):
+    """From submission to the end of short jobs, one after the other on a warm server."""
+    lab = give("0,1")
+    lab.wait(lab.submit("warm", "true"))
+    wait_for(lambda: looks(nvidia_smi) == 1)
+
+    def took_s(name: str) -> float:
+        began = time.monotonic()
+        for number in range(3):
+            lab.wait(lab.submit(f"{name}-{number}", "true"))
+        return time.monotonic() - began
+
+    quick_s = took_s("quick")
+    nvidia_smi.with_name("before").write_text("sleep 3\n")
+    slow_s = took_s("slow")
+    assert slow_s < quick_s + 1.0, f"{slow_s:.2f} s beside {quick_s:.2f} s"
+
+
+def test_a_nvidia_smi_that_hangs_is_ended_and_asked_again(nvidia_smi):
+    neighbours, marked = Neighbours(), nvidia_smi.with_name("before")
+    marked.write_text("exec sleep 300\n")
+    neighbours.look(0.0)
+    assert not neighbours.poll(1.0, lambda _: False)
+    neighbours.look(2.0)
+    assert neighbours.began_at == 0.0
+    wait_for(lambda: neighbours.poll(10.0, lambda _: False))
+    assert neighbours.on("0") == {}
+    marked.write_text("")
+    nvidia_smi.write_text("GPU-aa00, 17, python\nGPU-aa00, 18, python\n")
+    neighbours.look(20.0)
+    wait_for(lambda: neighbours.poll(20.0, lambda pid: pid == 18))
+    assert (neighbours.on("0"), neighbours.on("GPU-aa"), neighbours.on("1")) == ({"17": "python"}, {"17": "python"}, {})
+
+
+def test_where_there_is_no_nvidia_smi_nobody_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    neighbours = Neighbours()
+    neighbours.look(0.0)
+    wait_for(lambda: neighbours.poll(0.0, lambda _: False))
+    assert neighbours.on("0") == {}
 
 
 def machine(root: Path, *paths: str) -> Path:

@@ -103,6 +103,7 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
             measured(step_times_s=[1.0, 0.0, -2.0]),
             r"^measurement\.step_times_s: must be positive seconds, not 0.0, -2.0$",
         ),
+        (measured(compile_s=-1), r"^measurement\.compile_s: must be at least 0 and finite, not -1.0$"),
         (measured(step_times_s=[nan]), r"^measurement\.step_times_s: must be positive seconds, not nan$"),
         (measured(step_times_s=[inf]), r"^measurement\.step_times_s: must be positive seconds, not inf$"),
         (measured(step_times_s=[10**400]), r"^measurement\.step_times_s"),
@@ -162,6 +163,7 @@ FULL = Measurement(
     peak_held_bytes=(20, 21),
     profile=PROFILE,
     attention_kernels=("flash",),
+    compile_s=12.5,
     hardware=(HardwareKind(device="H100", memory_bytes=2**36, clock_mhz=1980, driver="550.1", nodes=("n1",)),),
 )
 

@@ -98,7 +98,7 @@ def turns(task: Task, seen: list[Observation], guard: float = GUARD) -> list[lis
 def test_what_is_expected_not_to_fit_comes_in_the_second_turn(tight: Task) -> None:
     likely, others, doomed = turns(tight, [])
     assert min(len(likely), len(others)) > 10
-    usable = usable_bytes(tight.training.cluster)
+    usable = usable_bytes(tight.training)
     assert peaks(tight)[likely].max() <= usable < 1.1 * peaks(tight)[others].min()
     assert sorted(likely + others) == list(range(len(tight.space)))
     assert doomed == []
@@ -145,7 +145,7 @@ def test_a_guarded_search_proposes_the_unlikely_when_nothing_else_is_left(kind: 
 
 def runs_or_not(task: Task, index: int, score: float) -> Observation:
     """As the physics has it."""
-    fits = peaks(task)[index] <= usable_bytes(task.training.cluster)
+    fits = peaks(task)[index] <= usable_bytes(task.training)
     return Observation(
         plan=task.space[index], verdict=Verdict.OK if fits else Verdict.OOM, score=score if fits else None
     )
@@ -157,7 +157,7 @@ def test_a_failure_is_worth_less_than_any_success_and_the_less_the_more_memory_i
 ) -> None:
     order = np.argsort(peaks(tight))
     seen = [runs_or_not(tight, int(index), score) for index, score in zip(order, scores, strict=False)]
-    fullest, barely = int(order[-1]), int(np.flatnonzero(peaks(tight) > usable_bytes(tight.training.cluster))[0])
+    fullest, barely = int(order[-1]), int(np.flatnonzero(peaks(tight) > usable_bytes(tight.training))[0])
     seen += [runs_or_not(tight, index, 0.0) for index in (barely, fullest)]
     seen.append(Observation(plan=tight.space[int(order[5])], verdict=Verdict.CRASHED))
     history = read_history(tight, seen, MemoryGuard().believe(tight, seen).excess)
@@ -169,7 +169,7 @@ def test_a_failure_is_worth_less_than_any_success_and_the_less_the_more_memory_i
 
 @pytest.mark.parametrize("ran", [0, 1])
 def test_deephyper_learns_from_failures_with_one_success_or_none(ran: int, tight: Task) -> None:
-    fits = peaks(tight) <= usable_bytes(tight.training.cluster)
+    fits = peaks(tight) <= usable_bytes(tight.training)
     asked = []
     for past in range(4):
         order = np.random.default_rng(past).permutation(len(tight.space))

@@ -151,7 +151,7 @@ def peaks(index: np.ndarray, truth: Constants) -> tuple:
     """Every plan was run: its peak was measured where it fits, else it ran out of memory."""
     columns = rows(PLANS, index)
     real = np.exp(log_peak(TRAINING, columns, truth))
-    oom = real > usable_bytes(CLUSTER)
+    oom = real > usable_bytes(TRAINING)
     return estimate(TRAINING, columns), replace(
         unmeasured(len(index)), peak_memory_bytes=np.where(oom, np.nan, real), oom=oom
     )

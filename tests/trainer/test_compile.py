@@ -75,14 +75,18 @@ def test_compiled_layers_train_alike(model, plan, note, run_job, make_job):
 def test_the_step_that_compiles_is_reported_and_its_limit_is_that_of_the_start(run_job, make_job):
     watch = "import meshtune.runners.trainer.timing.measure as measuring\nlimits = []\ntake = measuring.Steps.take\n"
     watch += "def noted(steps):\n    limits.append('step' if steps._progress.stepping else 'start')\n"
-    watch += "    print('limits', *limits)\n    return take(steps)\nmeasuring.Steps.take = noted\n"
+    watch += "    print('limits', *limits)\n    took = take(steps)\n    print('took', took)\n    return took\n"
+    watch += "measuring.Steps.take = noted\n"
     finished = run_job(make_job(measuring=MEASURING, compile=True), WITHOUT_INDUCTOR + watch)
     assert finished.status == 0, finished.logs
     said = (finished.directory / "rank-0.log").read_text(encoding="utf-8").splitlines()
     assert [line for line in said if line.startswith("limits")][-1] == "limits start start start step step"
-    document = json.loads((finished.directory / RESULT_FILE).read_text(encoding="utf-8"))
     timed = finished.measurement
-    assert document["compile_s"] > 3 * max(*timed.warmup_times_s, *timed.step_times_s)
+    assert timed.compile_s > 3 * max(*timed.warmup_times_s, *timed.step_times_s)
+    taken = [line for line in said if line.startswith("took")]
+    assert timed.compile_s == pytest.approx(float(taken[COUNTED_STEPS].split()[1]) - timed.step_time_s)
+    assert json.loads((finished.directory / RESULT_FILE).read_text(encoding="utf-8"))["compile_s"] == timed.compile_s
+    assert f"compile {timed.compile_s:.1f} s" in finished.output
 
 
 @pytest.mark.slow

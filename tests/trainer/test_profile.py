@@ -95,8 +95,17 @@ def test_a_rank_that_is_held_up_is_named(run_job, make_job):
 
 
 @SLOW
+def test_steps_are_timed_for_the_least_seconds_and_their_warm_up_lasts_no_longer(run_job, make_job):
+    measuring = Measuring(max_warmup_steps=500, min_steps=2, max_steps=2, min_seconds=1.0, profile_steps=0)
+    measured = run_job(make_job(plan={"dp": 2}, measuring=measuring)).measurement
+    assert len(measured.step_times_s) > measuring.max_steps
+    assert sum(measured.step_times_s) >= measuring.min_seconds > sum(measured.step_times_s[:-1])
+    assert sum(measured.warmup_times_s[:-1]) < measuring.min_seconds
+
+
+@SLOW
 def test_a_job_that_is_slower_than_the_incumbent_stops_early_and_measures_nothing(run_job, make_job):
-    measuring = Measuring(max_warmup_steps=0, min_steps=200, max_steps=200)
+    measuring = Measuring(max_warmup_steps=0, min_steps=200, max_steps=200, min_seconds=600)
     finished = run_job(make_job(plan={"dp": 2}, measuring=measuring, incumbent_step_time_s=1e-4))
     outcome = read_result(finished.directory)
     assert finished.status == 0

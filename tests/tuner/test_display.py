@@ -244,6 +244,7 @@ def measurement(make):
         peak_flops_per_device=1e13,
         peak_memory_bytes=(2**30, 2**29),
         peak_held_bytes=(2**31, 2**30),
+        compile_s=12.5,
         profile=profile,
     )
 
@@ -256,7 +257,8 @@ def test_a_measured_trial_shows_its_medians_with_intervals_its_losses_and_its_at
     assert "chosen by: search" in text
     assert "grad_accum_steps 5" in text
     assert "verdict: ok" in text
-    assert "step: 500.0 ms, median of 6 steps (2 dropped as warm-up); 95 % interval 499.5 ms to 500.5 ms" in text
+    assert "step: 500.0 ms, median of 6 steps (2 dropped as warm-up), after 12.5 s of compiling; 95 % interval" in text
+    assert "interval 499.5 ms to 500.5 ms" in text
     assert "first losses: 7.5, 7.25" in text
     assert "speed: 2,048 tokens/s, 1,024 per device, 1.024 TFLOP/s per device, MFU 10.2 %" in text
     assert "time of this trial: compute 70 %, tp 30 %" in text

@@ -132,7 +132,7 @@ PLAIN_FIELDS = {
     },
     Measuring: {
         *("max_warmup_steps", "min_steps", "max_steps", "max_seconds", "precision", "profile_steps", "loss_steps"),
-        *("start_limit_s", "stall_s"),
+        *("min_seconds", "start_limit_s", "stall_s"),
     },
     Budget: {"trials", "wall_time_s", "device_hours"},
     TrialLimits: {"time_limit_s", "attempts", "racing", "queue_limit_s"},

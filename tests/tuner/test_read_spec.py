@@ -8,6 +8,7 @@ import math
 import pytest
 
 from meshtune.runners.registry import create_workload
+from meshtune.runners.trainer.job import Measuring
 from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Backend, Budget, TrialLimits
@@ -332,6 +333,24 @@ def test_an_imbalance_that_no_router_can_have_is_refused_with_the_numbers(option
 def test_layers_are_compiled_on_cuda_unless_the_spec_says_otherwise(cluster, workload, compiled):
     spec, _ = read_spec({**MINIMAL, "cluster": cluster, "workload": workload, "global_batch_size": "free"}, None)
     assert create_workload(spec.workload.kind, spec.workload.options).framework.name.endswith(", compiled") == compiled
+
+
+@pytest.mark.parametrize(
+    ("cluster", "told", "measured"),
+    [
+        ("dgx-h100", None, (3.0, 3)),
+        ("dgx-h100", {"max_seconds": 20}, (3.0, 3)),
+        ("dgx-h100", {"max_steps": 8}, (0.0, 3)),
+        ("dgx-h100", {"min_seconds": 1.5, "max_steps": 8, "profile_steps": 0}, (1.5, 0)),
+        ("local-cpu", None, (0.0, 5)),
+    ],
+)
+def test_seconds_are_timed_on_accelerators_unless_steps_are_counted_out(cluster, told, measured):
+    workload = {"kind": "torch", **({} if told is None else {"measuring": told})}
+    spec, _ = read_spec({**MINIMAL, "cluster": cluster, "workload": workload, "global_batch_size": "free"}, None)
+    measuring = spec.workload.options.get("measuring", {})
+    whole = Measuring(**measuring)
+    assert (whole.min_seconds, whole.profile_steps) == measured
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def foresee(training: Training, columns: Columns, calibration: Calibration, *, p
     different sizes are ranked by what one device does, not by the whole job."""
     memory = estimate_memory(training, columns, calibration)
     time = None if missing(training) else estimate_time(training, columns, calibration)
-    fits = memory.fits(usable_bytes(training.cluster))
+    fits = memory.fits(usable_bytes(training))
     if time is None:
         return Predictions(training, columns, memory, time, fits, 1.0 / memory.peak_bytes)
     tokens_per_s = Estimates(training, columns, memory, time).tokens_per_s
@@ -279,7 +279,7 @@ def measured_rows(trials: Sequence[Trial]) -> Measured:
 
 
 def _startup_s(trials: Sequence[Trial]) -> float | None:
-    """The median of what a measured job took beside its steps."""
+    """The median of what a measured job took beside its steps, compiling included: a trial costs it."""
     beside = []
     for trial in trials:
         measured, ran_s = trial.measurement, trial.last.running_s

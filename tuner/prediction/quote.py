@@ -190,17 +190,17 @@ def _with_steps(
 ) -> tuple[tuple[int, int], Range, Range]:
     """The fewest and the most steps of a trial, its mean seconds, and the seconds times its devices."""
     limit_s = spec.trial.time_limit_s
-    most = np.array([counts.most(seconds) for seconds in step_s.tolist()])
+    least, most = (np.array([steps(seconds) for seconds in step_s.tolist()]) for steps in (counts.least, counts.most))
     chosen = outlook.best(trials)
     ends: list[list[float]] = []
     device_ends: list[list[float]] = []
-    for steps in (np.full(len(most), counts.least), most):
+    for steps in (least, most):
         # A plan that does not fit fails in its first steps.
         seconds = np.minimum(limit_s, startup_s + outlook.fits * steps * step_s)
         ends.append([float(np.mean(seconds[chosen])), float(np.mean(seconds))])
         device_ends.append([float(np.mean((seconds * devices)[chosen])), float(np.mean(seconds * devices))])
     trial_s, device_s = (Range(low=min(each[0]), high=max(each[1])) for each in (ends, device_ends))
-    return (counts.least, int(np.max(most))), trial_s, device_s
+    return (int(np.min(least)), int(np.max(most))), trial_s, device_s
 
 
 def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: Range) -> Sequence[str]:

@@ -166,4 +166,4 @@ def _sure(training: Training, space: Space) -> int:
     """How many plans likely fit."""
     if not len(space):
         return 0
-    return int(np.sum(estimate_memory(training, space.columns).fits(usable_bytes(training.cluster)) >= SURE))
+    return int(np.sum(estimate_memory(training, space.columns).fits(usable_bytes(training)) >= SURE))

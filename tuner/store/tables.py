@@ -190,7 +190,7 @@ measurements = Table(
     Column("attempt_id", _Id, ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
     *_required(BigInteger, "tokens_per_step"),
     *_required(Integer, "devices"),
-    *_optional(Double, "model_flops_per_token", "peak_flops_per_device"),
+    *_optional(Double, "model_flops_per_token", "peak_flops_per_device", "compile_s"),
     # The fields of MeasurementSummary: what lists and rankings need of the steps and the ranks.
     *_required(Double, "median_step_time_s", "step_time_low_s", "step_time_high_s"),
     *_optional(BigInteger, "max_memory_bytes", "max_held_bytes"),

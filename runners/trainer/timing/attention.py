@@ -1,5 +1,9 @@
-"""Which attention kernels run: told by torch's profiler of one forward pass, since torch chooses by device, number
-format and shapes, and falls back on a slow one silently."""
+"""Which attention kernels run: seen by torch's profiler in one forward pass, since torch chooses by device, number
+format and shapes, and falls back on a slow one silently.
+
+A compiled layer is looked at compiled. torch chose when it was traced: a fused kernel is an operator of the graph and
+called by the same name, cuDNN's too (torch 2.9 to 2.13); the one without (math) was taken apart and has no name left.
+Inductor may have put a fused one in its place, which then is what ran."""
 
 from __future__ import annotations
 
@@ -25,8 +29,9 @@ _KERNELS: Mapping[str, str] = {
 
 
 @contextmanager
-def noting_attention(model: nn.Module) -> Iterator[set[str]]:
-    """The kernels of the model's first forward pass inside, in a set that has them when it is over."""
+def noting_attention(model: nn.Module, compiled: bool = False) -> Iterator[set[str]]:
+    """The kernels of the model's first forward pass inside, in a set that has them when it is over. compiled: its
+    layers run compiled, and have been before."""
     found: set[str] = set()
     running: list[profile] = []
 
@@ -42,6 +47,8 @@ def noting_attention(model: nn.Module) -> Iterator[set[str]]:
         results: Any = running[0].kineto_results
         names = {event.name() for event in results.events()}
         found.update(kernel for operator, kernel in _KERNELS.items() if operator in names)
+        if compiled and not found:
+            found.add(MATH)
 
     first, last = model.register_forward_pre_hook(start), model.register_forward_hook(stop)
     yield found

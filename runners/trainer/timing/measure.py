@@ -1,7 +1,8 @@
 """One rank's peak memory, and the cap that a CPU rank sets on itself. CPU: Linux only.
 
-Tensors: counted by the device's allocator, on CPU by `LiveTensors`. Held: what that allocator reserved, on CPU resident
-memory above what was there at the start, gloo's buffers and libraries' pages included."""
+Tensors: counted by the device's allocator, on CPU by `LiveTensors`. Held: what that allocator reserved and what the
+process has of the device beside it, on CPU resident memory above what was there at the start, gloo's buffers and
+libraries' pages included."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +26,14 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_surely_slower, warmup_length
+from meshtune.runners.measuring import (
+    COUNTED_STEPS,
+    WINDOW,
+    is_settled,
+    is_surely_slower,
+    warmup_length,
+    window_of,
+)
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.trainer.compiling import compiles, uncompiled
 from meshtune.runners.trainer.failure import Progress
@@ -56,6 +65,7 @@ class PeakMemory:
         self.live = LiveTensors() if device.type == "cpu" else None
         if self.live is None:
             torch.get_device_module(device).reset_peak_memory_stats(device)
+            self._outside_at_start, _ = self._outside_and_whole()
             return
         with suppress(OSError):  # not allowed everywhere; then an earlier, higher peak would count
             CLEAR.write_text("5", encoding="ascii")  # proc(5): resets the peak resident set size
@@ -70,8 +80,32 @@ class PeakMemory:
     def held_bytes(self) -> int:
         """The most that this process took for them."""
         if self.live is None:
-            return int(torch.get_device_module(self._device).max_memory_reserved(self._device))
+            reserved = int(torch.get_device_module(self._device).max_memory_reserved(self._device))
+            return held_on_device(reserved, self._outside_at_start, *self._outside_and_whole())
         return max(0, status_bytes("VmHWM") - self._at_start)
+
+    def _outside_and_whole(self) -> tuple[int, int]:
+        """Bytes of the device in use outside of this process's allocator, and all of them; zeros where it says none."""
+        module = torch.get_device_module(self._device)
+        try:
+            free, whole = module.mem_get_info(self._device)
+        except RuntimeError:  # drivers of XPUs may not
+            return 0, 0
+        return whole - free - module.memory_reserved(self._device), whole
+
+
+# What a context takes at most (estimated: 0.3 to 0.8 GB); the device tells no process's own share.
+CONTEXT_BYTES = 2**30
+
+
+def held_on_device(reserved: int, outside_at_start: int, outside: int, whole: int) -> int:
+    """What a process held of its device at most: what its allocator reserved, and its context and libraries' buffers.
+
+    outside_at_start, outside: bytes in use outside of that allocator when the process had a context and nothing else,
+    and at its end. What a context does not take of the first was other processes', taken to be still there. whole: the
+    device's bytes, a bound."""
+    others = max(0, outside_at_start - CONTEXT_BYTES)
+    return max(reserved, min(whole, reserved + outside - others))
 
 
 @contextmanager
@@ -166,9 +200,9 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: the
-    step that compiled; it is in neither list. attention_kernels: of all ranks. first_s, last_s: the first step's start
-    and the last one's end, since the epoch."""
+    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: all
+    but a plain step of the one that compiled, which is in neither list. attention_kernels: of all ranks. first_s,
+    last_s: the first step's start and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
@@ -222,14 +256,15 @@ def measure(
         progress.begin_steps()
     with live or nullcontext(), uncompiled() if live and compiled else nullcontext():
         counted_s = [steps.take() for _ in range(COUNTED_STEPS - 1)]
-        with noting_attention(trainer.first_chunk) as kernels:
+        with noting_attention(trainer.first_chunk, compiled and live is None) as kernels:
             counted_s.append(steps.take())
-    compile_s = None
+    compiled_s = None
     if compiled:
-        compile_s = counted_s[0] if live is None else steps.take()
+        compiled_s = counted_s[0] if live is None else steps.take()
         progress.begin_steps()
     timings = time_steps(job, steps, device)
-    timings.compile_s = compile_s
+    if compiled_s is not None:
+        timings.compile_s = max(0.0, compiled_s - median(timings.step_times_s))
     timings.first_losses = steps.losses
     timings.skipped = trainer.skipped_steps
     timings.attention_kernels = tuple(sorted(set().union(*gather(kernels))))
@@ -244,30 +279,35 @@ def measure(
 def time_steps(job: Job, steps: Steps, device: torch.device) -> Timings:
     """Collective. Raises LossNotFinite."""
     measuring = job.measuring
-    window = min(WINDOW, measuring.max_steps)
     times: list[float] = []
     while True:
-        timings = split(times, measuring, window)
-        decision = _agreed(_decide(timings, measuring, job.incumbent_step_time_s), device)
-        if decision is not Next.STEP:
-            timings.settled = is_settled(timings.step_times_s[:window], measuring.precision)
-            timings.pruned = decision is Next.GIVE_UP
+        timings = split(times, measuring)
+        # A plan is given up by a window of steps, since a slower one must not cost the time that a good one is given.
+        early = split(times, replace(measuring, min_seconds=0.0))
+        decision = _agreed(_decide(timings, early, job), device)
+        if decision is Next.GIVE_UP:
+            return replace(early, pruned=True)
+        if decision is Next.ENOUGH:
             return timings
         times.append(steps.take())
 
 
-def split(times: Sequence[float], measuring: Measuring, window: int) -> Timings:
+def split(times: Sequence[float], measuring: Measuring) -> Timings:
     """Warm-up and timed steps; all count as warm-up while it is not known."""
-    length = warmup_length(times, most=measuring.max_warmup_steps, window=window, tolerance=measuring.precision)
+    window, seconds = min(WINDOW, measuring.max_steps), min(measuring.min_seconds, measuring.max_seconds)
+    most, tolerance = measuring.max_warmup_steps, measuring.precision
+    length = warmup_length(times, most=most, window=window, tolerance=tolerance, seconds=seconds)
     length = len(times) if length is None else length
-    return Timings(list(times[:length]), list(times[length:]))
+    timed = list(times[length:])
+    settled = is_settled(window_of(timed, window, seconds) or timed, tolerance)
+    return Timings(list(times[:length]), timed, settled=settled)
 
 
-def _decide(timings: Timings, measuring: Measuring, incumbent_s: float | None) -> Next:
-    samples = timings.step_times_s
-    if incumbent_s is not None and is_surely_slower(samples, incumbent_s):
+def _decide(timings: Timings, early: Timings, job: Job) -> Next:
+    """early: without min_seconds."""
+    if job.incumbent_step_time_s is not None and is_surely_slower(early.step_times_s, job.incumbent_step_time_s):
         return Next.GIVE_UP
-    return Next.ENOUGH if measuring.enough(samples) else Next.STEP
+    return Next.ENOUGH if job.measuring.enough(timings.step_times_s) else Next.STEP
 
 
 def _agreed(decision: Next, device: torch.device) -> Next:

@@ -147,6 +147,8 @@ def _kind(kind: HardwareKind) -> str:
 def _measured(measured: Measurement) -> list[RenderableType]:
     interval = measured.step_time_interval_s
     dropped = f" ({len(measured.warmup_times_s)} dropped as warm-up)" if measured.warmup_times_s else ""
+    if measured.compile_s is not None:
+        dropped += f", after {seconds(measured.compile_s)} of compiling"
     rates = f"{number(measured.tokens_per_s)} tokens/s, {number(measured.tokens_per_s_per_device)} per device"
     if measured.flops_per_s_per_device is not None:
         rates += f", {number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device"

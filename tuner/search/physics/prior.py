@@ -118,7 +118,7 @@ def rows_of(
         log_peak=log_peak(training, columns, constants),
         log_ideal=np.asarray(ideal + np.zeros(count)),
         log_tokens=tokens,
-        log_capacity=np.full(count, log(usable_bytes(training.cluster))),
+        log_capacity=np.full(count, log(usable_bytes(training))),
         campaign=np.full(count, float(campaign)),
         log_devices=devices,
         knobs=flat,

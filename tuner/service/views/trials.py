@@ -48,7 +48,8 @@ class MeasurementView:
 
     mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
     attention_kernels: which ones ran; empty where unknown. hardware: the kinds of devices that it ran on, with their
-    nodes; empty where unknown. knobs: the values that the job saw, empty where it does not say.
+    nodes; empty where unknown. knobs: the values that the job saw, empty where it does not say. compile_s: what
+    compiling took, which is in no step; null where nothing was compiled.
     """
 
     step_times_s: tuple[float, ...]
@@ -66,6 +67,7 @@ class MeasurementView:
     attention_kernels: tuple[str, ...]
     hardware: tuple[HardwareKind, ...]
     knobs: Mapping[str, KnobValue]
+    compile_s: float | None
     profile: ProfileView | None
 
 

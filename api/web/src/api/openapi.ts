@@ -1050,6 +1050,7 @@ export interface components {
         };
         MeasurementView: {
             attention_kernels: string[];
+            compile_s: number | null;
             first_losses: number[];
             flops_per_s_per_device: number | null;
             hardware: components["schemas"]["HardwareKind"][];

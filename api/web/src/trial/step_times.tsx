@@ -4,7 +4,7 @@ import { numbers, whole } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
 import { box, line, marks, type Point } from "../campaign/charts/marks";
 import { toPixel } from "../campaign/charts/scales";
-import { interval as intervalWords, stepTime } from "../format";
+import { duration, interval as intervalWords, stepTime } from "../format";
 import { Card } from "../ui/basics";
 
 /** Warming up is drawn up to so many medians; what took longer lies at the upper edge. */
@@ -59,6 +59,7 @@ export function StepTimes({ measured, interval: given }: StepTimesProps) {
       </Chart>
       <ul class="chart-legend">
         {warmup.length > 0 && <li><span class="mark-key warm" /> warming up, not counted{Math.max(...warmup) > median * MOST && " (the longest at the upper edge)"}</li>}
+        {given?.compile_s != null && <li>compiling took {duration(given.compile_s)} before them</li>}
         <li><span class="mark-key point" /> timed step</li>
         <li><span class="mark-key best" /> median{interval && " with 95 % interval"}</li>
       </ul>

@@ -174,7 +174,7 @@ def upgrade() -> None:
         *_required(ID, "attempt_id", autoincrement=False),
         *_required(sa.BigInteger(), "tokens_per_step"),
         *_required(sa.Integer(), "devices"),
-        *_optional(sa.Double(), "model_flops_per_token", "peak_flops_per_device"),
+        *_optional(sa.Double(), "model_flops_per_token", "peak_flops_per_device", "compile_s"),
         *_required(sa.Double(), "median_step_time_s", "step_time_low_s", "step_time_high_s"),
         *_optional(sa.BigInteger(), "max_memory_bytes", "max_held_bytes"),
         *_required(
