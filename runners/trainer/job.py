@@ -14,7 +14,7 @@ from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule, Selective
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1
@@ -56,6 +56,7 @@ OPTIONS: Mapping[str, type] = {
     "async_tp": bool,
     "dtype": Dtype,
     "attention": AttentionKernel,
+    "selective": Selective,
     "threads": int,
     "prefetch": int,
     "gather_ahead": bool,
@@ -144,9 +145,10 @@ class Job:
     each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where known, for MFU. incumbent_step_time_s:
     the run stops as PRUNED once it is surely slower than this; best the upper end of the incumbent's interval, scaled
     to this plan's tokens per step. compile: layers by torch.compile. async_tp: tensor parallelism's communication
-    overlaps with products. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next forward
-    pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes; 0: as
-    torch does. knobs: which of all this the plan's knobs told, and what else."""
+    overlaps with products. selective: what is computed again where recomputation is selective. threads: of torch, per
+    rank. gather_ahead: ZeRO 1 gathers weights beside the next forward pass, else before it. prefetch: how many layers
+    FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes; 0: as torch does. knobs: which of all this the plan's
+    knobs told, and what else."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -162,6 +164,7 @@ class Job:
     compile: bool = False
     async_tp: bool = False
     attention: AttentionKernel = AttentionKernel.AUTO
+    selective: Selective = Selective.PRODUCTS
     threads: int = 1
     prefetch: int = 0
     gather_ahead: bool = True
@@ -184,6 +187,7 @@ class Job:
         object.__setattr__(self, "device", DeviceKind(self.device))
         object.__setattr__(self, "dtype", Dtype(self.dtype))
         object.__setattr__(self, "attention", AttentionKernel(self.attention))
+        object.__setattr__(self, "selective", Selective(self.selective))
         object.__setattr__(self, "router", Router(self.router))
 
 
@@ -267,6 +271,9 @@ def _check_settings(job: Job, checks: Checks) -> None:
     checks.require(job.prefetch == 0 or gathers, "prefetch", told)
     told = "gather_ahead: false needs the gathering of ZeRO 1 over 2 ranks"
     checks.require(job.gather_ahead or (plan.zero_stage == 1 and sharded), "gather_ahead", told)
+    told = f"selective({job.selective}) means nothing with recompute({plan.recompute})"
+    means = plan.recompute is Recompute.SELECTIVE or "selective" not in knobs
+    checks.require(means, "selective", told)
     why = compile_obstacle(job) if job.compile and "compile" in knobs else ""
     checks.require(not why, "compile", why)
 

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from meshtune.runners.report import seen_variable
 from meshtune.runners.trainer.job import AttentionKernel, Job
 from meshtune.runners.trainer.parallel.sharding import Both, FlatAdamW
-from meshtune.runners.trainer.train import Trainer
+from meshtune.runners.trainer.train import Trainer, selective_kind
 from meshtune.search_spaces.knob_values import KnobValue
 
 
@@ -55,6 +55,8 @@ def _seen(option: str, job: Job, trainer: Trainer, ran: Collection[str]) -> Knob
         return _dtype(trainer)
     if option == "attention":
         return _attention(job.attention, ran)
+    if option == "selective":
+        return str(selective_kind(trainer.first_chunk))
     if option == "gather_ahead":
         optimizer = trainer.optimizer
         return not isinstance(optimizer, (Both, FlatAdamW)) or optimizer.gathers_ahead

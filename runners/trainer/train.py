@@ -3,7 +3,7 @@ whatever the plan. Synthetic data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -39,7 +39,7 @@ from meshtune.runners.trainer.parallel.sharding import (
 )
 from meshtune.runners.trainer.parallel.tensor import shard_tensors
 from meshtune.runners.trainer.places import place_tensor
-from meshtune.search_spaces.plan import Recompute, Schedule
+from meshtune.search_spaces.plan import Recompute, Schedule, Selective
 from meshtune.search_spaces.stages import layers_of_chunk
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
@@ -63,22 +63,28 @@ _KEPT = frozenset(
 )
 
 
-def recompute_layers(model: Transformer, kind: Recompute, interval: int) -> None:
+# Products with a weight, of which a layer has those of its projections. The attention kernel `math` has others (bmm).
+_OF_WEIGHTS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN._grouped_mm.default})
+
+
+def recompute_layers(model: Transformer, kind: Recompute, interval: int, selective: Selective) -> None:
     """Let every `interval`-th layer of the whole model, counted from layer 0, recompute (Chen et al. 2016).
 
-    full: all but the layer's input. selective: what is cheap (norms, activation functions, rotations, casts); of a
-    mixture of experts, inside of the experts (Korthikanti et al. 2022). Split backward passes run full twice, and
-    selective not at all."""
+    full: all but the layer's input. selective: see Selective; of a mixture of experts, products are repeated inside of
+    attention and inside of the experts. Split backward passes run full twice, and selective not at all."""
     if kind is Recompute.NONE:
         return
     # There is no dropout, so no random state to restore.
     run = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    if kind is Recompute.SELECTIVE:
-        run = partial(run, context_fn=partial(create_selective_checkpoint_contexts, _policy))
+    by_product = kind is Recompute.SELECTIVE and selective is not Selective.ATTENTION
+    if by_product:
+        run = partial(run, context_fn=_CONTEXTS[selective])
     for index, layer in zip(model.layers, model.layer_list(), strict=True):
         if int(index) % interval:
             continue
-        if kind is Recompute.SELECTIVE and isinstance(layer.feed_forward, Mixture):
+        if kind is Recompute.SELECTIVE and not by_product:
+            layer.attention.attend = partial(run, layer.attention.attend)
+        elif by_product and isinstance(layer.feed_forward, Mixture):
             # FSDP2 may wrap the experts on their own; what it does there must not be recorded (it differs next time).
             layer.recompute_attention = run
             layer.feed_forward.experts.recompute = run
@@ -88,6 +94,37 @@ def recompute_layers(model: Transformer, kind: Recompute, interval: int) -> None
 
 def _policy(_: Any, operation: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _contexts_of_halves() -> Any:
+    """Of the products with a weight the first is kept, the second not, and so on (torchtitan 0.3.0,
+    distributed/activation_checkpoint.py). torch before 2.13 asks the policy again while it recomputes."""
+    counts = {False: 0, True: 0}
+
+    def policy(context: Any, operation: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
+        if operation in _OF_WEIGHTS:
+            counts[context.is_recompute] += 1
+            if counts[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        return _policy(context, operation)
+
+    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]  # it has no annotations
+
+
+_CONTEXTS: Mapping[Selective, Callable[[], Any]] = {
+    Selective.PRODUCTS: partial(create_selective_checkpoint_contexts, _policy),
+    Selective.HALF_PRODUCTS: _contexts_of_halves,
+}
+
+
+def selective_kind(model: Transformer) -> Selective | None:
+    """What of its first layer is computed again; None for all of it, or nothing."""
+    layer = model.layer_list()[0]
+    if isinstance(layer.attention.attend, partial):
+        return Selective.ATTENTION
+    run: Any = layer.recompute or layer.recompute_attention
+    own = None if run is None else run.keywords.get("context_fn")
+    return next((kind for kind, contexts in _CONTEXTS.items() if contexts is own), None)
 
 
 def synthetic_batch(job: Job, step: int) -> Tensor:
@@ -127,7 +164,7 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     if plan.ep > 1:
         for mixture in model.mixtures():
             mixture.peers = mesh.ep.get_group()
-    recompute_layers(model, plan.recompute, plan.recompute_interval)
+    recompute_layers(model, plan.recompute, plan.recompute_interval, job.selective)
     compile_layers(model, job, mesh.tp.get_group())
     if sharding is not Sharding.FLAT:
         shard_replicas(model, mesh, job, sharding)

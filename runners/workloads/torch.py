@@ -48,7 +48,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_FLOAT32,
     FrameworkProfile,
 )
-from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule, Selective
 
 FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
     Dtype.FLOAT32: TRAINER_FLOAT32,
@@ -75,8 +75,9 @@ _KERNELS = Constraint(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
     """What a spec may set: the number format and whether layers are compiled (their defaults are the device's:
-    `TorchWorkload.completed`), async_tp, attention, threads, prefetch and gather_ahead (see Job), the learning rate (of
-    the few steps), who routes tokens to experts (see Router), with which imbalance, and how to measure."""
+    `TorchWorkload.completed`), async_tp, attention, selective, threads, prefetch and gather_ahead (see Job), the
+    learning rate (of the few steps), who routes tokens to experts (see Router), with which imbalance, and how to
+    measure."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -87,6 +88,7 @@ class TorchOptions:
     compile: bool = False
     async_tp: bool = False
     attention: AttentionKernel = AttentionKernel.AUTO
+    selective: Selective = Selective.PRODUCTS
     threads: int = 1
     prefetch: int = 0
     gather_ahead: bool = True
@@ -148,6 +150,10 @@ class TorchWorkload(Workload):
         profile = FRAMEWORKS[self._options.dtype]
         if self._options.imbalance is not None:
             profile = replace(profile, imbalance=self._options.imbalance)
+        selective = self._options.selective
+        if selective is not Selective.PRODUCTS:
+            kept = replace(profile.kept, selective=selective)
+            profile = replace(profile, name=f"{profile.name}, selective {selective}", kept=kept)
         if self._options.async_tp:
             return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
         return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile

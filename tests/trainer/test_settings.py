@@ -30,6 +30,8 @@ CASES = [
     ({"pp": 2, "dp": 2, "zero_stage": 3}, {"prefetch": 1}),
     ({**SHARDED, "zero_stage": 3}, {"prefetch": 1, "attention": "math", "gather_ahead": True}),
     ({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, {"attention": "flash"}),
+    ({"cp": 2, "recompute": "selective", "micro_batch_size": 4}, {"selective": "attention"}),
+    ({"tp": 2, "recompute": "selective", "micro_batch_size": 4}, {"selective": "half_products"}),
 ]
 
 
@@ -61,14 +63,22 @@ def test_variables_are_said_as_the_process_found_them(run_job, make_job):
     assert run_job(make_job(plan={"dp": 2}, knobs=plain)).measurement.knobs == {"B": "auto"}
 
 
+SELECTIVELY = {"recompute": "selective"}
 LOST = [
     ("settings.choose_attention", "lambda kernel: None", {"attention": "math"}, "flash"),
     ("torch.set_num_threads", "lambda count: None", {"threads": 3}, 1),
+    (
+        "train._CONTEXTS",
+        "dict.fromkeys(train.Selective, train._CONTEXTS['products'])",
+        {"selective": "half_products"},
+        "products",
+    ),
     ("FSDPModule.set_modules_to_forward_prefetch", "lambda self, modules: None", {"prefetch": 1}, 0),
 ]
 IMPORTS = """
 import torch
 import meshtune.runners.trainer.main as settings
+import meshtune.runners.trainer.train as train
 from torch.distributed.fsdp import FSDPModule
 torch.set_num_threads(1)
 """
@@ -76,7 +86,9 @@ torch.set_num_threads(1)
 
 @pytest.mark.parametrize(("name", "nothing", "options", "seen"), LOST, ids=[name for name, *_ in LOST])
 def test_an_option_that_is_lost_on_the_way_is_seen(name, nothing, options, seen, run_job, make_job):
-    job = make_job(plan={**SHARDED, "zero_stage": 3}, **told(**options))
+    job = make_job(
+        plan={**SHARDED, "zero_stage": 3, **(SELECTIVELY if "selective" in options else {})}, **told(**options)
+    )
     finished = run_job(job, f"{IMPORTS}{name} = {nothing}\n")
     assert finished.status == 0, finished.logs
     assert list(finished.measurement.knobs.values()) == [seen]
@@ -134,6 +146,11 @@ def test_prefetched_weights_come_while_a_layer_computes(run_job, make_job):
         ({"cp": 2}, {"attention": "math"}, r"attention: math with cp\(2\) and all_gather"),
         ({"cp": 2}, {"compile": True}, "compile: the compiler cannot follow all_gather"),
         ({"tp": 2}, {"async_tp": True}, "async_tp needs compile"),
+        (
+            {"recompute": "full"},
+            {"selective": "attention"},
+            r"selective\(attention\) means nothing with recompute\(full\)",
+        ),
     ],
 )
 def test_an_option_that_means_nothing_is_refused_as_an_illegal_setting(plan, options, message, make_job):
@@ -142,7 +159,7 @@ def test_an_option_that_means_nothing_is_refused_as_an_illegal_setting(plan, opt
 
 
 def test_what_the_spec_lets_be_compiled_need_not_be(make_job):
-    require_supported(make_job(plan={"cp": 2}, compile=True))
+    require_supported(make_job(plan={"cp": 2}, compile=True, selective="attention"))
 
 
 def test_flash_on_cuda_needs_half_precision(make_job):
