@@ -47,7 +47,12 @@ class AttentionKernel(StrEnum):
     AUTO = "auto"
     FLASH = "flash"
     EFFICIENT = "efficient"
+    CUDNN = "cudnn"
     MATH = "math"
+
+
+_OF_CUDA = (AttentionKernel.EFFICIENT, AttentionKernel.CUDNN)
+_OF_16_BITS = (AttentionKernel.FLASH, AttentionKernel.CUDNN)
 
 
 # What a knob may set by `option`: by the name of the job's field, its type; of a number, the least one.
@@ -260,11 +265,11 @@ def _check_settings(job: Job, checks: Checks) -> None:
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
     told = f"{kernel} with cp({plan.cp}) and {plan.context}, which calls its kernels itself; give auto"
     checks.require(kernel is AttentionKernel.AUTO or not blocks, "attention", told)
-    told = "efficient is a kernel of cuda alone"
-    checks.require(kernel is not AttentionKernel.EFFICIENT or job.device is DeviceKind.CUDA, "attention", told)
-    told = f"flash on cuda takes 16 bits, not {job.dtype}"
+    told = f"{kernel} is a kernel of cuda alone"
+    checks.require(kernel not in _OF_CUDA or job.device is DeviceKind.CUDA, "attention", told)
+    told = f"{kernel} on cuda takes 16 bits, not {job.dtype}"
     half = job.dtype is not Dtype.FLOAT32 or job.device is not DeviceKind.CUDA
-    checks.require(kernel is not AttentionKernel.FLASH or half, "attention", told)
+    checks.require(kernel not in _OF_16_BITS or half, "attention", told)
     sharded = plan.dp * plan.cp > 1
     told = f"prefetch({job.prefetch}) needs weights that are gathered layer by layer: ZeRO 2 or 3 over 2 ranks"
     gathers = plan.zero_stage >= 2 and sharded

@@ -25,7 +25,7 @@ def choose_attention(kernel: AttentionKernel) -> None:
     kernels.enable_flash_sdp(kernel is AttentionKernel.FLASH)
     kernels.enable_mem_efficient_sdp(kernel is AttentionKernel.EFFICIENT)
     kernels.enable_math_sdp(kernel is AttentionKernel.MATH)
-    kernels.enable_cudnn_sdp(False)
+    kernels.enable_cudnn_sdp(kernel is AttentionKernel.CUDNN)
 
 
 def seen_settings(

@@ -4,9 +4,13 @@ result says what the process really had."""
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.backends import cuda as switches
 
 from meshtune.runners.told_knobs import ToldKnob
-from meshtune.runners.trainer.job import require_supported, unfit_option
+from meshtune.runners.trainer.job import AttentionKernel, require_supported, unfit_option
+from meshtune.runners.trainer.settings import choose_attention
+from meshtune.runners.trainer.timing.attention import KERNELS
 from meshtune.search_spaces.checks import InvalidValue
 
 TOLERANCE = 1e-5
@@ -143,6 +147,7 @@ def test_prefetched_weights_come_while_a_layer_computes(run_job, make_job):
         ({}, {"prefetch": 1}, r"prefetch\(1\) needs weights that are gathered layer by layer"),
         ({"dp": 2, "zero_stage": 3}, {"gather_ahead": False}, "gather_ahead: false needs the gathering of ZeRO 1"),
         ({}, {"attention": "efficient"}, "efficient is a kernel of cuda alone"),
+        ({}, {"attention": "cudnn"}, "cudnn is a kernel of cuda alone"),
         ({"cp": 2}, {"attention": "math"}, r"attention: math with cp\(2\) and all_gather"),
         ({"cp": 2}, {"compile": True}, "compile: the compiler cannot follow all_gather"),
         ({"tp": 2}, {"async_tp": True}, "async_tp needs compile"),
@@ -162,10 +167,33 @@ def test_what_the_spec_lets_be_compiled_need_not_be(make_job):
     require_supported(make_job(plan={"cp": 2}, compile=True, selective="attention"))
 
 
-def test_flash_on_cuda_needs_half_precision(make_job):
-    require_supported(make_job(device="cuda", dtype="bfloat16", attention="flash"))
-    with pytest.raises(InvalidValue, match="flash on cuda takes 16 bits, not float32"):
-        require_supported(make_job(device="cuda", attention="flash"))
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+def test_a_kernel_of_16_bits_needs_them_on_cuda(kernel, make_job):
+    require_supported(make_job(device="cuda", dtype="bfloat16", attention=kernel))
+    with pytest.raises(InvalidValue, match=f"{kernel} on cuda takes 16 bits, not float32"):
+        require_supported(make_job(device="cuda", attention=kernel))
+
+
+# torch's switches, by the kernel that each lets run.
+SWITCHES = {"flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn", "math": "math"}
+
+
+@pytest.mark.parametrize("kernel", AttentionKernel)
+def test_a_kernel_that_is_asked_for_is_the_only_one_let_run(kernel):
+    before = {name: getattr(switches, f"{name}_sdp_enabled")() for name in SWITCHES.values()}
+    try:
+        choose_attention(kernel)
+        on = {own for own, name in SWITCHES.items() if getattr(switches, f"{name}_sdp_enabled")()}
+    finally:
+        for name, value in before.items():
+            getattr(switches, f"enable_{name}_sdp")(value)
+    assert on == (set(SWITCHES) if kernel is AttentionKernel.AUTO else {kernel})
+
+
+def test_every_kernel_that_can_be_asked_for_has_an_operator_by_which_it_is_seen():
+    for operator in KERNELS:
+        assert hasattr(torch.ops.aten, operator.removeprefix("aten::")), operator
+    assert set(KERNELS.values()) >= set(SWITCHES)
 
 
 def test_a_number_of_threads_is_a_whole_one(make_job):
