@@ -40,6 +40,7 @@ from meshtune.runners.workloads.knobs import Telling, options, problems, variabl
 from meshtune.search_spaces.checks import CLOSED, Checks, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
+from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
@@ -158,6 +159,10 @@ class TorchWorkload(Workload):
             return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
         return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile
 
+    @property
+    def option_values(self) -> Mapping[str, KnobValue]:
+        return {name: getattr(self._options, name) for name in OPTIONS}
+
     def problems_with(self, model: ModelSpec) -> list[Problem]:
         told = too_uneven(model, self._options.imbalance)
         return [Problem("imbalance", told)] if told else []
@@ -174,7 +179,7 @@ class TorchWorkload(Workload):
     def job(self, request: JobRequest) -> JobSpec:
         """The job, whose knobs take the place of the spec's options."""
         device = request.cluster.device
-        told = {name: getattr(self._options, name) for name in OPTIONS} | options(request.knobs, request.plan)
+        told: dict[str, Any] = {**self.option_values, **options(request.knobs, request.plan)}
         job = Job(
             name=request.name,
             model=request.model,
