@@ -35,6 +35,10 @@ class Selective(StrEnum):
     HALF_PRODUCTS = "half_products"
 
 
+# Of tokens, in which the built-in trainer computes its loss where nobody says otherwise.
+LOSS_CHUNKS = 8
+
+
 class Schedule(StrEnum):
     """The order of forward and backward micro-batches in a pipeline.
 

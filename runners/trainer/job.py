@@ -14,7 +14,7 @@ from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule, Selective
+from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Plan, Recompute, Schedule, Selective
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1
@@ -62,11 +62,12 @@ OPTIONS: Mapping[str, type] = {
     "dtype": Dtype,
     "attention": AttentionKernel,
     "selective": Selective,
+    "loss_chunks": int,
     "threads": int,
     "prefetch": int,
     "gather_ahead": bool,
 }
-_LEAST: Mapping[str, int] = {"threads": 1, "prefetch": 0}
+_LEAST: Mapping[str, int] = {"threads": 1, "prefetch": 0, "loss_chunks": 1}
 _MOST = 1024
 
 
@@ -150,10 +151,10 @@ class Job:
     each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where known, for MFU. incumbent_step_time_s:
     the run stops as PRUNED once it is surely slower than this; best the upper end of the incumbent's interval, scaled
     to this plan's tokens per step. compile: layers by torch.compile. async_tp: tensor parallelism's communication
-    overlaps with products. selective: what is computed again where recomputation is selective. threads: of torch, per
-    rank. gather_ahead: ZeRO 1 gathers weights beside the next forward pass, else before it. prefetch: how many layers
-    FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes; 0: as torch does. knobs: which of all this the plan's
-    knobs told, and what else."""
+    overlaps with products. selective: what is computed again where recomputation is selective. loss_chunks: of a micro-
+    batch's tokens at the loss. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next
+    forward pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes;
+    0: as torch does. knobs: which of all this the plan's knobs told, and what else."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -170,6 +171,7 @@ class Job:
     async_tp: bool = False
     attention: AttentionKernel = AttentionKernel.AUTO
     selective: Selective = Selective.PRODUCTS
+    loss_chunks: int = LOSS_CHUNKS
     threads: int = 1
     prefetch: int = 0
     gather_ahead: bool = True

@@ -57,6 +57,9 @@ def _seen(option: str, job: Job, trainer: Trainer, ran: Collection[str]) -> Knob
         return _attention(job.attention, ran)
     if option == "selective":
         return str(selective_kind(trainer.first_chunk))
+    if option == "loss_chunks":
+        head = trainer.first_chunk.head  # of a pipeline another rank has it
+        return job.loss_chunks if head is None else head.chunks
     if option == "gather_ahead":
         optimizer = trainer.optimizer
         return not isinstance(optimizer, (Both, FlatAdamW)) or optimizer.gathers_ahead

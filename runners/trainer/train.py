@@ -164,6 +164,8 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     if plan.ep > 1:
         for mixture in model.mixtures():
             mixture.peers = mesh.ep.get_group()
+    if model.head is not None:
+        model.head.chunks = job.loss_chunks
     recompute_layers(model, plan.recompute, plan.recompute_interval, job.selective)
     compile_layers(model, job, mesh.tp.get_group())
     if sharding is not Sharding.FLAT:

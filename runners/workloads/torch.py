@@ -49,7 +49,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_FLOAT32,
     FrameworkProfile,
 )
-from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule, Selective
+from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Recompute, Schedule, Selective
 
 FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
     Dtype.FLOAT32: TRAINER_FLOAT32,
@@ -76,9 +76,8 @@ _KERNELS = Constraint(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
     """What a spec may set: the number format and whether layers are compiled (their defaults are the device's:
-    `TorchWorkload.completed`), async_tp, attention, selective, threads, prefetch and gather_ahead (see Job), the
-    learning rate (of the few steps), who routes tokens to experts (see Router), with which imbalance, and how to
-    measure."""
+    `TorchWorkload.completed`), those that knobs may set, too (OPTIONS; see Job), the learning rate (of the few steps),
+    who routes tokens to experts (see Router), with which imbalance, and how to measure."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -90,6 +89,7 @@ class TorchOptions:
     async_tp: bool = False
     attention: AttentionKernel = AttentionKernel.AUTO
     selective: Selective = Selective.PRODUCTS
+    loss_chunks: int = LOSS_CHUNKS
     threads: int = 1
     prefetch: int = 0
     gather_ahead: bool = True
@@ -101,7 +101,7 @@ class TorchOptions:
         checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
         check_imbalance(checks, self.router, self.imbalance)
         checks.require(self.compile or not self.async_tp, "async_tp", "needs compile: true")
-        for name in ("threads", "prefetch"):
+        for name in ("threads", "prefetch", "loss_chunks"):
             told = unfit_option(name, getattr(self, name))
             checks.require(not told, name, f"{told}, not {getattr(self, name)}")
         checks.done()
@@ -151,10 +151,11 @@ class TorchWorkload(Workload):
         profile = FRAMEWORKS[self._options.dtype]
         if self._options.imbalance is not None:
             profile = replace(profile, imbalance=self._options.imbalance)
-        selective = self._options.selective
-        if selective is not Selective.PRODUCTS:
-            kept = replace(profile.kept, selective=selective)
-            profile = replace(profile, name=f"{profile.name}, selective {selective}", kept=kept)
+        kept = replace(profile.kept, selective=self._options.selective, loss_chunks=self._options.loss_chunks)
+        for name in ("selective", "loss_chunks"):
+            if getattr(kept, name) != getattr(profile.kept, name):
+                profile = replace(profile, name=f"{profile.name}, {name} {getattr(kept, name)}")
+        profile = replace(profile, kept=kept)
         if self._options.async_tp:
             return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
         return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile

@@ -11,10 +11,9 @@ import numpy as np
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.columns import FloatColumn, IntColumn
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Selective
+from meshtune.search_spaces.plan import LOSS_CHUNKS, Selective
 
-# Of the built-in trainer's loss: chunks of tokens, and the fewest tokens of one (runners/trainer/head.py).
-LOSS_CHUNKS = 8
+# Of one chunk of the built-in trainer's loss (runners/trainer/head.py).
 FEWEST_CHUNK_TOKENS = 1024
 
 
@@ -39,8 +38,9 @@ class Kept:
     selective: Selective = Selective.ATTENTION
     # Queries, keys and values are one product, a gate and what it gates another: of the halves computed again.
     fused_products: bool = False
-    # Logits exist for a chunk of tokens alone, and the gradients of head and hidden states from the loss on.
-    chunked_loss: bool = False
+    # Logits exist for one of so many chunks of tokens alone, and the gradients of head and hidden states from the loss
+    # on; 0: for all at once.
+    loss_chunks: int = 0
     # torch's pipeline runtime: receive buffers for all micro-batches at once, and the last stage's results.
     torch_pipeline: bool = False
     # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
@@ -148,7 +148,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
         fused_swiglu=True,
         gathered_inputs=True,
         selective=Selective.PRODUCTS,
-        chunked_loss=True,
+        loss_chunks=LOSS_CHUNKS,
         fsdp2=True,
         torch_pipeline=True,
     ),

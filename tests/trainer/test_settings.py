@@ -36,6 +36,7 @@ CASES = [
     ({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, {"attention": "flash"}),
     ({"cp": 2, "recompute": "selective", "micro_batch_size": 4}, {"selective": "attention"}),
     ({"tp": 2, "recompute": "selective", "micro_batch_size": 4}, {"selective": "half_products"}),
+    ({"micro_batch_size": 8}, {"loss_chunks": 2}),
 ]
 
 
@@ -77,14 +78,22 @@ LOST = [
         {"selective": "half_products"},
         "products",
     ),
+    (
+        "train.build_chunk",
+        "lambda *arguments: whole(replace(arguments[0], loss_chunks=8), *arguments[1:])",
+        {"loss_chunks": 2},
+        8,
+    ),
     ("FSDPModule.set_modules_to_forward_prefetch", "lambda self, modules: None", {"prefetch": 1}, 0),
 ]
 IMPORTS = """
 import torch
+from dataclasses import replace
 import meshtune.runners.trainer.main as settings
 import meshtune.runners.trainer.train as train
 from torch.distributed.fsdp import FSDPModule
 torch.set_num_threads(1)
+whole = train.build_chunk
 """
 
 
