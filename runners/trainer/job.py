@@ -63,6 +63,7 @@ OPTIONS: Mapping[str, type] = {
     "attention": AttentionKernel,
     "selective": Selective,
     "loss_chunks": int,
+    "float8": bool,
     "threads": int,
     "prefetch": int,
     "gather_ahead": bool,
@@ -144,27 +145,20 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One profiling run of `model` under `plan`.
+class TrainerOptions:
+    """What a spec may set of its jobs, and knobs the most of it (OPTIONS).
 
-    imbalance: of the router skewed, the load of the busiest expert over the mean. memory_limit_bytes: on CPU, the cap
-    each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where known, for MFU. incumbent_step_time_s:
-    the run stops as PRUNED once it is surely slower than this; best the upper end of the incumbent's interval, scaled
-    to this plan's tokens per step. compile: layers by torch.compile. async_tp: tensor parallelism's communication
-    overlaps with products. selective: what is computed again where recomputation is selective. loss_chunks: of a micro-
-    batch's tokens at the loss. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next
+    learning_rate: of the few steps. imbalance: of the router skewed, the load of the busiest expert over the mean.
+    compile: layers by torch.compile. async_tp: tensor parallelism's communication overlaps with products. selective:
+    what is computed again where recomputation is selective. loss_chunks: of a micro-batch's tokens at the loss. float8:
+    layers' products in 8 bits. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next
     forward pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes;
-    0: as torch does. knobs: which of all this the plan's knobs told, and what else."""
+    0: as torch does."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    name: str
-    model: ModelSpec
-    plan: Plan
-    device: DeviceKind = DeviceKind.CPU
     dtype: Dtype = Dtype.FLOAT32
     learning_rate: float = 1e-3
-    seed: int = 0
     router: Router = Router.LEARNED
     imbalance: float | None = None
     compile: bool = False
@@ -172,30 +166,53 @@ class Job:
     attention: AttentionKernel = AttentionKernel.AUTO
     selective: Selective = Selective.PRODUCTS
     loss_chunks: int = LOSS_CHUNKS
+    float8: bool = False
     threads: int = 1
     prefetch: int = 0
     gather_ahead: bool = True
-    knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
-    memory_limit_bytes: int | None = None
-    peak_flops: float | None = None
-    incumbent_step_time_s: float | None = None
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
         checks = Checks()
-        for name in ("peak_flops", "incumbent_step_time_s"):
-            value = getattr(self, name)
-            checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
+        rate = self.learning_rate
+        checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
         check_imbalance(checks, Router(self.router), self.imbalance)
         for name in _LEAST:
             told = unfit_option(name, getattr(self, name))
             checks.require(not told, name, f"{told}, not {getattr(self, name)}")
         checks.done()
+        for name, kind in {**OPTIONS, "router": Router}.items():
+            if issubclass(kind, StrEnum):
+                object.__setattr__(self, name, kind(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(TrainerOptions):
+    """One profiling run of `model` under `plan`.
+
+    memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
+    known, for MFU. incumbent_step_time_s: the run stops as PRUNED once it is surely slower than this; best the upper
+    end of the incumbent's interval, scaled to this plan's tokens per step. knobs: which of its options the plan's knobs
+    told, and what else."""
+
+    name: str
+    model: ModelSpec
+    plan: Plan
+    device: DeviceKind = DeviceKind.CPU
+    seed: int = 0
+    knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
+    memory_limit_bytes: int | None = None
+    peak_flops: float | None = None
+    incumbent_step_time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        TrainerOptions.__post_init__(self)
+        checks = Checks()
+        for name in ("peak_flops", "incumbent_step_time_s"):
+            value = getattr(self, name)
+            checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
+        checks.done()
         object.__setattr__(self, "device", DeviceKind(self.device))
-        object.__setattr__(self, "dtype", Dtype(self.dtype))
-        object.__setattr__(self, "attention", AttentionKernel(self.attention))
-        object.__setattr__(self, "selective", Selective(self.selective))
-        object.__setattr__(self, "router", Router(self.router))
 
 
 def render_job(job: Job) -> str:
@@ -222,6 +239,19 @@ def compile_obstacle(job: Job) -> str:
     if plan.cp > 1 and plan.context is not ContextParallel.ULYSSES:
         return f"the compiler cannot follow {plan.context}, which calls attention's kernels and collectives itself"
     return ""
+
+
+def float8_obstacle(job: Job) -> str:
+    """Why the layers' products cannot be computed in 8 bits; empty where they can."""
+    plan, model = job.plan, job.model
+    if job.device is DeviceKind.XPU or (job.device is DeviceKind.CUDA and job.dtype is Dtype.FLOAT32):
+        return f"float8 runs on cuda beside 16 bits, and on cpu, not on {job.device} with {job.dtype}"
+    if model.experts or model.kv_heads < plan.tp or plan.schedule.splits_backward:
+        return "float8 goes with neither experts, nor fewer kv_heads than tp, nor split backward passes"
+    tokens = plan.micro_batch_size * model.seq_len // plan.cp
+    sides = (tokens, model.hidden, *(width // plan.tp for width in (model.query_width, model.kv_width, model.ffn)))
+    odd = [side for side in sides if side % 16]
+    return f"products in 8 bits have sides that are multiples of 16, not {odd[0]}" if odd else ""
 
 
 def require_supported(job: Job) -> None:
@@ -281,6 +311,8 @@ def _check_settings(job: Job, checks: Checks) -> None:
     told = f"selective({job.selective}) means nothing with recompute({plan.recompute})"
     means = plan.recompute is Recompute.SELECTIVE or "selective" not in knobs
     checks.require(means, "selective", told)
+    why = float8_obstacle(job) if job.float8 else ""
+    checks.require(not why, "float8", why)
     why = compile_obstacle(job) if job.compile and "compile" in knobs else ""
     checks.require(not why, "compile", why)
 

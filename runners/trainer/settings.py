@@ -12,6 +12,7 @@ from torch.backends import cuda as kernels
 from torch.distributed.fsdp import FSDPModule
 
 from meshtune.runners.report import seen_variable
+from meshtune.runners.trainer.float8 import Float8Linear
 from meshtune.runners.trainer.job import AttentionKernel, Job
 from meshtune.runners.trainer.parallel.sharding import Both, FlatAdamW
 from meshtune.runners.trainer.train import Trainer, selective_kind
@@ -60,6 +61,8 @@ def _seen(option: str, job: Job, trainer: Trainer, ran: Collection[str]) -> Knob
     if option == "loss_chunks":
         head = trainer.first_chunk.head  # of a pipeline another rank has it
         return job.loss_chunks if head is None else head.chunks
+    if option == "float8":
+        return any(isinstance(module, Float8Linear) for module in layers[0].modules())
     if option == "gather_ahead":
         optimizer = trainer.optimizer
         return not isinstance(optimizer, (Both, FlatAdamW)) or optimizer.gathers_ahead

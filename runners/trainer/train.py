@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from meshtune.runners.trainer.compiling import compile_layers
 from meshtune.runners.trainer.failure import Phase, Progress
+from meshtune.runners.trainer.float8 import compute_in_float8
 from meshtune.runners.trainer.job import Dtype, Job
 from meshtune.runners.trainer.loss_scale import LossScaler
 from meshtune.runners.trainer.mixture import Mixture
@@ -51,6 +52,7 @@ _KEPT = frozenset(
         _ATEN.addmm.default,
         _ATEN.bmm.default,
         _ATEN._grouped_mm.default,
+        _ATEN._scaled_mm.default,
         _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
         _ATEN._scaled_dot_product_flash_attention.default,
         _ATEN._scaled_dot_product_efficient_attention.default,
@@ -64,7 +66,7 @@ _KEPT = frozenset(
 
 
 # Products with a weight, of which a layer has those of its projections. The attention kernel `math` has others (bmm).
-_OF_WEIGHTS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN._grouped_mm.default})
+_OF_WEIGHTS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN._grouped_mm.default, _ATEN._scaled_mm.default})
 
 
 def recompute_layers(model: Transformer, kind: Recompute, interval: int, selective: Selective) -> None:
@@ -164,6 +166,8 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     if plan.ep > 1:
         for mixture in model.mixtures():
             mixture.peers = mesh.ep.get_group()
+    if job.float8:
+        compute_in_float8(model, device)
     if model.head is not None:
         model.head.chunks = job.loss_chunks
     recompute_layers(model, plan.recompute, plan.recompute_interval, job.selective)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import fields, replace
 from functools import partial
-from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.documents import read_value
@@ -23,13 +22,10 @@ from meshtune.runners.trainer.job import (
     JOB_FILE,
     OPTIONS,
     SHAPES,
-    AttentionKernel,
     Dtype,
     Job,
     JobMalformed,
-    Measuring,
-    Router,
-    check_imbalance,
+    TrainerOptions,
     parse_job,
     render_job,
     too_uneven,
@@ -37,7 +33,7 @@ from meshtune.runners.trainer.job import (
 )
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
 from meshtune.runners.workloads.knobs import Telling, options, problems, variables
-from meshtune.search_spaces.checks import CLOSED, Checks, Problem
+from meshtune.search_spaces.checks import Checks, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
 from meshtune.search_spaces.knob_values import KnobValue
@@ -49,7 +45,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_FLOAT32,
     FrameworkProfile,
 )
-from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Recompute, Schedule, Selective
+from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
     Dtype.FLOAT32: TRAINER_FLOAT32,
@@ -73,42 +69,8 @@ _KERNELS = Constraint(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchOptions:
-    """What a spec may set: the number format and whether layers are compiled (their defaults are the device's:
-    `TorchWorkload.completed`), those that knobs may set, too (OPTIONS; see Job), the learning rate (of the few steps),
-    who routes tokens to experts (see Router), with which imbalance, and how to measure."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    dtype: Dtype = Dtype.FLOAT32
-    learning_rate: float = 1e-3
-    router: Router = Router.LEARNED
-    imbalance: float | None = None
-    compile: bool = False
-    async_tp: bool = False
-    attention: AttentionKernel = AttentionKernel.AUTO
-    selective: Selective = Selective.PRODUCTS
-    loss_chunks: int = LOSS_CHUNKS
-    threads: int = 1
-    prefetch: int = 0
-    gather_ahead: bool = True
-    measuring: Measuring = field(default_factory=Measuring)
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        rate = self.learning_rate
-        checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
-        check_imbalance(checks, self.router, self.imbalance)
-        checks.require(self.compile or not self.async_tp, "async_tp", "needs compile: true")
-        for name in ("threads", "prefetch", "loss_chunks"):
-            told = unfit_option(name, getattr(self, name))
-            checks.require(not told, name, f"{told}, not {getattr(self, name)}")
-        checks.done()
-
-
 class TorchWorkload(Workload):
-    """Profiles the built-in trainer. Raises InvalidValue for wrong options."""
+    """Profiles the built-in trainer; its options are TrainerOptions. Raises InvalidValue for wrong ones."""
 
     @staticmethod
     def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
@@ -124,7 +86,10 @@ class TorchWorkload(Workload):
         return {**defaults, **options}
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = read_value(TorchOptions, dict(options))
+        self._options = read_value(TrainerOptions, dict(options))
+        checks = Checks()
+        checks.require(self._options.compile or not self._options.async_tp, "async_tp", "needs compile: true")
+        checks.done()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -155,7 +120,9 @@ class TorchWorkload(Workload):
         for name in ("selective", "loss_chunks"):
             if getattr(kept, name) != getattr(profile.kept, name):
                 profile = replace(profile, name=f"{profile.name}, {name} {getattr(kept, name)}")
-        profile = replace(profile, kept=kept)
+        profile = replace(profile, kept=kept, eight_bit_products=self._options.float8)
+        if self._options.float8:
+            profile = replace(profile, name=f"{profile.name}, float8")
         if self._options.async_tp:
             return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
         return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile
@@ -180,21 +147,18 @@ class TorchWorkload(Workload):
     def job(self, request: JobRequest) -> JobSpec:
         """The job, whose knobs take the place of the spec's options."""
         device = request.cluster.device
-        told: dict[str, Any] = {**self.option_values, **options(request.knobs, request.plan)}
+        own_options = {each.name: getattr(self._options, each.name) for each in fields(TrainerOptions)}
+        told: dict[str, Any] = own_options | options(request.knobs, request.plan)
         job = Job(
             name=request.name,
             model=request.model,
             plan=request.plan,
             device=device.kind,
-            learning_rate=self._options.learning_rate,
             seed=request.seed,
-            router=self._options.router,
-            imbalance=self._options.imbalance,
             knobs=told_knobs(request.knobs, request.plan),
             memory_limit_bytes=device.memory_bytes if device.kind is DeviceKind.CPU else None,
             peak_flops=device.peak_flops.get(str(told["dtype"])),
             incumbent_step_time_s=request.incumbent_step_time_s,
-            measuring=self._options.measuring,
             **told,
         )
         own = variables(request.knobs, request.plan)
