@@ -27,10 +27,9 @@ def compute_in_float8(model: Transformer, device: torch.device) -> None:
     """Turn the layers' projections into such. Raises InvalidValue where the device has no such products."""
     if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < (8, 9)):
         raise InvalidValue([Problem("float8", "needs an NVIDIA device of compute capability 8.9 or newer")])
-    for layer in model.layer_list():
-        for module in layer.modules():
-            if type(module) is nn.Linear:
-                module.__class__ = Float8Linear
+    for module in model.layers.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Float8Linear
 
 
 class _Projection(torch.autograd.Function):
@@ -39,30 +38,30 @@ class _Projection(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        out = _product(*_cast(x.flatten(0, -2), _VALUES), *_cast(weight.t(), _VALUES), x.dtype, quickly=True)
+        out = _product(_cast(x.flatten(0, -2), _VALUES), _cast(weight.t(), _VALUES), x.dtype, quickly=True)
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         given, factor = _cast(gradients[0].flatten(0, -2), _GRADIENTS)
-        of_x = _product(given, factor, *_cast(weight, _VALUES), x.dtype)
-        of_weight = _product(given.t(), factor, *_cast(x.flatten(0, -2), _VALUES), weight.dtype)
+        of_x = _product((given, factor), _cast(weight, _VALUES), x.dtype)
+        of_weight = _product((given.t(), factor), _cast(x.flatten(0, -2), _VALUES), weight.dtype)
         return of_x.view_as(x), of_weight
 
 
-def _cast(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """x in 8 bits, and by what that is to be multiplied, in float32."""
+# A matrix in 8 bits, and by what it is to be multiplied, in float32.
+Scaled = tuple[Tensor, Tensor]
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Scaled:
     most = torch.finfo(dtype).max
     factor = x.abs().amax().float().clamp(min=1e-12) / most  # of zeros alone there is no largest value
     return (x.float() / factor).clamp(-most, most).to(dtype), factor
 
 
-def _product(
-    left: Tensor, left_factor: Tensor, right: Tensor, right_factor: Tensor, dtype: torch.dtype, *, quickly: bool = False
-) -> Tensor:
+def _product(left: Scaled, right: Scaled, dtype: torch.dtype, *, quickly: bool = False) -> Tensor:
     """(m, k) by (k, n). quickly: sums with fewer bits, which torchao allows forward alone."""
     # cuBLAS takes a row-major by a column-major matrix in 8 bits, and no other.
-    right = right.t().contiguous().t()
-    factors = {"scale_a": left_factor, "scale_b": right_factor}
-    return torch._scaled_mm(left.contiguous(), right, **factors, out_dtype=dtype, use_fast_accum=quickly)
+    rows, columns = left[0].contiguous(), right[0].t().contiguous().t()
+    return torch._scaled_mm(rows, columns, left[1], right[1], out_dtype=dtype, use_fast_accum=quickly)

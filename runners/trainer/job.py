@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
@@ -51,23 +51,7 @@ class AttentionKernel(StrEnum):
     MATH = "math"
 
 
-_OF_CUDA = (AttentionKernel.EFFICIENT, AttentionKernel.CUDNN)
-_OF_16_BITS = (AttentionKernel.FLASH, AttentionKernel.CUDNN)
-
-
-# What a knob may set by `option`: by the name of the job's field, its type; of a number, the least one.
-OPTIONS: Mapping[str, type] = {
-    "compile": bool,
-    "async_tp": bool,
-    "dtype": Dtype,
-    "attention": AttentionKernel,
-    "selective": Selective,
-    "loss_chunks": int,
-    "float8": bool,
-    "threads": int,
-    "prefetch": int,
-    "gather_ahead": bool,
-}
+# Of the options that are numbers, the least.
 _LEAST: Mapping[str, int] = {"threads": 1, "prefetch": 0, "loss_chunks": 1}
 _MOST = 1024
 
@@ -174,8 +158,8 @@ class TrainerOptions:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        rate = self.learning_rate
-        checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
+        told = f"must be positive and finite, not {self.learning_rate}"
+        checks.require(0 < self.learning_rate < inf, "learning_rate", told)
         check_imbalance(checks, Router(self.router), self.imbalance)
         for name in _LEAST:
             told = unfit_option(name, getattr(self, name))
@@ -184,6 +168,13 @@ class TrainerOptions:
         for name, kind in {**OPTIONS, "router": Router}.items():
             if issubclass(kind, StrEnum):
                 object.__setattr__(self, name, kind(getattr(self, name)))
+
+
+_NO_KNOBS = ("learning_rate", "router", "imbalance", "measuring", "__pydantic_config__")
+# What a knob may set by `option`: by the name of the job's field, its type.
+OPTIONS: Mapping[str, type] = {
+    name: kind for name, kind in get_type_hints(TrainerOptions).items() if name not in _NO_KNOBS
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,24 +232,12 @@ def compile_obstacle(job: Job) -> str:
     return ""
 
 
-def float8_obstacle(job: Job) -> str:
-    """Why the layers' products cannot be computed in 8 bits; empty where they can."""
-    plan, model = job.plan, job.model
-    if job.device is DeviceKind.XPU or (job.device is DeviceKind.CUDA and job.dtype is Dtype.FLOAT32):
-        return f"float8 runs on cuda beside 16 bits, and on cpu, not on {job.device} with {job.dtype}"
-    if model.experts or model.kv_heads < plan.tp or plan.schedule.splits_backward:
-        return "float8 goes with neither experts, nor fewer kv_heads than tp, nor split backward passes"
-    tokens = plan.micro_batch_size * model.seq_len // plan.cp
-    sides = (tokens, model.hidden, *(width // plan.tp for width in (model.query_width, model.kv_width, model.ffn)))
-    odd = [side for side in sides if side % 16]
-    return f"products in 8 bits have sides that are multiples of 16, not {odd[0]}" if odd else ""
-
-
 def require_supported(job: Job) -> None:
     """Raise InvalidValue naming everything that the trainer cannot run as asked; memory is not judged."""
     checks = Checks()
     _check_features(job, checks)
     _check_settings(job, checks)
+    _check_float8(job, checks)
     _check_shapes(job, checks)
     _check_pipeline(job, checks)
     _check_experts(job, checks)
@@ -297,11 +276,11 @@ def _check_settings(job: Job, checks: Checks) -> None:
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
     told = f"{kernel} with cp({plan.cp}) and {plan.context}, which calls its kernels itself; give auto"
     checks.require(kernel is AttentionKernel.AUTO or not blocks, "attention", told)
-    told = f"{kernel} is a kernel of cuda alone"
-    checks.require(kernel not in _OF_CUDA or job.device is DeviceKind.CUDA, "attention", told)
+    told, on_cuda = f"{kernel} is a kernel of cuda alone", job.device is DeviceKind.CUDA
+    checks.require(kernel not in (AttentionKernel.EFFICIENT, AttentionKernel.CUDNN) or on_cuda, "attention", told)
     told = f"{kernel} on cuda takes 16 bits, not {job.dtype}"
-    half = job.dtype is not Dtype.FLOAT32 or job.device is not DeviceKind.CUDA
-    checks.require(kernel not in _OF_16_BITS or half, "attention", told)
+    half = job.dtype is not Dtype.FLOAT32 or not on_cuda
+    checks.require(kernel not in (AttentionKernel.FLASH, AttentionKernel.CUDNN) or half, "attention", told)
     sharded = plan.dp * plan.cp > 1
     told = f"prefetch({job.prefetch}) needs weights that are gathered layer by layer: ZeRO 2 or 3 over 2 ranks"
     gathers = plan.zero_stage >= 2 and sharded
@@ -309,12 +288,24 @@ def _check_settings(job: Job, checks: Checks) -> None:
     told = "gather_ahead: false needs the gathering of ZeRO 1 over 2 ranks"
     checks.require(job.gather_ahead or (plan.zero_stage == 1 and sharded), "gather_ahead", told)
     told = f"selective({job.selective}) means nothing with recompute({plan.recompute})"
-    means = plan.recompute is Recompute.SELECTIVE or "selective" not in knobs
-    checks.require(means, "selective", told)
-    why = float8_obstacle(job) if job.float8 else ""
-    checks.require(not why, "float8", why)
+    checks.require(plan.recompute is Recompute.SELECTIVE or "selective" not in knobs, "selective", told)
     why = compile_obstacle(job) if job.compile and "compile" in knobs else ""
     checks.require(not why, "compile", why)
+
+
+def _check_float8(job: Job, checks: Checks) -> None:
+    if not job.float8:
+        return
+    plan, model = job.plan, job.model
+    half = job.device is DeviceKind.CUDA and job.dtype is not Dtype.FLOAT32
+    told = f"runs on cuda beside 16 bits, and on cpu, not on {job.device} with {job.dtype}"
+    checks.require(half or job.device is DeviceKind.CPU, "float8", told)
+    other = model.experts > 0 or model.kv_heads < plan.tp or plan.schedule.splits_backward
+    told = "goes with neither experts, nor fewer kv_heads than tp, nor split backward passes"
+    checks.require(not other, "float8", told)
+    widths = (model.query_width // plan.tp, model.kv_width // plan.tp, model.ffn // plan.tp)
+    for side in (plan.micro_batch_size * model.seq_len // plan.cp, model.hidden, *widths):
+        checks.require(side % 16 == 0, "float8", f"{side} is a side of a product in 8 bits, and no multiple of 16")
 
 
 def _check_shapes(job: Job, checks: Checks) -> None:

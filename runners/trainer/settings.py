@@ -55,12 +55,12 @@ def _seen(option: str, job: Job, trainer: Trainer, ran: Collection[str]) -> Knob
     if option == "dtype":
         return _dtype(trainer)
     if option == "attention":
-        return _attention(job.attention, ran)
+        kernels_ran = "+".join(sorted({kernel.removesuffix("_for_cpu") for kernel in ran}))
+        return str(job.attention) if job.attention is AttentionKernel.AUTO or not ran else kernels_ran
     if option == "selective":
         return str(selective_kind(trainer.first_chunk))
     if option == "loss_chunks":
-        head = trainer.first_chunk.head  # of a pipeline another rank has it
-        return job.loss_chunks if head is None else head.chunks
+        return getattr(trainer.first_chunk.head, "chunks", job.loss_chunks)  # of a pipeline another rank has it
     if option == "float8":
         return any(isinstance(module, Float8Linear) for module in layers[0].modules())
     if option == "gather_ahead":
@@ -78,9 +78,3 @@ def _dtype(trainer: Trainer) -> str:
     kept = trainer.parameters()[0].dtype
     mixed = model._get_fsdp_state()._mp_policy.param_dtype if isinstance(model, FSDPModule) else None
     return str(mixed or kept).removeprefix("torch.")
-
-
-def _attention(asked: AttentionKernel, ran: Collection[str]) -> str:
-    if asked is AttentionKernel.AUTO or not ran:
-        return str(asked)
-    return "+".join(sorted({kernel.removesuffix("_for_cpu") for kernel in ran}))

@@ -125,8 +125,7 @@ def selective_kind(model: Transformer) -> Selective | None:
     if isinstance(layer.attention.attend, partial):
         return Selective.ATTENTION
     run: Any = layer.recompute or layer.recompute_attention
-    own = None if run is None else run.keywords.get("context_fn")
-    return next((kind for kind, contexts in _CONTEXTS.items() if contexts is own), None)
+    return next((kind for kind, own in _CONTEXTS.items() if run and run.keywords.get("context_fn") is own), None)
 
 
 def synthetic_batch(job: Job, step: int) -> Tensor:
@@ -136,15 +135,10 @@ def synthetic_batch(job: Job, step: int) -> Tensor:
     return torch.randint(0, job.model.vocab, shape, generator=generator)
 
 
-def _own_experts(experts: int, ranks: int, rank: int) -> range:
-    """Even shares, as expert parallelism asks for."""
-    return range(rank * experts // ranks, (rank + 1) * experts // ranks)
-
-
 def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
-    stages = plan.pp * plan.vpp
+    stages, peer = plan.pp * plan.vpp, mesh.ep.get_local_rank()
     # Not made in float32 and converted: fake tensors (see exact) do not convert a module's parameters.
     dtype = getattr(torch, job.dtype) if sharding is Sharding.FLAT else torch.float32
     with torch.device("meta"), default_dtype(dtype):
@@ -154,7 +148,7 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
             first=stage == 0,
             last=stage == stages - 1,
             places=places_of(plan, mesh.cp.get_local_rank(), spec.seq_len),
-            experts=_own_experts(spec.experts, plan.ep, mesh.ep.get_local_rank()),
+            experts=range(peer * spec.experts // plan.ep, (peer + 1) * spec.experts // plan.ep),
             router=job.router,
             imbalance=job.imbalance,
             rows=spec.vocab_rows(plan.tp) * plan.tp,
@@ -226,10 +220,10 @@ class Trainer:
         self._job, self._mesh, self._device, self._progress = job, mesh, device, progress
         stages = stages_of(job.plan, mesh.pipeline_rank)
         models = [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
-        self._optimizer = build_optimizer(job, mesh, models, sharding)
-        if not isinstance(self._optimizer, ShardedAdamW):
+        self.optimizer = build_optimizer(job, mesh, models, sharding)
+        if not isinstance(self.optimizer, ShardedAdamW):
             for model in models:
-                model.await_weights = self._optimizer.await_weights
+                model.await_weights = self.optimizer.await_weights
         self._scaler = LossScaler(device) if job.dtype is Dtype.FLOAT16 else None
         note_passes(models, progress)
         self._passes = (
@@ -246,10 +240,6 @@ class Trainer:
         return [parameter for model in self._models for parameter in model.parameters()]
 
     @property
-    def optimizer(self) -> Optimizer:
-        return self._optimizer
-
-    @property
     def first_chunk(self) -> Transformer:
         """Of this rank."""
         return self._models[0]
@@ -264,15 +254,15 @@ class Trainer:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """One optimizer step; returns this rank's share of the loss, still on the device."""
         self._progress.phase = Phase.FORWARD
-        self._optimizer.begin_step()
+        self.optimizer.begin_step()
         factor = 1.0 if self._scaler is None else self._scaler.factor
         self._scale_losses(factor)
         loss = self._passes.run(tokens, targets)
         self._progress.phase = Phase.OPTIMIZER
         self._sum_tied()
-        gradients = self._optimizer.reduce()
+        gradients = self.optimizer.reduce()
         if self._scaler is None or self._scaler.unscale(gradients):
-            self._optimizer.update()
+            self.optimizer.update()
         return loss / factor
 
     @property
@@ -288,7 +278,7 @@ class Trainer:
 
     def _sum_tied(self) -> None:
         """Both copies of a tied weight get the sum of their gradients and stay equal."""
-        gradients = [self._optimizer.gradient(weight) for weight in self._tied]
+        gradients = [self.optimizer.gradient(weight) for weight in self._tied]
         if len(gradients) == 2:
             gradients[0].add_(gradients[1])
             gradients[1].copy_(gradients[0])

@@ -33,7 +33,7 @@ from meshtune.runners.trainer.job import (
 )
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
 from meshtune.runners.workloads.knobs import Telling, options, problems, variables
-from meshtune.search_spaces.checks import Checks, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
 from meshtune.search_spaces.knob_values import KnobValue
@@ -87,9 +87,8 @@ class TorchWorkload(Workload):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = read_value(TrainerOptions, dict(options))
-        checks = Checks()
-        checks.require(self._options.compile or not self._options.async_tp, "async_tp", "needs compile: true")
-        checks.done()
+        if self._options.async_tp and not self._options.compile:
+            raise InvalidValue([Problem("async_tp", "needs compile: true")])
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,20 +111,24 @@ class TorchWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
-        """Compiled it is another one, whose trials teach nothing of this."""
-        profile = FRAMEWORKS[self._options.dtype]
-        if self._options.imbalance is not None:
-            profile = replace(profile, imbalance=self._options.imbalance)
-        kept = replace(profile.kept, selective=self._options.selective, loss_chunks=self._options.loss_chunks)
-        for name in ("selective", "loss_chunks"):
-            if getattr(kept, name) != getattr(profile.kept, name):
-                profile = replace(profile, name=f"{profile.name}, {name} {getattr(kept, name)}")
-        profile = replace(profile, kept=kept, eight_bit_products=self._options.float8)
-        if self._options.float8:
-            profile = replace(profile, name=f"{profile.name}, float8")
-        if self._options.async_tp:
-            return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
-        return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile
+        """With other options than the usual ones it is another one, whose trials teach nothing of this."""
+        own, usual = self._options, FRAMEWORKS[self._options.dtype]
+        kept = replace(usual.kept, selective=own.selective, loss_chunks=own.loss_chunks)
+        differs = {
+            f"selective {kept.selective}": kept.selective is not usual.kept.selective,
+            f"{kept.loss_chunks} chunks of the loss": kept.loss_chunks != usual.kept.loss_chunks,
+            "float8": own.float8,
+            "compiled": own.compile,
+            "async tp": own.async_tp,
+        }
+        return replace(
+            usual,
+            name=", ".join([usual.name, *(name for name, so in differs.items() if so)]),
+            imbalance=own.imbalance or usual.imbalance,
+            eight_bit_products=own.float8,
+            overlaps_tensor=own.async_tp,
+            kept=kept,
+        )
 
     @property
     def option_values(self) -> Mapping[str, KnobValue]:

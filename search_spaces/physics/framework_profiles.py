@@ -38,8 +38,7 @@ class Kept:
     selective: Selective = Selective.ATTENTION
     # Queries, keys and values are one product, a gate and what it gates another: of the halves computed again.
     fused_products: bool = False
-    # Logits exist for one of so many chunks of tokens alone, and the gradients of head and hidden states from the loss
-    # on; 0: for all at once.
+    # Of tokens, one having logits at a time; gradients of head and hidden states exist from the loss on. 0: no chunks.
     loss_chunks: int = 0
     # torch's pipeline runtime: receive buffers for all micro-batches at once, and the last stage's results.
     torch_pipeline: bool = False

@@ -92,10 +92,10 @@ def test_layers_in_8_bits_train_alike(plan, options, run_job, make_job):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"model": {"experts": 4, "top_k": 2}}, "float8 goes with neither experts"),
-        ({"plan": {"tp": 4}}, "float8 goes with neither"),
-        ({"plan": {"tp": 2}}, "sides that are multiples of 16, not 8"),
-        ({"device": "cuda"}, "float8 runs on cuda beside 16 bits, and on cpu, not on cuda with float32"),
+        ({"model": {"experts": 4, "top_k": 2}}, "float8: goes with neither experts"),
+        ({"plan": {"tp": 4}}, "float8: goes with neither"),
+        ({"plan": {"tp": 2}}, "8 is a side of a product in 8 bits"),
+        ({"device": "cuda"}, "float8: runs on cuda beside 16 bits, and on cpu, not on cuda with float32"),
         ({"device": "xpu", "dtype": "bfloat16"}, "not on xpu with bfloat16"),
     ],
 )

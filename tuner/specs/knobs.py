@@ -59,14 +59,10 @@ def with_workload_defaults(
     """The knobs; of those that set an option of the workload, the default is its value there, where the document gives
     none and it is one of theirs: else a baseline would change the setting (a catalog knows no device)."""
     given = _own(document.get(KNOBS, {}), [])
+    undecided = [knob for knob in knobs if "default" not in given.get(knob.name, {})]
+    places = {knob.name: knob.position(options.get(knob.option or "")) for knob in undecided}
     return tuple(
-        replace(knob, default=knob.values[at])
-        if "default" not in given.get(knob.name, {})
-        and knob.option is not None
-        and knob.option in options
-        and (at := knob.position(options[knob.option])) is not None
-        else knob
-        for knob in knobs
+        knob if (at := places.get(knob.name)) is None else replace(knob, default=knob.values[at]) for knob in knobs
     )
 
 
