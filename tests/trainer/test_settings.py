@@ -10,7 +10,7 @@ from torch.backends import cuda as switches
 from meshtune.runners.told_knobs import ToldKnob
 from meshtune.runners.trainer.job import AttentionKernel, require_supported, unfit_option
 from meshtune.runners.trainer.settings import choose_attention
-from meshtune.runners.trainer.timing.attention import KERNELS
+from meshtune.runners.trainer.timing.attention import _KERNELS
 from meshtune.search_spaces.checks import InvalidValue
 
 TOLERANCE = 1e-5
@@ -200,9 +200,9 @@ def test_a_kernel_that_is_asked_for_is_the_only_one_let_run(kernel):
 
 
 def test_every_kernel_that_can_be_asked_for_has_an_operator_by_which_it_is_seen():
-    for operator in KERNELS:
+    for operator in _KERNELS:
         assert hasattr(torch.ops.aten, operator.removeprefix("aten::")), operator
-    assert set(KERNELS.values()) >= set(SWITCHES)
+    assert set(_KERNELS.values()) >= set(SWITCHES)
 
 
 def test_a_number_of_threads_is_a_whole_one(make_job):

@@ -14,7 +14,7 @@ from torch.autograd.profiler import profile
 MATH = "math"
 # The operators that torch's scaled_dot_product_attention chooses from.
 _PREFIX = "aten::_scaled_dot_product_"
-KERNELS: Mapping[str, str] = {
+_KERNELS: Mapping[str, str] = {
     f"{_PREFIX}flash_attention": "flash",
     f"{_PREFIX}flash_attention_for_cpu": "flash_for_cpu",
     f"{_PREFIX}efficient_attention": "efficient",
@@ -41,7 +41,7 @@ def noting_attention(model: nn.Module) -> Iterator[set[str]]:
         running[0].__exit__(None, None, None)  # type: ignore[no-untyped-call]
         results: Any = running[0].kineto_results
         names = {event.name() for event in results.events()}
-        found.update(kernel for operator, kernel in KERNELS.items() if operator in names)
+        found.update(kernel for operator, kernel in _KERNELS.items() if operator in names)
 
     first, last = model.register_forward_pre_hook(start), model.register_forward_hook(stop)
     yield found
