@@ -23,6 +23,22 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class Selective(StrEnum):
+    """What selective recomputation computes again.
+
+    products: what is cheap (norms, activation functions, rotations, casts); results of matrix products and of attention
+    are kept. attention: core attention alone; all else is kept (Korthikanti et al. 2022, section 5, as in Megatron-LM).
+    half_products: as products, and every second matrix product with a weight (torchtitan)."""
+
+    PRODUCTS = "products"
+    ATTENTION = "attention"
+    HALF_PRODUCTS = "half_products"
+
+
+# Of tokens, in which the built-in trainer computes its loss where nobody says otherwise.
+LOSS_CHUNKS = 8
+
+
 class Schedule(StrEnum):
     """The order of forward and backward micro-batches in a pipeline.
 

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS
+from meshtune.search_spaces.plan import LOSS_CHUNKS
 
 _COLLECTIVES = torch.ops._c10d_functional
 
@@ -27,23 +28,23 @@ def own_rows(tokens: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
     return rows.masked_fill(outside, 0), outside
 
 
-def chunk_tokens(tokens: int) -> int:
+def chunk_tokens(tokens: int, chunks: int = LOSS_CHUNKS) -> int:
     """Tokens of one chunk: an eighth, as in torchtune (`CEWithChunkedOutputLoss`), but not so few that the weight's
     gradient, which every chunk reads and writes, takes longer than the product that it comes from."""
-    return max(FEWEST_CHUNK_TOKENS, -(-tokens // LOSS_CHUNKS))
+    return max(FEWEST_CHUNK_TOKENS, -(-tokens // chunks))
 
 
 class Head(nn.Linear):
     """The output projection, of a hidden state to logits; with targets to the cross entropy summed over all tokens.
 
     vocab: the rows. words: those of them that stand for one; the rest pads, and no token is ever predicted to be one.
-    loss_scale: factor on the sum. group, first_row: of the ranks that split the vocabulary, and where this one's part
-    begins."""
+    loss_scale: factor on the sum. chunks: of a micro-batch's tokens. group, first_row: of the ranks that split the
+    vocabulary, and where this one's part begins."""
 
     def __init__(self, hidden: int, vocab: int, words: int | None = None) -> None:
         super().__init__(hidden, vocab, bias=False)
         self.words = vocab if words is None else words
-        self.loss_scale = 1.0
+        self.loss_scale, self.chunks = 1.0, LOSS_CHUNKS
         self.group: dist.ProcessGroup | None = None
         self.first_row = 0
 
@@ -90,7 +91,7 @@ def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Te
     weight = head.weight
     hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.empty_like(weight)
     loss = torch.zeros(1, dtype=torch.float32, device=hidden.device)
-    size = chunk_tokens(len(hidden))
+    size = chunk_tokens(len(hidden), head.chunks)
     parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
     for index, (part, wanted, part_gradient) in enumerate(parts):
         logits = part @ weight.T

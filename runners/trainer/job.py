@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
@@ -14,7 +14,7 @@ from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Plan, Recompute, Schedule, Selective
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1
@@ -47,20 +47,12 @@ class AttentionKernel(StrEnum):
     AUTO = "auto"
     FLASH = "flash"
     EFFICIENT = "efficient"
+    CUDNN = "cudnn"
     MATH = "math"
 
 
-# What a knob may set by `option`: by the name of the job's field, its type; of a number, the least one.
-OPTIONS: Mapping[str, type] = {
-    "compile": bool,
-    "async_tp": bool,
-    "dtype": Dtype,
-    "attention": AttentionKernel,
-    "threads": int,
-    "prefetch": int,
-    "gather_ahead": bool,
-}
-_LEAST: Mapping[str, int] = {"threads": 1, "prefetch": 0}
+# Of the options that are numbers, the least.
+_LEAST: Mapping[str, int] = {"threads": 1, "prefetch": 0, "loss_chunks": 1}
 _MOST = 1024
 
 
@@ -141,54 +133,81 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One profiling run of `model` under `plan`.
+class TrainerOptions:
+    """What a spec may set of its jobs, and knobs the most of it (OPTIONS).
 
-    imbalance: of the router skewed, the load of the busiest expert over the mean. memory_limit_bytes: on CPU, the cap
-    each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where known, for MFU. incumbent_step_time_s:
-    the run stops as PRUNED once it is surely slower than this; best the upper end of the incumbent's interval, scaled
-    to this plan's tokens per step. compile: layers by torch.compile. async_tp: tensor parallelism's communication
-    overlaps with products. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next forward
-    pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes; 0: as
-    torch does. knobs: which of all this the plan's knobs told, and what else."""
+    learning_rate: of the few steps. imbalance: of the router skewed, the load of the busiest expert over the mean.
+    compile: layers by torch.compile. async_tp: tensor parallelism's communication overlaps with products. selective:
+    what is computed again where recomputation is selective. loss_chunks: of a micro-batch's tokens at the loss. float8:
+    layers' products in 8 bits. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next
+    forward pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes;
+    0: as torch does."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    name: str
-    model: ModelSpec
-    plan: Plan
-    device: DeviceKind = DeviceKind.CPU
     dtype: Dtype = Dtype.FLOAT32
     learning_rate: float = 1e-3
-    seed: int = 0
     router: Router = Router.LEARNED
     imbalance: float | None = None
     compile: bool = False
     async_tp: bool = False
     attention: AttentionKernel = AttentionKernel.AUTO
+    selective: Selective = Selective.PRODUCTS
+    loss_chunks: int = LOSS_CHUNKS
+    float8: bool = False
     threads: int = 1
     prefetch: int = 0
     gather_ahead: bool = True
-    knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
-    memory_limit_bytes: int | None = None
-    peak_flops: float | None = None
-    incumbent_step_time_s: float | None = None
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
         checks = Checks()
-        for name in ("peak_flops", "incumbent_step_time_s"):
-            value = getattr(self, name)
-            checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
+        told = f"must be positive and finite, not {self.learning_rate}"
+        checks.require(0 < self.learning_rate < inf, "learning_rate", told)
         check_imbalance(checks, Router(self.router), self.imbalance)
         for name in _LEAST:
             told = unfit_option(name, getattr(self, name))
             checks.require(not told, name, f"{told}, not {getattr(self, name)}")
         checks.done()
+        for name, kind in {**OPTIONS, "router": Router}.items():
+            if issubclass(kind, StrEnum):
+                object.__setattr__(self, name, kind(getattr(self, name)))
+
+
+_NO_KNOBS = ("learning_rate", "router", "imbalance", "measuring", "__pydantic_config__")
+# What a knob may set by `option`: by the name of the job's field, its type.
+OPTIONS: Mapping[str, type] = {
+    name: kind for name, kind in get_type_hints(TrainerOptions).items() if name not in _NO_KNOBS
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(TrainerOptions):
+    """One profiling run of `model` under `plan`.
+
+    memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
+    known, for MFU. incumbent_step_time_s: the run stops as PRUNED once it is surely slower than this; best the upper
+    end of the incumbent's interval, scaled to this plan's tokens per step. knobs: which of its options the plan's knobs
+    told, and what else."""
+
+    name: str
+    model: ModelSpec
+    plan: Plan
+    device: DeviceKind = DeviceKind.CPU
+    seed: int = 0
+    knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
+    memory_limit_bytes: int | None = None
+    peak_flops: float | None = None
+    incumbent_step_time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        TrainerOptions.__post_init__(self)
+        checks = Checks()
+        for name in ("peak_flops", "incumbent_step_time_s"):
+            value = getattr(self, name)
+            checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
+        checks.done()
         object.__setattr__(self, "device", DeviceKind(self.device))
-        object.__setattr__(self, "dtype", Dtype(self.dtype))
-        object.__setattr__(self, "attention", AttentionKernel(self.attention))
-        object.__setattr__(self, "router", Router(self.router))
 
 
 def render_job(job: Job) -> str:
@@ -222,6 +241,7 @@ def require_supported(job: Job) -> None:
     checks = Checks()
     _check_features(job, checks)
     _check_settings(job, checks)
+    _check_float8(job, checks)
     _check_shapes(job, checks)
     _check_pipeline(job, checks)
     _check_experts(job, checks)
@@ -260,19 +280,36 @@ def _check_settings(job: Job, checks: Checks) -> None:
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
     told = f"{kernel} with cp({plan.cp}) and {plan.context}, which calls its kernels itself; give auto"
     checks.require(kernel is AttentionKernel.AUTO or not blocks, "attention", told)
-    told = "efficient is a kernel of cuda alone"
-    checks.require(kernel is not AttentionKernel.EFFICIENT or job.device is DeviceKind.CUDA, "attention", told)
-    told = f"flash on cuda takes 16 bits, not {job.dtype}"
-    half = job.dtype is not Dtype.FLOAT32 or job.device is not DeviceKind.CUDA
-    checks.require(kernel is not AttentionKernel.FLASH or half, "attention", told)
+    told, on_cuda = f"{kernel} is a kernel of cuda alone", job.device is DeviceKind.CUDA
+    checks.require(kernel not in (AttentionKernel.EFFICIENT, AttentionKernel.CUDNN) or on_cuda, "attention", told)
+    told = f"{kernel} on cuda takes 16 bits, not {job.dtype}"
+    half = job.dtype is not Dtype.FLOAT32 or not on_cuda
+    checks.require(kernel not in (AttentionKernel.FLASH, AttentionKernel.CUDNN) or half, "attention", told)
     sharded = plan.dp * plan.cp > 1
     told = f"prefetch({job.prefetch}) needs weights that are gathered layer by layer: ZeRO 2 or 3 over 2 ranks"
     gathers = plan.zero_stage >= 2 and sharded
     checks.require(job.prefetch == 0 or gathers, "prefetch", told)
     told = "gather_ahead: false needs the gathering of ZeRO 1 over 2 ranks"
     checks.require(job.gather_ahead or (plan.zero_stage == 1 and sharded), "gather_ahead", told)
+    told = f"selective({job.selective}) means nothing with recompute({plan.recompute})"
+    checks.require(plan.recompute is Recompute.SELECTIVE or "selective" not in knobs, "selective", told)
     why = compile_obstacle(job) if job.compile and "compile" in knobs else ""
     checks.require(not why, "compile", why)
+
+
+def _check_float8(job: Job, checks: Checks) -> None:
+    if not job.float8:
+        return
+    plan, model = job.plan, job.model
+    half = job.device is DeviceKind.CUDA and job.dtype is not Dtype.FLOAT32
+    told = f"runs on cuda beside 16 bits, and on cpu, not on {job.device} with {job.dtype}"
+    checks.require(half or job.device is DeviceKind.CPU, "float8", told)
+    other = model.experts > 0 or model.kv_heads < plan.tp or plan.schedule.splits_backward
+    told = "goes with neither experts, nor fewer kv_heads than tp, nor split backward passes"
+    checks.require(not other, "float8", told)
+    widths = (model.query_width // plan.tp, model.kv_width // plan.tp, model.ffn // plan.tp)
+    for side in (plan.micro_batch_size * model.seq_len // plan.cp, model.hidden, *widths):
+        checks.require(side % 16 == 0, "float8", f"{side} is a side of a product in 8 bits, and no multiple of 16")
 
 
 def _check_shapes(job: Job, checks: Checks) -> None:

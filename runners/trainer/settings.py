@@ -12,9 +12,10 @@ from torch.backends import cuda as kernels
 from torch.distributed.fsdp import FSDPModule
 
 from meshtune.runners.report import seen_variable
+from meshtune.runners.trainer.float8 import Float8Linear
 from meshtune.runners.trainer.job import AttentionKernel, Job
 from meshtune.runners.trainer.parallel.sharding import Both, FlatAdamW
-from meshtune.runners.trainer.train import Trainer
+from meshtune.runners.trainer.train import Trainer, selective_kind
 from meshtune.search_spaces.knob_values import KnobValue
 
 
@@ -25,7 +26,7 @@ def choose_attention(kernel: AttentionKernel) -> None:
     kernels.enable_flash_sdp(kernel is AttentionKernel.FLASH)
     kernels.enable_mem_efficient_sdp(kernel is AttentionKernel.EFFICIENT)
     kernels.enable_math_sdp(kernel is AttentionKernel.MATH)
-    kernels.enable_cudnn_sdp(False)
+    kernels.enable_cudnn_sdp(kernel is AttentionKernel.CUDNN)
 
 
 def seen_settings(
@@ -54,7 +55,14 @@ def _seen(option: str, job: Job, trainer: Trainer, ran: Collection[str]) -> Knob
     if option == "dtype":
         return _dtype(trainer)
     if option == "attention":
-        return _attention(job.attention, ran)
+        kernels_ran = "+".join(sorted({kernel.removesuffix("_for_cpu") for kernel in ran}))
+        return str(job.attention) if job.attention is AttentionKernel.AUTO or not ran else kernels_ran
+    if option == "selective":
+        return str(selective_kind(trainer.first_chunk))
+    if option == "loss_chunks":
+        return getattr(trainer.first_chunk.head, "chunks", job.loss_chunks)  # of a pipeline another rank has it
+    if option == "float8":
+        return any(isinstance(module, Float8Linear) for module in layers[0].modules())
     if option == "gather_ahead":
         optimizer = trainer.optimizer
         return not isinstance(optimizer, (Both, FlatAdamW)) or optimizer.gathers_ahead
@@ -70,9 +78,3 @@ def _dtype(trainer: Trainer) -> str:
     kept = trainer.parameters()[0].dtype
     mixed = model._get_fsdp_state()._mp_policy.param_dtype if isinstance(model, FSDPModule) else None
     return str(mixed or kept).removeprefix("torch.")
-
-
-def _attention(asked: AttentionKernel, ran: Collection[str]) -> str:
-    if asked is AttentionKernel.AUTO or not ran:
-        return str(asked)
-    return "+".join(sorted({kernel.removesuffix("_for_cpu") for kernel in ran}))

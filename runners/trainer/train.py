@@ -3,7 +3,7 @@ whatever the plan. Synthetic data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from meshtune.runners.trainer.compiling import compile_layers
 from meshtune.runners.trainer.failure import Phase, Progress
+from meshtune.runners.trainer.float8 import compute_in_float8
 from meshtune.runners.trainer.job import Dtype, Job
 from meshtune.runners.trainer.loss_scale import LossScaler
 from meshtune.runners.trainer.mixture import Mixture
@@ -39,7 +40,7 @@ from meshtune.runners.trainer.parallel.sharding import (
 )
 from meshtune.runners.trainer.parallel.tensor import shard_tensors
 from meshtune.runners.trainer.places import place_tensor
-from meshtune.search_spaces.plan import Recompute, Schedule
+from meshtune.search_spaces.plan import Recompute, Schedule, Selective
 from meshtune.search_spaces.stages import layers_of_chunk
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
@@ -51,6 +52,7 @@ _KEPT = frozenset(
         _ATEN.addmm.default,
         _ATEN.bmm.default,
         _ATEN._grouped_mm.default,
+        _ATEN._scaled_mm.default,
         _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
         _ATEN._scaled_dot_product_flash_attention.default,
         _ATEN._scaled_dot_product_efficient_attention.default,
@@ -63,22 +65,28 @@ _KEPT = frozenset(
 )
 
 
-def recompute_layers(model: Transformer, kind: Recompute, interval: int) -> None:
+# Products with a weight, of which a layer has those of its projections. The attention kernel `math` has others (bmm).
+_OF_WEIGHTS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN._grouped_mm.default, _ATEN._scaled_mm.default})
+
+
+def recompute_layers(model: Transformer, kind: Recompute, interval: int, selective: Selective) -> None:
     """Let every `interval`-th layer of the whole model, counted from layer 0, recompute (Chen et al. 2016).
 
-    full: all but the layer's input. selective: what is cheap (norms, activation functions, rotations, casts); of a
-    mixture of experts, inside of the experts (Korthikanti et al. 2022). Split backward passes run full twice, and
-    selective not at all."""
+    full: all but the layer's input. selective: see Selective; of a mixture of experts, products are repeated inside of
+    attention and inside of the experts. Split backward passes run full twice, and selective not at all."""
     if kind is Recompute.NONE:
         return
     # There is no dropout, so no random state to restore.
     run = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    if kind is Recompute.SELECTIVE:
-        run = partial(run, context_fn=partial(create_selective_checkpoint_contexts, _policy))
+    by_product = kind is Recompute.SELECTIVE and selective is not Selective.ATTENTION
+    if by_product:
+        run = partial(run, context_fn=_CONTEXTS[selective])
     for index, layer in zip(model.layers, model.layer_list(), strict=True):
         if int(index) % interval:
             continue
-        if kind is Recompute.SELECTIVE and isinstance(layer.feed_forward, Mixture):
+        if kind is Recompute.SELECTIVE and not by_product:
+            layer.attention.attend = partial(run, layer.attention.attend)
+        elif by_product and isinstance(layer.feed_forward, Mixture):
             # FSDP2 may wrap the experts on their own; what it does there must not be recorded (it differs next time).
             layer.recompute_attention = run
             layer.feed_forward.experts.recompute = run
@@ -90,6 +98,36 @@ def _policy(_: Any, operation: Any, *arguments: Any, **options: Any) -> Checkpoi
     return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+def _contexts_of_halves() -> Any:
+    """Of the products with a weight the first is kept, the second not, and so on (torchtitan 0.3.0,
+    distributed/activation_checkpoint.py). torch before 2.13 asks the policy again while it recomputes."""
+    counts = {False: 0, True: 0}
+
+    def policy(context: Any, operation: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
+        if operation in _OF_WEIGHTS:
+            counts[context.is_recompute] += 1
+            if counts[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        return _policy(context, operation)
+
+    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]  # it has no annotations
+
+
+_CONTEXTS: Mapping[Selective, Callable[[], Any]] = {
+    Selective.PRODUCTS: partial(create_selective_checkpoint_contexts, _policy),
+    Selective.HALF_PRODUCTS: _contexts_of_halves,
+}
+
+
+def selective_kind(model: Transformer) -> Selective | None:
+    """What of its first layer is computed again; None for all of it, or nothing."""
+    layer = model.layer_list()[0]
+    if isinstance(layer.attention.attend, partial):
+        return Selective.ATTENTION
+    run: Any = layer.recompute or layer.recompute_attention
+    return next((kind for kind, own in _CONTEXTS.items() if run and run.keywords.get("context_fn") is own), None)
+
+
 def synthetic_batch(job: Job, step: int) -> Tensor:
     """The global batch, (sequences, seq_len + 1) token ids: a function of the seed and the step alone."""
     generator = torch.Generator().manual_seed(stream(job.seed, step))
@@ -97,15 +135,10 @@ def synthetic_batch(job: Job, step: int) -> Tensor:
     return torch.randint(0, job.model.vocab, shape, generator=generator)
 
 
-def _own_experts(experts: int, ranks: int, rank: int) -> range:
-    """Even shares, as expert parallelism asks for."""
-    return range(rank * experts // ranks, (rank + 1) * experts // ranks)
-
-
 def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
-    stages = plan.pp * plan.vpp
+    stages, peer = plan.pp * plan.vpp, mesh.ep.get_local_rank()
     # Not made in float32 and converted: fake tensors (see exact) do not convert a module's parameters.
     dtype = getattr(torch, job.dtype) if sharding is Sharding.FLAT else torch.float32
     with torch.device("meta"), default_dtype(dtype):
@@ -115,7 +148,7 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
             first=stage == 0,
             last=stage == stages - 1,
             places=places_of(plan, mesh.cp.get_local_rank(), spec.seq_len),
-            experts=_own_experts(spec.experts, plan.ep, mesh.ep.get_local_rank()),
+            experts=range(peer * spec.experts // plan.ep, (peer + 1) * spec.experts // plan.ep),
             router=job.router,
             imbalance=job.imbalance,
             rows=spec.vocab_rows(plan.tp) * plan.tp,
@@ -127,7 +160,11 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     if plan.ep > 1:
         for mixture in model.mixtures():
             mixture.peers = mesh.ep.get_group()
-    recompute_layers(model, plan.recompute, plan.recompute_interval)
+    if job.float8:
+        compute_in_float8(model, device)
+    if model.head is not None:
+        model.head.chunks = job.loss_chunks
+    recompute_layers(model, plan.recompute, plan.recompute_interval, job.selective)
     compile_layers(model, job, mesh.tp.get_group())
     if sharding is not Sharding.FLAT:
         shard_replicas(model, mesh, job, sharding)
@@ -183,10 +220,10 @@ class Trainer:
         self._job, self._mesh, self._device, self._progress = job, mesh, device, progress
         stages = stages_of(job.plan, mesh.pipeline_rank)
         models = [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
-        self._optimizer = build_optimizer(job, mesh, models, sharding)
-        if not isinstance(self._optimizer, ShardedAdamW):
+        self.optimizer = build_optimizer(job, mesh, models, sharding)
+        if not isinstance(self.optimizer, ShardedAdamW):
             for model in models:
-                model.await_weights = self._optimizer.await_weights
+                model.await_weights = self.optimizer.await_weights
         self._scaler = LossScaler(device) if job.dtype is Dtype.FLOAT16 else None
         note_passes(models, progress)
         self._passes = (
@@ -203,10 +240,6 @@ class Trainer:
         return [parameter for model in self._models for parameter in model.parameters()]
 
     @property
-    def optimizer(self) -> Optimizer:
-        return self._optimizer
-
-    @property
     def first_chunk(self) -> Transformer:
         """Of this rank."""
         return self._models[0]
@@ -221,15 +254,15 @@ class Trainer:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """One optimizer step; returns this rank's share of the loss, still on the device."""
         self._progress.phase = Phase.FORWARD
-        self._optimizer.begin_step()
+        self.optimizer.begin_step()
         factor = 1.0 if self._scaler is None else self._scaler.factor
         self._scale_losses(factor)
         loss = self._passes.run(tokens, targets)
         self._progress.phase = Phase.OPTIMIZER
         self._sum_tied()
-        gradients = self._optimizer.reduce()
+        gradients = self.optimizer.reduce()
         if self._scaler is None or self._scaler.unscale(gradients):
-            self._optimizer.update()
+            self.optimizer.update()
         return loss / factor
 
     @property
@@ -245,7 +278,7 @@ class Trainer:
 
     def _sum_tied(self) -> None:
         """Both copies of a tied weight get the sum of their gradients and stay equal."""
-        gradients = [self._optimizer.gradient(weight) for weight in self._tied]
+        gradients = [self.optimizer.gradient(weight) for weight in self._tied]
         if len(gradients) == 2:
             gradients[0].add_(gradients[1])
             gradients[1].copy_(gradients[0])

@@ -20,6 +20,7 @@ from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
@@ -110,6 +111,11 @@ class Workload(ABC):
     def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
         """The names in its options that are those of knobs alone, and of none of these, by option."""
         return []
+
+    @property
+    def option_values(self) -> Mapping[str, KnobValue]:
+        """The values of the options that knobs can set, which hold where none does."""
+        return {}
 
     @property
     def dtype(self) -> str:

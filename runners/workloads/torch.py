@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import fields, replace
 from functools import partial
-from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.documents import read_value
@@ -24,13 +23,10 @@ from meshtune.runners.trainer.job import (
     JOB_FILE,
     OPTIONS,
     SHAPES,
-    AttentionKernel,
     Dtype,
     Job,
     JobMalformed,
-    Measuring,
-    Router,
-    check_imbalance,
+    TrainerOptions,
     parse_job,
     render_job,
     too_uneven,
@@ -38,9 +34,10 @@ from meshtune.runners.trainer.job import (
 )
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
 from meshtune.runners.workloads.knobs import Telling, options, problems, variables
-from meshtune.search_spaces.checks import CLOSED, Checks, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
+from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
@@ -73,40 +70,8 @@ _KERNELS = Constraint(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchOptions:
-    """What a spec may set: the number format and whether layers are compiled (their defaults are the device's:
-    `TorchWorkload.completed`), async_tp, attention, threads, prefetch and gather_ahead (see Job), the learning rate (of
-    the few steps), who routes tokens to experts (see Router), with which imbalance, and how to measure."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    dtype: Dtype = Dtype.FLOAT32
-    learning_rate: float = 1e-3
-    router: Router = Router.LEARNED
-    imbalance: float | None = None
-    compile: bool = False
-    async_tp: bool = False
-    attention: AttentionKernel = AttentionKernel.AUTO
-    threads: int = 1
-    prefetch: int = 0
-    gather_ahead: bool = True
-    measuring: Measuring = field(default_factory=Measuring)
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        rate = self.learning_rate
-        checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
-        check_imbalance(checks, self.router, self.imbalance)
-        checks.require(self.compile or not self.async_tp, "async_tp", "needs compile: true")
-        for name in ("threads", "prefetch"):
-            told = unfit_option(name, getattr(self, name))
-            checks.require(not told, name, f"{told}, not {getattr(self, name)}")
-        checks.done()
-
-
 class TorchWorkload(Workload):
-    """Profiles the built-in trainer. Raises InvalidValue for wrong options."""
+    """Profiles the built-in trainer; its options are TrainerOptions. Raises InvalidValue for wrong ones."""
 
     @staticmethod
     def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
@@ -128,7 +93,9 @@ class TorchWorkload(Workload):
         return {**defaults, **options}
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = read_value(TorchOptions, dict(options))
+        self._options = read_value(TrainerOptions, dict(options))
+        if self._options.async_tp and not self._options.compile:
+            raise InvalidValue([Problem("async_tp", "needs compile: true")])
 
     @property
     def capabilities(self) -> Capabilities:
@@ -151,13 +118,28 @@ class TorchWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
-        """Compiled it is another one, whose trials teach nothing of this."""
-        profile = FRAMEWORKS[self._options.dtype]
-        if self._options.imbalance is not None:
-            profile = replace(profile, imbalance=self._options.imbalance)
-        if self._options.async_tp:
-            return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
-        return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile
+        """With other options than the usual ones it is another one, whose trials teach nothing of this."""
+        own, usual = self._options, FRAMEWORKS[self._options.dtype]
+        kept = replace(usual.kept, selective=own.selective, loss_chunks=own.loss_chunks)
+        differs = {
+            f"selective {kept.selective}": kept.selective is not usual.kept.selective,
+            f"{kept.loss_chunks} chunks of the loss": kept.loss_chunks != usual.kept.loss_chunks,
+            "float8": own.float8,
+            "compiled": own.compile,
+            "async tp": own.async_tp,
+        }
+        return replace(
+            usual,
+            name=", ".join([usual.name, *(name for name, so in differs.items() if so)]),
+            imbalance=own.imbalance or usual.imbalance,
+            eight_bit_products=own.float8,
+            overlaps_tensor=own.async_tp,
+            kept=kept,
+        )
+
+    @property
+    def option_values(self) -> Mapping[str, KnobValue]:
+        return {name: getattr(self._options, name) for name in OPTIONS}
 
     def problems_with(self, model: ModelSpec) -> list[Problem]:
         told = too_uneven(model, self._options.imbalance)
@@ -175,21 +157,18 @@ class TorchWorkload(Workload):
     def job(self, request: JobRequest) -> JobSpec:
         """The job, whose knobs take the place of the spec's options."""
         device = request.cluster.device
-        told = {name: getattr(self._options, name) for name in OPTIONS} | options(request.knobs, request.plan)
+        own_options = {each.name: getattr(self._options, each.name) for each in fields(TrainerOptions)}
+        told: dict[str, Any] = own_options | options(request.knobs, request.plan)
         job = Job(
             name=request.name,
             model=request.model,
             plan=request.plan,
             device=device.kind,
-            learning_rate=self._options.learning_rate,
             seed=request.seed,
-            router=self._options.router,
-            imbalance=self._options.imbalance,
             knobs=told_knobs(request.knobs, request.plan),
             memory_limit_bytes=device.memory_bytes if device.kind is DeviceKind.CPU else None,
             peak_flops=device.peak_flops.get(str(told["dtype"])),
             incumbent_step_time_s=request.incumbent_step_time_s,
-            measuring=self._options.measuring,
             **told,
         )
         own = variables(request.knobs, request.plan)

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, layer_kinds
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
-from meshtune.search_spaces.plan import ContextParallel, Recompute
+from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
 from meshtune.search_spaces.routing import rank_loads
 
 FLOAT32_BYTES = 4
@@ -183,6 +184,20 @@ def expert_load(model: ModelSpec, framework: FrameworkProfile, ep: IntColumn | F
     return np.array([max(load) for load in loads])[of_plan]
 
 
+def repeated_products(model: ModelSpec, framework: FrameworkProfile) -> tuple[list[Product], list[Product]]:
+    """Every second product of attention and of one feed-forward block, in the order in which torchtitan's modules run
+    them: those whose results are not kept by selective recomputation by halves. Otherwise none."""
+    if framework.kept.selective is not Selective.HALF_PRODUCTS:
+        return [], []
+    attention, block = list(model.attention_products), list(model.block_products(model.ffn))
+    if framework.kept.fused_products:
+        block = [block[0], block[-1]]
+    elif model.latent_attention is None:
+        parts = (model.query_width, model.kv_width, model.value_width)
+        attention[:1] = [Product(model.hidden, part, CutSide.OUTPUTS) for part in parts]
+    return attention[1::2], block[1::2]
+
+
 def _selective(
     model: ModelSpec,
     framework: FrameworkProfile,
@@ -192,8 +207,9 @@ def _selective(
     split: FloatColumn,
     whole: FloatColumn,
 ) -> FloatColumn:
-    """Kept by selective recomputation: of Korthikanti et al. all but the scores; or matrix products' results alone."""
-    if not framework.kept.selective_products:
+    """Kept by selective recomputation: of Korthikanti et al. all but the scores; or matrix products' results alone, by
+    halves those that are not repeated."""
+    if framework.kept.selective is Selective.ATTENTION:
         scores = 0.0 if framework.fused_attention else _scores(model, framework)
         return whole - tokens * scores / tp
     width, hidden = framework.activation_bytes, model.hidden
@@ -204,14 +220,20 @@ def _selective(
     answers = np.where(ring, columns["cp"], 1)
     inside = model.query_width + answers * model.answer_width + model.kv_width + model.value_width
     attention = hidden / split + (inside / tp + _latent_width(model) / split) + hidden + summed
+    of_attention, of_block = repeated_products(model, framework)
+    sides = {CutSide.OUTPUTS: tp, CutSide.INPUTS: np.ones_like(tp), CutSide.WHOLE: split}
+    for product in of_attention:
+        attention = attention - product.outputs / sides[product.cut]
+    gated = model.activation.matrices - 1 - sum(product.cut is CutSide.OUTPUTS for product in of_block)
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
         load = expert_load(model, framework, columns["ep"])
         experts = model.top_k * hidden * (3 + 2 * (columns["ep"] > 1) * load)
-        inner = (model.top_k * load * model.ffn + model.shared_ffn) * (model.activation.matrices - 1) / tp
+        inner = (model.top_k * load * model.ffn * gated + model.shared_ffn * (model.activation.matrices - 1)) / tp
         return tokens * width * (attention + outside + experts + inner)
-    inner = model.ffn * (model.activation.matrices - 1) / tp + hidden + summed
+    down = hidden * all(product.cut is CutSide.OUTPUTS for product in of_block)
+    inner = model.ffn * gated / tp + down + summed
     return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.columns import FloatColumn, IntColumn
 from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import LOSS_CHUNKS, Selective
 
-# Of the built-in trainer's loss: chunks of tokens, and the fewest tokens of one (runners/trainer/head.py).
-LOSS_CHUNKS = 8
+# Of one chunk of the built-in trainer's loss (runners/trainer/head.py).
 FEWEST_CHUNK_TOKENS = 1024
 
 
@@ -34,10 +34,12 @@ class Kept:
     gathered_inputs: bool = False
     # Masks of dropout.
     dropout: bool = False
-    # Selective recomputation keeps the results of all matrix products; else everything but attention's scores.
-    selective_products: bool = False
-    # Logits exist for a chunk of tokens alone, and the gradients of head and hidden states from the loss on.
-    chunked_loss: bool = False
+    # What selective recomputation computes again.
+    selective: Selective = Selective.ATTENTION
+    # Queries, keys and values are one product, a gate and what it gates another: of the halves computed again.
+    fused_products: bool = False
+    # Of tokens, one having logits at a time; gradients of head and hidden states exist from the loss on. 0: no chunks.
+    loss_chunks: int = 0
     # torch's pipeline runtime: receive buffers for all micro-batches at once, and the last stage's results.
     torch_pipeline: bool = False
     # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
@@ -147,8 +149,8 @@ TRAINER_FLOAT32 = FrameworkProfile(
         norm_bytes=4,
         fused_swiglu=True,
         gathered_inputs=True,
-        selective_products=True,
-        chunked_loss=True,
+        selective=Selective.PRODUCTS,
+        loss_chunks=LOSS_CHUNKS,
         fsdp2=True,
         torch_pipeline=True,
     ),
@@ -266,9 +268,12 @@ DEEPSPEED = replace(
     FSDP, name="DeepSpeed, bf16", weight_bytes=2, gradient_bytes=2, optimizer_bytes=16, overlapped_gradients=False
 )
 # torchtitan: FSDP2 with float32 shards, gradients reduced in float32 (mixed_precision_reduce), torch's pipelines;
-# its selective recomputation keeps products' results, every second one (distributed/activation_checkpoint.py at 0.3.0).
+# its selective recomputation keeps every second product's result (distributed/activation_checkpoint.py at 0.3.0).
 TORCHTITAN = replace(
-    FSDP, name="torchtitan FSDP2, bf16", reduce_bytes=4, kept=Kept(torch_pipeline=True, selective_products=True)
+    FSDP,
+    name="torchtitan FSDP2, bf16",
+    reduce_bytes=4,
+    kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS),
 )
 # Optimus (arXiv 2604.00785): 2 + 2 bytes of weights and gradients, 4 of master, 8 of moments. optimus/optimizers.py
 # (IntelLabs/Optimus-LM): all reduce-scatters after the backward pass, then a barrier. torch's modules: hidden_passes as

@@ -10,7 +10,7 @@ other jobs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -19,11 +19,11 @@ from meshtune.search_spaces.cluster import DeviceSpec
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
-from meshtune.search_spaces.physics.activations import expert_load
+from meshtune.search_spaces.physics.activations import expert_load, repeated_products
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import ContextParallel, Recompute
+from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
 
 # What a long, well-shaped matrix product reaches of the peak where the device's description does not say.
 SUSTAINED_SHARE = 0.8
@@ -175,7 +175,7 @@ class Rank:
         traffic = self.layer_weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
         gradients = 0.0 if framework.fused_accumulation else traffic
         compute = 3 * (products + other) + (1 + backward) * attention + gradients
-        recompute = full * (products + other + attention) + selective * attention
+        recompute = full * (products + other + attention) + selective * self._selective_s(attention, other)
         tp, cp, ep = self._tensor_s(full), self._context_s(attention, full, selective), self._experts_s(full)
         busy = compute + recompute + tp + cp + ep
         launching = constants.launch_factor * (
@@ -187,18 +187,34 @@ class Rank:
     def _products_s(self) -> FloatColumn:
         """Forward, the matrix products with weights. Those that tensor parallelism leaves whole run on the tokens that
         a rank has between the blocks."""
-        model, c = self.training.model, self.columns
-        attention = sum(
-            self._product_s(product, self.tokens / (self.split if product.cut is CutSide.WHOLE else 1.0))
-            for product in model.attention_products
-        )
-        routed = self.routed
-        rows = routed * c["ep"] / model.experts if model.experts else routed  # that meet one weight at once
-        block = sum(self._product_s(product, rows) for product in model.block_products(model.ffn)) * routed / rows
+        model = self.training.model
+        attention = self._of_attention_s(model.attention_products)
+        block = self._of_block_s(model.block_products(model.ffn))
         shared = sum(self._product_s(product, self.tokens) for product in model.block_products(model.shared_ffn))
         router = 2 * self.tokens * model.hidden * model.experts / self.products_per_s
         result: FloatColumn = attention + block + shared + router
         return result
+
+    def _of_attention_s(self, products: Sequence[Product]) -> FloatColumn:
+        split = {CutSide.WHOLE: self.split}
+        return sum((self._product_s(one, self.tokens / split.get(one.cut, 1.0)) for one in products), np.zeros(1))
+
+    def _of_block_s(self, products: Sequence[Product]) -> FloatColumn:
+        """Of the feed-forward block, or of all experts on this rank."""
+        experts, routed = self.training.model.experts, self.routed
+        rows = routed * self.columns["ep"] / experts if experts else routed  # that meet one weight at once
+        return sum((self._product_s(one, rows) for one in products), np.zeros(1)) * routed / rows
+
+    def _selective_s(self, attention: FloatColumn, other: FloatColumn) -> FloatColumn:
+        """Forward, what selective recomputation repeats. A block's last product is repeated by nobody: its result is
+        needed by nothing in the backward pass."""
+        framework = self.training.framework
+        if framework.kept.selective is Selective.ATTENTION:
+            return attention
+        of_attention, of_block = repeated_products(self.training.model, framework)
+        block = [product for product in of_block if product.cut is CutSide.OUTPUTS]
+        reading = self.layer_weights * framework.transfer_bytes / self.bytes_per_s
+        return other - reading + self._of_attention_s(of_attention) + self._of_block_s(block)
 
     def _product_s(self, product: Product, rows: FloatColumn) -> FloatColumn:
         """Forward, one product with a weight. A product of m x k by k x n moves (m k + k n + m n) values for m k n
@@ -246,14 +262,15 @@ class Rank:
     def _context_s(self, attention: FloatColumn, full: FloatColumn, selective: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
         what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A forward pass that is
-        repeated repeats its own, and selective recomputation the gathers as well."""
+        repeated repeats its own, and selective recomputation the gathers as well; of attention, the exchanges."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
         keys = model.kv_width + model.value_width
         kept = self.tokens * c["cp"] * keys / c["tp"] * width
         gather = (3 + full + selective) * self.network.gather_s(kept, c["cp"], c["tp"])
         ring = self.exposed_s(gather, (1 + FUSED_BACKWARD) * attention)
         moved = self.tokens * (model.query_width + model.answer_width + keys) / c["tp"] * width
-        exchange = (2 + full) * self.network.all_to_all_s(moved, c["cp"], c["tp"])
+        again = selective * (self.training.framework.kept.selective is Selective.ATTENTION)
+        exchange = (2 + full + again) * self.network.all_to_all_s(moved, c["cp"], c["tp"])
         kinds = {ContextParallel.ALL_GATHER: gather, ContextParallel.ULYSSES: exchange, ContextParallel.RING: ring}
         chosen = np.select([c["context"] == CONTEXTS.index(kind) for kind in kinds], list(kinds.values()))
         return np.where(c["cp"] > 1, chosen, 0.0)

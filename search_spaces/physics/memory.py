@@ -17,7 +17,7 @@ from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, Float
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile
 from meshtune.search_spaces.physics.training import Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import fewer_layers
@@ -73,7 +73,7 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     kept = flight * layer.kept + waiting * held.layers / columns["vpp"] * layer.products
     backward = np.where(held.layers > 0, kept + layer.again + layer.gradients, 0.0)
     logits = _loss(model, framework, columns)
-    if framework.kept.chunked_loss:
+    if framework.kept.loss_chunks:
         losses = _losses_at_once(framework, columns) - 1 + np.where(splits, np.maximum(2, stage + 1), 0)
         losses = np.where(held.is_last, np.minimum(losses, columns["grad_accum_steps"]), 0)
         backward = backward + losses * _loss_gradients(model, framework, columns)
@@ -165,8 +165,8 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
     tokens, vocab = tokens_per_rank(model, columns), framework.padded_vocab(model, columns["tp"]) / columns["tp"]
     vocab = vocab * (1 + model.mtp_layers)  # each layer for a further token has logits of its own
     at_once = _losses_at_once(framework, columns)
-    if framework.kept.chunked_loss:
-        chunk = np.minimum(tokens, np.maximum(FEWEST_CHUNK_TOKENS, np.ceil(tokens / LOSS_CHUNKS)))
+    if framework.kept.loss_chunks:
+        chunk = np.minimum(tokens, np.maximum(FEWEST_CHUNK_TOKENS, np.ceil(tokens / framework.kept.loss_chunks)))
         return chunk * vocab * framework.logit_bytes + at_once * _loss_gradients(model, framework, columns)
     # The logits, and beside them what cross entropy keeps in float32.
     width = framework.activation_bytes

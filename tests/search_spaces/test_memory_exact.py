@@ -16,7 +16,7 @@ from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
 from meshtune.search_spaces.physics.memory import stage_parts
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import LOSS_CHUNKS, Plan
 
 # What a plain test run takes of a list, and what it leaves to `make test-long`.
 SLOW, LONG = pytest.mark.slow, pytest.mark.long
@@ -67,12 +67,22 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(
             MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "recompute": "selective", "imbalance": 3.0}, 0, marks=LONG
         ),
+        pytest.param(WORDY, {"loss_chunks": 1, "recompute": "full"}, 0, marks=LONG),
+        pytest.param(WORDY, {"loss_chunks": 2, "tp": 4}, 0, marks=SLOW),
+        pytest.param(MODEL, {"selective": "attention"}, 0, marks=LONG),
+        pytest.param(MODEL, {"selective": "half_products", "grad_accum_steps": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"cp": 4, "selective": "attention", "grad_accum_steps": 2}, 0, marks=LONG),
+        pytest.param(MODEL, {"tp": 4, "selective": "half_products"}, 0, marks=LONG),
+        pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "selective": "attention"}, 0, marks=LONG),
+        pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "selective": "half_products"}, 0, marks=LONG),
     ],
     ids=lambda value: getattr(value, "name", None) or str(value),
 )
 def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
-    imbalance = plan.get("imbalance")
-    plan = Plan(micro_batch_size=4, **{name: value for name, value in plan.items() if name != "imbalance"})
+    axes = dict(plan)
+    imbalance, selective = axes.pop("imbalance", None), axes.pop("selective", None)
+    chunks = axes.pop("loss_chunks", LOSS_CHUNKS)
+    plan = Plan(micro_batch_size=4, **({"recompute": "selective"} if selective else {}) | axes)
     job = Job(
         name="exact",
         model=model,
@@ -81,10 +91,13 @@ def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
         dtype=Dtype.BFLOAT16,
         router=Router.SKEWED if imbalance else Router.BALANCED,
         imbalance=imbalance,
+        selective=selective or "products",
+        loss_chunks=chunks,
     )
     # At pp 1 the rank that gets the most tokens.
     exact = exact_peak(job, stage * plan.world_size // plan.pp if plan.pp > 1 else representatives(job)[0])
-    framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, whole_process=False)
+    kept = replace(TRAINER_BFLOAT16.kept, selective=job.selective, loss_chunks=chunks)
+    framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, kept=kept, whole_process=False)
     training = Training(model, ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE), framework)
     parts = stage_parts(training, columns_of([plan]), BARE, np.array([stage]))
     assert sum(float(part[0]) for part in parts.values()) == pytest.approx(exact.peak_bytes, rel=0.1)

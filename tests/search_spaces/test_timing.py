@@ -24,7 +24,7 @@ from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule, Selective
 from meshtune.search_spaces.presets import cluster_presets
 
 RATE, MEMORY = 1e14, 1e12
@@ -150,10 +150,47 @@ def test_full_recomputation_adds_a_forward_pass():
     assert part_of("recompute", recompute="full", recompute_interval=4) == pytest.approx(forward / 4)
 
 
-def test_selective_recomputation_adds_attention_alone():
+def selective(kind: str, *, fused: bool = False) -> FrameworkProfile:
+    return replace(PLAIN, kept=replace(PLAIN.kept, selective=Selective(kind), fused_products=fused))
+
+
+def test_selective_recomputation_of_attention_adds_attention_alone():
     constants = replace(PRODUCTS, attention_efficiency=0.5)
     attention = 16 * 2 * LLAMA.seq_len**2 * LLAMA.hidden / (0.5 * ATTENTION_SHARE * 2e14)
-    assert part_of("recompute", LLAMA, constants, recompute="selective") == pytest.approx(attention)
+    assert part_of("recompute", LLAMA, constants, selective("attention"), recompute="selective") == pytest.approx(
+        attention
+    )
+
+
+def test_selective_recomputation_that_keeps_products_adds_elementwise_work_alone():
+    constants = replace(PRODUCTS, memory_efficiency=1.0)
+    elementwise = 16 * 2 * LLAMA.seq_len * (14 * LLAMA.hidden + 2 * 3 * LLAMA.ffn) / MEMORY
+    added = part_of("recompute", LLAMA, constants, selective("products"), recompute="selective")
+    assert added == pytest.approx(elementwise)
+
+
+@pytest.mark.parametrize(
+    ("model", "fused", "products"),
+    [
+        # Of query, key, value, output; of gate, up, down, whose last product nothing in the backward pass needs.
+        (LLAMA, False, LLAMA.hidden * (LLAMA.kv_width + LLAMA.hidden + LLAMA.ffn)),
+        (LLAMA, True, LLAMA.hidden * LLAMA.hidden),
+        (replace(LLAMA, activation="gelu"), False, LLAMA.hidden * (LLAMA.kv_width + LLAMA.hidden)),
+        (MIXTURE, False, MIXTURE.hidden * (MIXTURE.kv_width + MIXTURE.hidden + 2 * MIXTURE.ffn)),
+    ],
+)
+def test_selective_recomputation_by_halves_adds_every_second_product(model, fused, products):
+    half = selective("half_products", fused=fused)
+    added = part_of("recompute", model, PRODUCTS, half, recompute="selective")
+    assert added == pytest.approx(16 * 2 * products * model.seq_len / RATE)
+
+
+def test_recomputed_attention_repeats_the_exchange_that_ulysses_needs():
+    added = [
+        part_of("cp", LLAMA, LINKS, selective(kind), cp=4, context="ulysses", recompute=recompute)
+        for kind, recompute in (("products", "none"), ("products", "selective"), ("attention", "selective"))
+    ]
+    assert (added[1], added[2]) == (pytest.approx(added[0]), pytest.approx(added[0] * 3 / 2))
 
 
 def test_a_layer_is_never_faster_than_its_host_launches_it():

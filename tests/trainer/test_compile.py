@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -123,12 +124,12 @@ def test_overlap_that_cannot_be_is_refused(changes, told, make_job):
         require_supported(make_job(**changes))
 
 
-def test_compiled_trials_teach_nothing_of_uncompiled_ones():
+def test_trials_with_other_options_teach_nothing_of_these():
     names = [
         TorchWorkload(options).framework.name
-        for options in ({}, {"compile": True}, {"compile": True, "async_tp": True})
+        for options in ({}, {"compile": True}, {"compile": True, "async_tp": True}, {"selective": "attention"})
     ]
-    assert len(set(names)) == 3
+    assert len(set(names)) == 4
 
 
 @contextmanager
@@ -177,6 +178,33 @@ def test_one_graph_serves_all_layers_and_inductor_sees_what_it_can_overlap(make_
     # In the backward pass gradients of several projections are added before they are summed over ranks.
     gathers = overlap.find_all_gather_patterns(backward.graph)
     assert [len(overlap._find_consumer_matmuls(gather.res_node)) for gather in gathers] == [1, 1]
+
+
+# Attention kernels and products with weights that the compiled backward pass of a layer computes again. Without
+# recomputation it has two products for each of seven weights.
+AGAIN = {"products": (0, 0), "attention": (1, 0), "half_products": (0, 3)}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # dynamo makes an instance of an autograd function
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+@pytest.mark.parametrize("selective", AGAIN)
+def test_a_compiled_layer_repeats_what_selective_recomputation_says(selective, make_job):
+    counted: list[Counter[str]] = []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> Any:
+        # A kernel that may draw random numbers is an argument of what repeats their state.
+        called = [target for node in graph.graph.nodes for target in (node.target, *node.args)]
+        counted.append(Counter(getattr(target, "_opname", "") for target in called))
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, partition_fn=min_cut_rematerialization_partition)
+    torch._dynamo.reset()
+    with _a_chunk(make_job(plan={"recompute": "selective", "micro_batch_size": 2}, selective=selective)) as model:
+        layer = model.layer_list()[0]
+        hidden = torch.zeros(2, 16, 32, requires_grad=True)
+        torch.compile(layer.run, backend=backend, fullgraph=True, dynamic=False)(hidden).sum().backward()
+    _, backward = counted
+    assert (backward["_scaled_dot_product_flash_attention_for_cpu"], backward["mm"] - 14) == AGAIN[selective]
 
 
 class _Collectives(TorchDispatchMode):

@@ -57,6 +57,7 @@ def test_sums_over_chunks_in_bfloat16_stay_near_to_float32(monkeypatch):
 
 def test_a_chunk_has_an_eighth_of_the_tokens_but_enough_for_the_product():
     assert [chunk_tokens(tokens) for tokens in (100, 2048, 8192, 8193, 65536)] == [1024, 1024, 1024, 1025, 8192]
+    assert [chunk_tokens(8192, chunks) for chunks in (1, 2, 16)] == [8192, 4096, 1024]
 
 
 def test_only_a_chunk_of_the_logits_exists_at_a_time(monkeypatch):

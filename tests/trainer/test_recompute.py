@@ -12,7 +12,7 @@ from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.runners.trainer.train import recompute_layers
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.plan import Recompute, Selective
 
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
@@ -29,11 +29,13 @@ class Counting(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-def backward_counts(kind: Recompute, interval: int = 1, **shapes: object) -> Counter[str]:
+def backward_counts(
+    kind: Recompute, interval: int = 1, selective: Selective = Selective.PRODUCTS, **shapes: object
+) -> Counter[str]:
     sizes = {"layers": 4, "hidden": 16, "heads": 2, "ffn": 24, "vocab": 32, "seq_len": 8}
     with torch.device("meta"):
         model = Transformer(ModelSpec(**{"name": "m"} | sizes | shapes))
-    recompute_layers(model, kind, interval)
+    recompute_layers(model, kind, interval, selective)
     materialize(model, torch.device("cpu"), 0)
     with Counting() as counting:
         loss = model(torch.arange(8)[None]).logsumexp(-1).sum()
@@ -57,3 +59,23 @@ def test_selective_recomputation_repeats_what_is_cheap_alone(shapes):
     for product in ("mm", "_grouped_mm", "_scaled_dot_product_flash_attention_for_cpu"):
         assert repeated[product] == kept[product]
     assert repeated["silu"] - kept["silu"] == 4
+
+
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+# Of each of four layers: products with weights, attention kernels and activation functions that are computed again. Of
+# query, key, value, output, gate, up and down the second, fourth and sixth; beside experts the second, and of them, up,
+# gate and down, the gate. What a block's last product returns is needed by nothing.
+REPEATED = [
+    (Selective.ATTENTION, {}, {"mm": 0, ATTENTION: 1, "silu": 0}),
+    (Selective.ATTENTION, MIXTURE, {"mm": 0, "_grouped_mm": 0, ATTENTION: 1, "silu": 0}),
+    (Selective.HALF_PRODUCTS, {}, {"mm": 3, ATTENTION: 0, "silu": 1}),
+    (Selective.HALF_PRODUCTS, MIXTURE, {"mm": 1, "_grouped_mm": 1, ATTENTION: 0, "silu": 1}),
+    (Selective.HALF_PRODUCTS, {"activation": "gelu"}, {"mm": 2, ATTENTION: 0, "gelu": 1}),
+]
+
+
+@pytest.mark.parametrize(("selective", "shapes", "repeated"), REPEATED)
+def test_selective_recomputation_repeats_what_its_name_says(selective, shapes, repeated):
+    kept = backward_counts(Recompute.NONE, **shapes)
+    counts = backward_counts(Recompute.SELECTIVE, selective=selective, **shapes)
+    assert {name: (counts[name] - kept[name]) / 4 for name in repeated} == repeated

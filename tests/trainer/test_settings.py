@@ -4,9 +4,13 @@ result says what the process really had."""
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.backends import cuda as switches
 
 from meshtune.runners.told_knobs import ToldKnob
-from meshtune.runners.trainer.job import require_supported, unfit_option
+from meshtune.runners.trainer.job import AttentionKernel, require_supported, unfit_option
+from meshtune.runners.trainer.settings import choose_attention
+from meshtune.runners.trainer.timing.attention import _KERNELS
 from meshtune.search_spaces.checks import InvalidValue
 
 TOLERANCE = 1e-5
@@ -30,6 +34,9 @@ CASES = [
     ({"pp": 2, "dp": 2, "zero_stage": 3}, {"prefetch": 1}),
     ({**SHARDED, "zero_stage": 3}, {"prefetch": 1, "attention": "math", "gather_ahead": True}),
     ({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, {"attention": "flash"}),
+    ({"cp": 2, "recompute": "selective", "micro_batch_size": 4}, {"selective": "attention"}),
+    ({"tp": 2, "recompute": "selective", "micro_batch_size": 4}, {"selective": "half_products"}),
+    ({"micro_batch_size": 8}, {"loss_chunks": 2}),
 ]
 
 
@@ -61,22 +68,40 @@ def test_variables_are_said_as_the_process_found_them(run_job, make_job):
     assert run_job(make_job(plan={"dp": 2}, knobs=plain)).measurement.knobs == {"B": "auto"}
 
 
+SELECTIVELY = {"recompute": "selective"}
 LOST = [
     ("settings.choose_attention", "lambda kernel: None", {"attention": "math"}, "flash"),
     ("torch.set_num_threads", "lambda count: None", {"threads": 3}, 1),
+    (
+        "train._CONTEXTS",
+        "dict.fromkeys(train.Selective, train._CONTEXTS['products'])",
+        {"selective": "half_products"},
+        "products",
+    ),
+    (
+        "train.build_chunk",
+        "lambda *arguments: whole(replace(arguments[0], loss_chunks=8), *arguments[1:])",
+        {"loss_chunks": 2},
+        8,
+    ),
     ("FSDPModule.set_modules_to_forward_prefetch", "lambda self, modules: None", {"prefetch": 1}, 0),
 ]
 IMPORTS = """
 import torch
+from dataclasses import replace
 import meshtune.runners.trainer.main as settings
+import meshtune.runners.trainer.train as train
 from torch.distributed.fsdp import FSDPModule
 torch.set_num_threads(1)
+whole = train.build_chunk
 """
 
 
 @pytest.mark.parametrize(("name", "nothing", "options", "seen"), LOST, ids=[name for name, *_ in LOST])
 def test_an_option_that_is_lost_on_the_way_is_seen(name, nothing, options, seen, run_job, make_job):
-    job = make_job(plan={**SHARDED, "zero_stage": 3}, **told(**options))
+    job = make_job(
+        plan={**SHARDED, "zero_stage": 3, **(SELECTIVELY if "selective" in options else {})}, **told(**options)
+    )
     finished = run_job(job, f"{IMPORTS}{name} = {nothing}\n")
     assert finished.status == 0, finished.logs
     assert list(finished.measurement.knobs.values()) == [seen]
@@ -131,9 +156,15 @@ def test_prefetched_weights_come_while_a_layer_computes(run_job, make_job):
         ({}, {"prefetch": 1}, r"prefetch\(1\) needs weights that are gathered layer by layer"),
         ({"dp": 2, "zero_stage": 3}, {"gather_ahead": False}, "gather_ahead: false needs the gathering of ZeRO 1"),
         ({}, {"attention": "efficient"}, "efficient is a kernel of cuda alone"),
+        ({}, {"attention": "cudnn"}, "cudnn is a kernel of cuda alone"),
         ({"cp": 2}, {"attention": "math"}, r"attention: math with cp\(2\) and all_gather"),
         ({"cp": 2}, {"compile": True}, "compile: the compiler cannot follow all_gather"),
         ({"tp": 2}, {"async_tp": True}, "async_tp needs compile"),
+        (
+            {"recompute": "full"},
+            {"selective": "attention"},
+            r"selective\(attention\) means nothing with recompute\(full\)",
+        ),
     ],
 )
 def test_an_option_that_means_nothing_is_refused_as_an_illegal_setting(plan, options, message, make_job):
@@ -142,13 +173,36 @@ def test_an_option_that_means_nothing_is_refused_as_an_illegal_setting(plan, opt
 
 
 def test_what_the_spec_lets_be_compiled_need_not_be(make_job):
-    require_supported(make_job(plan={"cp": 2}, compile=True))
+    require_supported(make_job(plan={"cp": 2}, compile=True, selective="attention"))
 
 
-def test_flash_on_cuda_needs_half_precision(make_job):
-    require_supported(make_job(device="cuda", dtype="bfloat16", attention="flash"))
-    with pytest.raises(InvalidValue, match="flash on cuda takes 16 bits, not float32"):
-        require_supported(make_job(device="cuda", attention="flash"))
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+def test_a_kernel_of_16_bits_needs_them_on_cuda(kernel, make_job):
+    require_supported(make_job(device="cuda", dtype="bfloat16", attention=kernel))
+    with pytest.raises(InvalidValue, match=f"{kernel} on cuda takes 16 bits, not float32"):
+        require_supported(make_job(device="cuda", attention=kernel))
+
+
+# torch's switches, by the kernel that each lets run.
+SWITCHES = {"flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn", "math": "math"}
+
+
+@pytest.mark.parametrize("kernel", AttentionKernel)
+def test_a_kernel_that_is_asked_for_is_the_only_one_let_run(kernel):
+    before = {name: getattr(switches, f"{name}_sdp_enabled")() for name in SWITCHES.values()}
+    try:
+        choose_attention(kernel)
+        on = {own for own, name in SWITCHES.items() if getattr(switches, f"{name}_sdp_enabled")()}
+    finally:
+        for name, value in before.items():
+            getattr(switches, f"enable_{name}_sdp")(value)
+    assert on == (set(SWITCHES) if kernel is AttentionKernel.AUTO else {kernel})
+
+
+def test_every_kernel_that_can_be_asked_for_has_an_operator_by_which_it_is_seen():
+    for operator in _KERNELS:
+        assert hasattr(torch.ops.aten, operator.removeprefix("aten::")), operator
+    assert set(_KERNELS.values()) >= set(SWITCHES)
 
 
 def test_a_number_of_threads_is_a_whole_one(make_job):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.presets import knob_catalogs
 from meshtune.tuner.campaign.spec import Acceptance, job_of
 from meshtune.tuner.specs.document import InvalidSpec, commands_named, parse_yaml
@@ -97,6 +98,37 @@ def test_a_single_knob_of_a_catalog_brings_those_that_its_condition_names() -> N
 def test_every_catalog_of_the_trainer_is_taken_by_itself(catalog: str) -> None:
     spec, _ = read_spec({**document(f"catalogs: [{catalog}]"), "workload": "torch", "runner": "local"}, None)
     assert {knob.name for knob in spec.knobs} >= knob_catalogs()[catalog].keys()
+
+
+TORCH: dict[str, Any] = {"workload": "torch", "runner": "external"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "catalogs", "options"),
+    [
+        ("local-cpu", ["trainer", "trainer_cpu"], {}),
+        ("dgx-h100", ["trainer", "trainer_cuda"], {}),
+        ("jean-zay-v100", ["trainer", "trainer_cuda"], {}),
+        ("dgx-h100", ["trainer", "trainer_cuda"], {"compile": False, "dtype": "float16", "attention": "flash"}),
+    ],
+)
+def test_the_defaults_of_the_trainers_knobs_are_what_the_workload_has(
+    cluster: str, catalogs: list[str], options: dict[str, Any]
+) -> None:
+    asked = {**document(), **TORCH, "cluster": cluster, "catalogs": catalogs}
+    spec, _ = read_spec({**asked, "workload": {"kind": "torch", **options}}, None)
+    trainer = TorchWorkload(TorchWorkload.completed(options, spec.cluster))
+    told = {knob.option: knob.default for knob in spec.knobs if knob.option}
+    assert told == {name: trainer.option_values[name] for name in told}
+    assert {"compile", "dtype"} <= told.keys()
+    for name, value in options.items():
+        assert told[name] == value
+
+
+def test_a_knob_whose_values_the_workload_has_not_keeps_its_own_default() -> None:
+    more = "knobs: {mine: {values: [4, 8], option: threads}, yours: {values: [0, 1], option: prefetch, default: 1}}"
+    spec, _ = read_spec({**document(more), **TORCH}, None)
+    assert [knob.default for knob in spec.knobs] == [4, 1]
 
 
 def test_every_mistake_is_told_at_once_with_its_path() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.documents import read_value
@@ -11,7 +12,7 @@ from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knob import Knob
-from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.search_spaces.knobs import KnobSet, sizes_of
 from meshtune.search_spaces.presets import knob_catalogs
 
@@ -50,6 +51,19 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
 def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
     return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
+
+
+def with_workload_defaults(
+    knobs: Iterable[Knob], document: Mapping[str, Any], options: Mapping[str, KnobValue]
+) -> tuple[Knob, ...]:
+    """The knobs; of those that set an option of the workload, the default is its value there, where the document gives
+    none and it is one of theirs: else a baseline would change the setting (a catalog knows no device)."""
+    given = _own(document.get(KNOBS, {}), [])
+    undecided = [knob for knob in knobs if "default" not in given.get(knob.name, {})]
+    places = {knob.name: knob.position(options.get(knob.option or "")) for knob in undecided}
+    return tuple(
+        knob if (at := places.get(knob.name)) is None else replace(knob, default=knob.values[at]) for knob in knobs
+    )
 
 
 def read_catalogs() -> dict[str, list[Knob]]:

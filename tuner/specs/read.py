@@ -51,7 +51,7 @@ from meshtune.tuner.campaign.spec import (
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
-from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs
+from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.site import resolved
 
 FREE = "free"
@@ -262,6 +262,7 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
     if not {"model", "cluster", "space", "knobs", "global_batch_size"} <= values.keys() or workload is None:
         return None
     batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
+    values["knobs"] = with_workload_defaults(values["knobs"], reading.document, workload.option_values)
     knobs = KnobSet(values["knobs"])
     unsized = check_sizes(knobs, cluster)
     problems += [*unsized, *(problem.under(KNOBS) for problem in workload.problems_with_knobs(knobs))]
