@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -31,30 +30,34 @@ ROPE_BASE = 10_000.0  # Su et al. 2021
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-@lru_cache(maxsize=4)
-def rotation(places: Places, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of the rotary angles, (length, head_dim / 2) each, in float32."""
-    frequencies = ROPE_BASE ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    angles = torch.outer(place_tensor(places, device).float(), frequencies)
-    return angles.cos(), angles.sin()
+class Rotation:
+    """The rotary position embedding of some places, the halves of a head being the pairs, by tables that all layers of
+    a chunk share. No module: what FSDP2 and `to_empty` do to buffers would empty or convert the tables."""
+
+    def __init__(self, places: Places, head_dim: int) -> None:
+        self._places, self._head_dim = places, head_dim
+        self.make_tables(torch.get_default_device())
+
+    def make_tables(self, device: torch.device) -> None:
+        """cos and sin of the angles, (length, 1, head_dim / 2) each, in float32."""
+        powers = torch.arange(0, self._head_dim, 2, device=device, dtype=torch.float32) / self._head_dim
+        angles = torch.outer(place_tensor(self._places, device).float(), ROPE_BASE**-powers)
+        self.cos, self.sin = (table.unsqueeze(1) for table in (angles.cos(), angles.sin()))
 
 
 class _Rotate(torch.autograd.Function):
-    """Keeps nothing: the backward pass is the rotation back. What it returns lies in memory as what it was given does,
-    and attention answers in that order too: its answer needs no copy to have the heads of a token side by side."""
+    """Keeps nothing: the backward pass is the rotation back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Places) -> Tensor:
-        out = torch.empty_like(x)
-        ctx.places, ctx.strides = places, out.stride()
-        return _rotate_into(out, x, *rotation(places, x.shape[-1], x.device))
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.tables = cos, sin
+        return _rotate_into(x.new_empty(x.shape), x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (given,) = gradients
-        cos, sin = rotation(ctx.places, given.shape[-1], given.device)
-        out = torch.empty_strided(given.shape, ctx.strides, dtype=given.dtype, device=given.device)
-        return _rotate_into(out, given, cos, -sin), None
+        cos, sin = ctx.tables
+        return _rotate_into(given.new_empty(given.shape), given, cos, -sin), None, None
 
 
 def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -65,13 +68,14 @@ def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
-def rotate(x: Tensor, places: Places) -> Tensor:
-    """Rotary position embedding of (batch, heads, length, head_dim): the halves of a head are the pairs."""
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Of (batch, length, heads, head_dim), in the order that projections leave and that attention answers in: so the
+    heads of a token lie side by side before and after attention, without a copy."""
+    cos, sin = rotation.cos, rotation.sin
     if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
-        cos, sin = rotation(places, x.shape[-1], x.device)
         left, right = x.chunk(2, -1)
         return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
-    out: Tensor = _Rotate.apply(x, places)  # type: ignore[no-untyped-call]
+    out: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -83,11 +87,10 @@ def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Causal self-attention over as many heads as the projections return: all of them, or this rank's."""
 
-    def __init__(self, spec: ModelSpec, places: Places) -> None:
+    def __init__(self, spec: ModelSpec, rotation: Rotation | None) -> None:
         super().__init__()
         self.head_dim = spec.head_dim
-        self.rotary = spec.position is Position.ROPE
-        self.places = places
+        self.rotation = rotation
         self.attend: Attend = attend_causally
         self.query = nn.Linear(spec.hidden, spec.query_width, bias=False)
         self.key = nn.Linear(spec.hidden, spec.kv_width, bias=False)
@@ -96,14 +99,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
-        if self.rotary:
-            query, key = rotate(query, self.places), rotate(key, self.places)
-        mixed = self.attend(query, key, value)
+        if self.rotation is not None:
+            query, key = rotate(query, self.rotation), rotate(key, self.rotation)
+        mixed = self.attend(*(heads.transpose(1, 2) for heads in (query, key, value)))
         out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.head_dim)
 
 
 NORM_EPSILON = 1e-5
@@ -132,7 +135,13 @@ class Layer(nn.Module):
     parallelism does with a block's input and with its output."""
 
     def __init__(
-        self, spec: ModelSpec, places: Places, experts: range, router: Router, imbalance: float | None
+        self,
+        spec: ModelSpec,
+        places: Places,
+        rotation: Rotation | None,
+        experts: range,
+        router: Router,
+        imbalance: float | None,
     ) -> None:
         super().__init__()
         self.recompute: Recompute | None = None
@@ -143,7 +152,7 @@ class Layer(nn.Module):
         self.enter: Relayout = as_it_is
         self.leave: Relayout = as_it_is
         self.attention_norm = build_norm(spec)
-        self.attention = Attention(spec, places)
+        self.attention = Attention(spec, rotation)
         self.feed_forward_norm = build_norm(spec)
         self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
@@ -212,10 +221,11 @@ class Transformer(nn.Module):
         learned = first and spec.position is Position.LEARNED
         self.embedding: nn.Module | None = nn.Embedding(rows, spec.hidden) if first else None
         self.position: nn.Module | None = nn.Embedding(spec.seq_len, spec.hidden) if learned else None
+        self.rotation = Rotation(self.places, spec.head_dim) if spec.position is Position.ROPE else None
         self.layers: nn.ModuleDict = nn.ModuleDict()
         for index in range(spec.layers) if layers is None else layers:
             held = range(spec.experts) if experts is None else experts
-            self.layers[str(index)] = Layer(spec, self.places, held, router, imbalance)
+            self.layers[str(index)] = Layer(spec, self.places, self.rotation, held, router, imbalance)
         self.norm = build_norm(spec) if last else None
         self.head = Head(spec.hidden, rows, spec.vocab) if last else None
         # Called with each part before it computes: its weights may still be on their way.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from meshtune.runners.trainer.model import Transformer, rotate
+from meshtune.runners.trainer.model import Rotation, Transformer, rotate
 from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
@@ -69,9 +69,9 @@ def test_a_tied_head_stays_tied_and_only_the_outer_stages_share_it():
 
 def test_rotation_keeps_lengths_and_depends_on_distance_alone():
     query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(0)).unbind(0)
-    queries, keys = (rotate(x.expand(1, 1, 8, 16), (range(8),)) for x in (query, key))
-    torch.testing.assert_close(queries.norm(dim=-1), query.norm(dim=-1).expand(1, 1, 8))
-    scores = (queries @ keys.transpose(-1, -2))[0, 0]
+    queries, keys = (rotate(x.expand(1, 8, 1, 16), Rotation((range(8),), 16)) for x in (query, key))
+    torch.testing.assert_close(queries.norm(dim=-1), query.norm(dim=-1).expand(1, 8, 1))
+    scores = queries[0, :, 0] @ keys[0, :, 0].T
     torch.testing.assert_close(scores[3, 1], scores[7, 5])
     assert not torch.isclose(scores[3, 1], scores[3, 2])
 

@@ -75,6 +75,8 @@ def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding)
 @torch.no_grad()
 def materialize(model: Transformer, device: torch.device, seed: int) -> None:
     model.to_empty(device=device)
+    if model.rotation is not None:
+        model.rotation.make_tables(device)
     model.tie()
     experts = {
         f"{owner}.{name}": module.numbers
