@@ -17,7 +17,7 @@ from meshtune.runners.trainer.head import Head
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.places import Places, place_tensor
-from meshtune.search_spaces.model import ModelSpec, Norm, Position
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 
 # Calls a function with its arguments and keeps less of its activations than autograd would.
 Recompute = Callable[..., Tensor]
@@ -45,19 +45,26 @@ class Rotation:
         self.cos, self.sin = (table.unsqueeze(1) for table in (angles.cos(), angles.sin()))
 
 
-class _Rotate(torch.autograd.Function):
-    """Keeps nothing: the backward pass is the rotation back."""
+class _Rotated(torch.autograd.Function):
+    """Keeps nothing: the backward pass is the rotation back, and writes one gradient of the whole product."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.tables = cos, sin
-        return _rotate_into(x.new_empty(x.shape), x, cos, sin)
+    def forward(ctx: Any, product: Tensor, heads: list[int], cos: Tensor, sin: Tensor) -> Any:
+        ctx.how = heads, cos, sin
+        query, key, value = torch.split(product, heads, 2)
+        query, key = (_rotate_into(part.new_empty(part.shape), part, cos, sin) for part in (query, key))
+        return query, key, value.clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (given,) = gradients
-        cos, sin = ctx.tables
-        return _rotate_into(given.new_empty(given.shape), given, cos, -sin), None, None
+        heads, cos, sin = ctx.how
+        batch, length, _, width = gradients[0].shape
+        product = gradients[0].new_empty(batch, length, sum(heads), width)
+        query, key, value = torch.split(product, heads, 2)
+        for out, gradient in zip((query, key), gradients[:2], strict=True):
+            _rotate_into(out, gradient, cos, -sin)
+        value.copy_(gradients[2])
+        return product, None, None, None
 
 
 def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -68,15 +75,24 @@ def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
-def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Of (batch, length, heads, head_dim), in the order that projections leave and that attention answers in: so the
-    heads of a token lie side by side before and after attention, without a copy."""
-    cos, sin = rotation.cos, rotation.sin
+def split_heads(product: Tensor, heads: list[int], rotation: Rotation | None) -> tuple[Tensor, ...]:
+    """Query, key and value, of so many `heads`, from their product (batch, length, all heads, head_dim).
+
+    They stay in this order, in which attention answers, too: so the heads of a token lie side by side before and after
+    attention, without a copy. Where query and key are rotated, the value is copied, so that it keeps no product."""
+    if rotation is None:
+        return torch.split(product, heads, 2)
     if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
-        left, right = x.chunk(2, -1)
-        return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
-    out: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
-    return out
+        query, key, value = torch.split(product, heads, 2)
+        return _rotate(query, rotation), _rotate(key, rotation), value
+    parts: tuple[Tensor, ...] = _Rotated.apply(product, heads, rotation.cos, rotation.sin)  # type: ignore[no-untyped-call]
+    return parts
+
+
+def _rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    left, right = x.chunk(2, -1)
+    cos, sin = rotation.cos, rotation.sin
+    return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -85,28 +101,26 @@ def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal self-attention over as many heads as the projections return: all of them, or this rank's."""
+    """Causal self-attention over as many heads of query, key and value as `heads` says: all of them, or this
+    rank's."""
 
     def __init__(self, spec: ModelSpec, rotation: Rotation | None) -> None:
         super().__init__()
         self.head_dim = spec.head_dim
+        self.heads = [width // spec.head_dim for width in (spec.query_width, spec.kv_width, spec.kv_width)]
         self.rotation = rotation
         self.attend: Attend = attend_causally
-        self.query = nn.Linear(spec.hidden, spec.query_width, bias=False)
-        self.key = nn.Linear(spec.hidden, spec.kv_width, bias=False)
-        self.value = nn.Linear(spec.hidden, spec.kv_width, bias=False)
+        width = spec.query_width + 2 * spec.kv_width
+        self.query_key_value: Callable[[Tensor], Tensor] = nn.Linear(spec.hidden, width, bias=False)
         self.output = nn.Linear(spec.query_width, spec.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
-        if self.rotation is not None:
-            query, key = rotate(query, self.rotation), rotate(key, self.rotation)
-        mixed = self.attend(*(heads.transpose(1, 2) for heads in (query, key, value)))
+        product = self.query_key_value(x)
+        heads = product.view(*product.shape[:-1], -1, self.head_dim)
+        parts = split_heads(heads, self.heads, self.rotation)
+        mixed = self.attend(*(part.transpose(1, 2) for part in parts))
         out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return out
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim)
 
 
 NORM_EPSILON = 1e-5
@@ -177,17 +191,24 @@ class Layer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How tensor parallelism cuts a parameter. shape: of the whole; axis: along which it is cut into `parts`."""
+    """How tensor parallelism cuts a parameter. shape: of the whole; axis: along which it is cut into `parts`; sections:
+    widths along the axis of what is cut each for itself, none where that is the whole."""
 
     shape: torch.Size
     axis: int
     rank: int
     parts: int
+    sections: tuple[int, ...] = ()
 
     def part(self, whole: Tensor) -> Tensor:
         """This rank's; the last ones may be smaller, or empty."""
-        parts = whole.chunk(self.parts, self.axis)
-        return parts[self.rank] if self.rank < len(parts) else whole.narrow(self.axis, 0, 0)
+        sections = torch.split(whole, list(self.sections), self.axis) if self.sections else (whole,)
+        own = [self._part(section) for section in sections]
+        return torch.cat(own, self.axis) if self.sections else own[0]
+
+    def _part(self, section: Tensor) -> Tensor:
+        parts = section.chunk(self.parts, self.axis)
+        return parts[self.rank] if self.rank < len(parts) else section.narrow(self.axis, 0, 0)
 
 
 class Transformer(nn.Module):
@@ -277,6 +298,18 @@ def is_of_norm(name: str) -> bool:
     return name.endswith(("norm.weight", "norm.bias"))
 
 
+def joined_weights(spec: ModelSpec, name: str) -> dict[str, int]:
+    """The weights that the parameter joins, so that one product computes with all, by the names under which their
+    initial values are drawn: each one's outputs. Empty for a parameter that is one weight."""
+    gated = spec.activation is Activation.SWIGLU
+    kinds = {
+        "query_key_value": {"query": spec.query_width, "key": spec.kv_width, "value": spec.kv_width},
+        "up": {"gate": spec.ffn, "up": spec.ffn} if gated else {},
+    }
+    kind = next((kind for kind in kinds if kind in name.split(".")), "")
+    return {name.replace(kind, part): width for part, width in kinds.get(kind, {}).items()}
+
+
 def initial_values(
     spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device, experts: range = range(0)
 ) -> Tensor:
@@ -288,8 +321,14 @@ def initial_values(
         name = "embedding.weight"
     values = torch.zeros(shape, device=device)
     words = values[: spec.vocab] if name in ("embedding.weight", "head.weight") else values
-    parts = values.chunk(len(experts)) if experts else [words]
-    names = [f"{name}.{number}" for number in experts] or [name]
-    for part, own_name in zip(parts, names, strict=True):
-        part.normal_(0.0, INITIAL_STD, generator=torch.Generator(device).manual_seed(stream(seed, own_name)))
+    joined = joined_weights(spec, name)
+    sections = torch.split(values, list(joined.values()), int(bool(experts))) if joined else [words]
+    for section, own_name in zip(sections, joined or [name], strict=True):
+        parts = section.chunk(len(experts)) if experts else [section]
+        names = [f"{own_name}.{number}" for number in experts] or [own_name]
+        for part, stream_name in zip(parts, names, strict=True):
+            generator = torch.Generator(device).manual_seed(stream(seed, stream_name))
+            # torch draws other numbers into what does not lie in one piece.
+            drawn = part if part.is_contiguous() else part.new_empty(part.shape)
+            part.copy_(drawn.normal_(0.0, INITIAL_STD, generator=generator))
     return values
