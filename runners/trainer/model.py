@@ -84,7 +84,7 @@ def split_heads(product: Tensor, heads: list[int], rotation: Rotation | None) ->
         return torch.split(product, heads, 2)
     if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
         query, key, value = torch.split(product, heads, 2)
-        return _rotate(query, rotation), _rotate(key, rotation), value
+        return _rotate(query, rotation), _rotate(key, rotation), value.clone(memory_format=torch.contiguous_format)
     parts: tuple[Tensor, ...] = _Rotated.apply(product, heads, rotation.cos, rotation.sin)  # type: ignore[no-untyped-call]
     return parts
 
