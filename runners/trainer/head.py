@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class Head(nn.Linear):
 
     vocab: the rows. words: those of them that stand for one; the rest pads, and no token is ever predicted to be one.
     loss_scale: factor on the sum. group, first_row: of the ranks that split the vocabulary, and where this one's part
-    begins."""
+    begins. to_gradient: `to_gradient`, or what it was compiled to."""
 
     def __init__(self, hidden: int, vocab: int, words: int | None = None) -> None:
         super().__init__(hidden, vocab, bias=False)
@@ -46,6 +47,7 @@ class Head(nn.Linear):
         self.loss_scale = 1.0
         self.group: dist.ProcessGroup | None = None
         self.first_row = 0
+        self.to_gradient: Callable[[Tensor, Tensor, Head], Tensor] = to_gradient
 
     @property
     def own_words(self) -> int:
@@ -94,15 +96,19 @@ def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Te
     parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
     for index, (part, wanted, part_gradient) in enumerate(parts):
         logits = part @ weight.T
-        loss += _to_gradient(logits, wanted, head)
+        loss += head.to_gradient(logits, wanted, head)
         torch.addmm(part_gradient, logits, weight, beta=0, alpha=head.loss_scale, out=part_gradient)
         weight_gradient.addmm_(logits.T, part, beta=min(index, 1), alpha=head.loss_scale)
         del logits  # before the next chunk's
     return loss.mul_(head.loss_scale), hidden_gradient, weight_gradient
 
 
-def _to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
-    """The loss of some tokens; their logits are overwritten by their gradients."""
+def to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
+    """The loss of some tokens; their logits are overwritten by their gradients. Uncompiled, every line is a pass over
+    the logits, so that it works in place; compiled, all lines of a pass are one kernel, and no float32 logit is
+    written. A last chunk that is smaller is compiled for itself."""
+    if torch.compiler.is_compiling():
+        return _to_gradient_in_registers(logits, targets, head)
     if head.own_words < logits.shape[1]:
         logits[:, head.own_words :] = -torch.inf
     peak = logits.amax(-1).float()
@@ -117,4 +123,23 @@ def _to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
         chosen, total = sum_over(head.group, torch.stack([chosen, total])).unbind()
     scores.scatter_add_(1, rows[:, None], (-total).masked_fill(outside, 0.0)[:, None])
     torch.div(scores, total[:, None], out=logits)
+    return (total.log() - chosen).sum()
+
+
+def _to_gradient_in_registers(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
+    """Passes over a chunk's logits: their maximum and their sum, which inductor joins on CUDA, and the gradient. A
+    scatter would write all of them in float32."""
+    word = torch.arange(logits.shape[1], device=logits.device)
+    scores = logits.float().masked_fill(word >= head.own_words, -torch.inf)
+    peak = scores.amax(-1)
+    if head.group is not None:
+        peak = sum_over(head.group, peak, "max")
+    rows, outside = own_rows(targets, head.first_row, logits.shape[1])
+    chosen = (logits.gather(1, rows[:, None]).squeeze(1).float() - peak).masked_fill(outside, 0.0)
+    powers = (scores - peak[:, None]).exp()
+    total = powers.sum(-1)
+    if head.group is not None:
+        chosen, total = sum_over(head.group, torch.stack([chosen, total])).unbind()
+    is_target = word == rows.masked_fill(outside, -1)[:, None]
+    logits.copy_(powers / total[:, None] - is_target.float())
     return (total.log() - chosen).sum()
