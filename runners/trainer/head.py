@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from meshtune.runners.trainer.gradients import GradientSum
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS
 
 _COLLECTIVES = torch.ops._c10d_functional
@@ -39,7 +40,8 @@ class Head(nn.Linear):
 
     vocab: the rows. words: those of them that stand for one; the rest pads, and no token is ever predicted to be one.
     loss_scale: factor on the sum. group, first_row: of the ranks that split the vocabulary, and where this one's part
-    begins. to_gradient: `to_gradient`, or what it was compiled to."""
+    begins. to_gradient: `to_gradient`, or what it was compiled to. gradient_sum: of the weight, where the optimizer has
+    one, to be added to."""
 
     def __init__(self, hidden: int, vocab: int, words: int | None = None) -> None:
         super().__init__(hidden, vocab, bias=False)
@@ -48,6 +50,7 @@ class Head(nn.Linear):
         self.group: dist.ProcessGroup | None = None
         self.first_row = 0
         self.to_gradient: Callable[[Tensor, Tensor, Head], Tensor] = to_gradient
+        self.gradient_sum: GradientSum | None = None
 
     @property
     def own_words(self) -> int:
@@ -68,10 +71,10 @@ class Head(nn.Linear):
 
 
 class _Known(torch.autograd.Function):
-    """A number whose gradient by `x` is known."""
+    """A number whose gradient by `x` is known; None where it has been added up already."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, number: Tensor, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, number: Tensor, gradient: Tensor | None) -> Tensor:
         ctx.gradient = gradient
         return number.view_as(number)
 
@@ -83,24 +86,27 @@ class _Known(torch.autograd.Function):
 
 
 @torch.no_grad()
-def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor]:
+def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor | None]:
     """The gradients are by hidden states and weight, and made with the loss, as in Liger (Hsu et al. 2024): so no logit
     outlives its chunk, and none is computed twice. The loss is what training differentiates, so its own gradient is 1.
+    The weight's is summed over chunks in float32: into the optimizer's sum, or else returned in the weight's format.
 
     A vocabulary over several ranks as in Megatron: logits stay where they are, three numbers of a token are
     exchanged."""
     weight = head.weight
-    hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.empty_like(weight)
+    hidden_gradient = torch.empty_like(hidden)
+    weight_sum = head.gradient_sum or GradientSum(torch.empty_like(weight, dtype=torch.float32))
     loss = torch.zeros(1, dtype=torch.float32, device=hidden.device)
     size = chunk_tokens(len(hidden))
     parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
-    for index, (part, wanted, part_gradient) in enumerate(parts):
+    for part, wanted, part_gradient in parts:
         logits = part @ weight.T
         loss += head.to_gradient(logits, wanted, head)
         torch.addmm(part_gradient, logits, weight, beta=0, alpha=head.loss_scale, out=part_gradient)
-        weight_gradient.addmm_(logits.T, part, beta=min(index, 1), alpha=head.loss_scale)
+        weight_sum.add_product(logits, part, head.loss_scale)
         del logits  # before the next chunk's
-    return loss.mul_(head.loss_scale), hidden_gradient, weight_gradient
+    known = weight_sum.total.to(weight.dtype) if head.gradient_sum is None else None
+    return loss.mul_(head.loss_scale), hidden_gradient, known
 
 
 def to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
