@@ -1,5 +1,4 @@
-"""Lets torch.compile fuse what each layer computes: layer by layer as torchtitan does, one graph for all alike; and the
-gradient of the loss.
+"""Lets torch.compile fuse what layers and the loss compute: layer by layer as torchtitan does, one graph for all.
 
 Compiled is what happens inside of a layer, so FSDP2 and the pipeline wrap it as they wrap an uncompiled one. A graph
 must be whole: what the compiler cannot follow ends the job, and is never left out silently."""
@@ -8,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ParamSpec
 
 import torch
 import torch.distributed as dist
@@ -20,8 +18,6 @@ from meshtune.runners.trainer.job import Job, compile_obstacle
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer
 from meshtune.search_spaces.cluster import DeviceKind
-
-_Given = ParamSpec("_Given")
 
 
 def compiles(job: Job) -> bool:
@@ -54,7 +50,7 @@ def compile_layers(model: Transformer, job: Job, tensor_ranks: dist.ProcessGroup
         model.head.to_gradient = _compiled(to_gradient)
 
 
-def _compiled(run: Callable[_Given, Tensor]) -> Callable[_Given, Tensor]:
+def _compiled(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(run, fullgraph=True, dynamic=False)
 
 

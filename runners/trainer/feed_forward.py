@@ -24,7 +24,7 @@ class _SwiGLU(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (gate_and_up,) = ctx.saved_tensors
         both = torch.empty_like(gate_and_up)
-        (gate, up), (of_gate, of_up) = gate_and_up.chunk(2, -1), both.chunk(2, -1)
+        (gate, up), (of_gate, of_up) = (x.chunk(2, -1) for x in (gate_and_up, both))
         torch.mul(gradients[0], up, out=of_gate)
         torch.ops.aten.silu_backward(of_gate, gate, grad_input=of_gate)
         torch.ops.aten.silu.out(gate, out=of_up).mul_(gradients[0])
@@ -32,7 +32,7 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:
-    """The halves of the last axis are the gate's and the up projection's products."""
+    """The halves of the last axis are the products of the gate's and the up projection, whose weights are one."""
     if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
         gate, up = gate_and_up.chunk(2, -1)
         return F.silu(gate) * up
@@ -41,8 +41,6 @@ def swiglu(gate_and_up: Tensor) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """up: of a gated block the gate's projection and the up projection, joined into one product."""
-
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         gated = spec.activation is Activation.SWIGLU

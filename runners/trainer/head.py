@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from meshtune.runners.trainer.gradients import GradientSum
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS
 
 _COLLECTIVES = torch.ops._c10d_functional
+# Of a 16-bit product that is added in float32 where no kernel does both: the rows that exist at a time.
+_ROWS_AT_ONCE = 1024
 
 
 def sum_over(group: dist.ProcessGroup, x: Tensor, operation: str = "sum") -> Tensor:
@@ -33,6 +35,35 @@ def chunk_tokens(tokens: int) -> int:
     """Tokens of one chunk: an eighth, as in torchtune (`CEWithChunkedOutputLoss`), but not so few that the weight's
     gradient, which every chunk reads and writes, takes longer than the product that it comes from."""
     return max(FEWEST_CHUNK_TOKENS, -(-tokens // LOSS_CHUNKS))
+
+
+@dataclass(eq=False, slots=True)
+class GradientSum:
+    """`total`: the sum, in float32 whatever the weights are, of a parameter's gradients over the micro-batches of a
+    step. empty: of nothing yet, so that the first gradient overwrites it."""
+
+    total: Tensor
+    empty: bool = True
+
+    def add(self, gradient: Tensor) -> None:
+        (self.total.copy_ if self.empty else self.total.add_)(gradient)
+        self.empty = False
+
+    def add_product(self, left: Tensor, right: Tensor, factor: float) -> None:
+        """Add factor * left^T right, of (tokens, rows) and (tokens, columns), both in the weights' format. On CUDA one
+        kernel adds in float32, as Megatron's fused accumulation; elsewhere the product of a call is rounded first."""
+        beta = int(not self.empty)
+        if left.dtype is torch.float32:
+            self.total.addmm_(left.T, right, beta=beta, alpha=factor)
+        elif left.is_cuda and torch.version.hip is None:
+            torch.addmm(self.total, left.T, right, torch.float32, beta=beta, alpha=factor, out=self.total)
+        else:
+            if self.empty:
+                self.total.zero_()
+            parts = torch.split(self.total, _ROWS_AT_ONCE), torch.split(left, _ROWS_AT_ONCE, 1)
+            for part, rows in zip(*parts, strict=True):
+                part.add_(rows.T @ right, alpha=factor)
+        self.empty = False
 
 
 class Head(nn.Linear):
@@ -110,11 +141,8 @@ def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Te
 
 
 def to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
-    """The loss of some tokens; their logits are overwritten by their gradients. Uncompiled, every line is a pass over
-    the logits, so that it works in place; compiled, all lines of a pass are one kernel, and no float32 logit is
-    written. A last chunk that is smaller is compiled for itself."""
-    if torch.compiler.is_compiling():
-        return _to_gradient_in_registers(logits, targets, head)
+    """The loss of some tokens; their logits are overwritten by their gradients. As written every line is a pass over
+    the logits; compiled, a few kernels are, and a last chunk that is smaller has its own."""
     if head.own_words < logits.shape[1]:
         logits[:, head.own_words :] = -torch.inf
     peak = logits.amax(-1).float()
@@ -127,25 +155,10 @@ def to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
     total = scores.exp_().sum(-1)
     if head.group is not None:
         chosen, total = sum_over(head.group, torch.stack([chosen, total])).unbind()
-    scores.scatter_add_(1, rows[:, None], (-total).masked_fill(outside, 0.0)[:, None])
+    less = (-total).masked_fill(outside, 0.0)[:, None]
+    if torch.compiler.is_compiling():  # a scatter is a kernel of its own, before which all scores are written
+        scores = scores + less * (torch.arange(scores.shape[1], device=scores.device) == rows[:, None])
+    else:
+        scores.scatter_add_(1, rows[:, None], less)
     torch.div(scores, total[:, None], out=logits)
-    return (total.log() - chosen).sum()
-
-
-def _to_gradient_in_registers(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
-    """Passes over a chunk's logits: their maximum and their sum, which inductor joins on CUDA, and the gradient. A
-    scatter would write all of them in float32."""
-    word = torch.arange(logits.shape[1], device=logits.device)
-    scores = logits.float().masked_fill(word >= head.own_words, -torch.inf)
-    peak = scores.amax(-1)
-    if head.group is not None:
-        peak = sum_over(head.group, peak, "max")
-    rows, outside = own_rows(targets, head.first_row, logits.shape[1])
-    chosen = (logits.gather(1, rows[:, None]).squeeze(1).float() - peak).masked_fill(outside, 0.0)
-    powers = (scores - peak[:, None]).exp()
-    total = powers.sum(-1)
-    if head.group is not None:
-        chosen, total = sum_over(head.group, torch.stack([chosen, total])).unbind()
-    is_target = word == rows.masked_fill(outside, -1)[:, None]
-    logits.copy_(powers / total[:, None] - is_target.float())
     return (total.log() - chosen).sum()

@@ -58,11 +58,10 @@ class _Rotated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         heads, cos, sin = ctx.how
-        batch, length, _, width = gradients[0].shape
-        product = gradients[0].new_empty(batch, length, sum(heads), width)
-        query, key, value = torch.split(product, heads, 2)
-        for out, gradient in zip((query, key), gradients[:2], strict=True):
-            _rotate_into(out, gradient, cos, -sin)
+        product = gradients[0].new_empty(*gradients[0].shape[:2], sum(heads), gradients[0].shape[-1])
+        *turned, value = torch.split(product, heads, 2)
+        for part, gradient in zip(turned, gradients[:2], strict=True):
+            _rotate_into(part, gradient, cos, -sin)
         value.copy_(gradients[2])
         return product, None, None, None
 
@@ -82,17 +81,14 @@ def split_heads(product: Tensor, heads: list[int], rotation: Rotation | None) ->
     attention, without a copy. Where query and key are rotated, the value is copied, so that it keeps no product."""
     if rotation is None:
         return torch.split(product, heads, 2)
-    if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
-        query, key, value = torch.split(product, heads, 2)
-        return _rotate(query, rotation), _rotate(key, rotation), value.clone(memory_format=torch.contiguous_format)
-    parts: tuple[Tensor, ...] = _Rotated.apply(product, heads, rotation.cos, rotation.sin)  # type: ignore[no-untyped-call]
-    return parts
-
-
-def _rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    left, right = x.chunk(2, -1)
     cos, sin = rotation.cos, rotation.sin
-    return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
+    if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
+        *turned, value = torch.split(product, heads, 2)
+        halves = (part.chunk(2, -1) for part in turned)
+        query, key = (torch.cat([x * cos - y * sin, x * sin + y * cos], -1).type_as(product) for x, y in halves)
+        return query, key, value.clone(memory_format=torch.contiguous_format)
+    parts: tuple[Tensor, ...] = _Rotated.apply(product, heads, cos, sin)  # type: ignore[no-untyped-call]
+    return parts
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -101,23 +97,21 @@ def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal self-attention over as many heads of query, key and value as `heads` says: all of them, or this
-    rank's."""
+    """Causal self-attention over so many `heads` of query, key and value: all of them, or this rank's."""
 
-    def __init__(self, spec: ModelSpec, rotation: Rotation | None) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.head_dim = spec.head_dim
         self.heads = [width // spec.head_dim for width in (spec.query_width, spec.kv_width, spec.kv_width)]
-        self.rotation = rotation
+        self.rotation: Rotation | None = None
         self.attend: Attend = attend_causally
         width = spec.query_width + 2 * spec.kv_width
         self.query_key_value: Callable[[Tensor], Tensor] = nn.Linear(spec.hidden, width, bias=False)
         self.output = nn.Linear(spec.query_width, spec.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        product = self.query_key_value(x)
-        heads = product.view(*product.shape[:-1], -1, self.head_dim)
-        parts = split_heads(heads, self.heads, self.rotation)
+        product = self.query_key_value(x).view(*x.shape[:-1], -1, self.head_dim)
+        parts = split_heads(product, self.heads, self.rotation)
         mixed = self.attend(*(part.transpose(1, 2) for part in parts))
         out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return out
@@ -149,13 +143,7 @@ class Layer(nn.Module):
     parallelism does with a block's input and with its output."""
 
     def __init__(
-        self,
-        spec: ModelSpec,
-        places: Places,
-        rotation: Rotation | None,
-        experts: range,
-        router: Router,
-        imbalance: float | None,
+        self, spec: ModelSpec, places: Places, experts: range, router: Router, imbalance: float | None
     ) -> None:
         super().__init__()
         self.recompute: Recompute | None = None
@@ -166,7 +154,7 @@ class Layer(nn.Module):
         self.enter: Relayout = as_it_is
         self.leave: Relayout = as_it_is
         self.attention_norm = build_norm(spec)
-        self.attention = Attention(spec, rotation)
+        self.attention = Attention(spec)
         self.feed_forward_norm = build_norm(spec)
         self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
@@ -202,13 +190,11 @@ class Cut:
 
     def part(self, whole: Tensor) -> Tensor:
         """This rank's; the last ones may be smaller, or empty."""
-        sections = torch.split(whole, list(self.sections), self.axis) if self.sections else (whole,)
-        own = [self._part(section) for section in sections]
-        return torch.cat(own, self.axis) if self.sections else own[0]
-
-    def _part(self, section: Tensor) -> Tensor:
-        parts = section.chunk(self.parts, self.axis)
-        return parts[self.rank] if self.rank < len(parts) else section.narrow(self.axis, 0, 0)
+        own = []
+        for section in torch.split(whole, list(self.sections) or whole.shape[self.axis], self.axis):
+            parts = section.chunk(self.parts, self.axis)
+            own.append(parts[self.rank] if self.rank < len(parts) else section.narrow(self.axis, 0, 0))
+        return own[0] if len(own) == 1 else torch.cat(own, self.axis)
 
 
 class Transformer(nn.Module):
@@ -246,7 +232,8 @@ class Transformer(nn.Module):
         self.layers: nn.ModuleDict = nn.ModuleDict()
         for index in range(spec.layers) if layers is None else layers:
             held = range(spec.experts) if experts is None else experts
-            self.layers[str(index)] = Layer(spec, self.places, self.rotation, held, router, imbalance)
+            self.layers[str(index)] = layer = Layer(spec, self.places, held, router, imbalance)
+            layer.attention.rotation = self.rotation
         self.norm = build_norm(spec) if last else None
         self.head = Head(spec.hidden, rows, spec.vocab) if last else None
         # Called with each part before it computes: its weights may still be on their way.
@@ -301,11 +288,9 @@ def is_of_norm(name: str) -> bool:
 def joined_weights(spec: ModelSpec, name: str) -> dict[str, int]:
     """The weights that the parameter joins, so that one product computes with all, by the names under which their
     initial values are drawn: each one's outputs. Empty for a parameter that is one weight."""
-    gated = spec.activation is Activation.SWIGLU
-    kinds = {
-        "query_key_value": {"query": spec.query_width, "key": spec.kv_width, "value": spec.kv_width},
-        "up": {"gate": spec.ffn, "up": spec.ffn} if gated else {},
-    }
+    attention = {"query": spec.query_width, "key": spec.kv_width, "value": spec.kv_width}
+    gated = {"gate": spec.ffn, "up": spec.ffn} if spec.activation is Activation.SWIGLU else {}
+    kinds = {"query_key_value": attention, "up": gated}
     kind = next((kind for kind in kinds if kind in name.split(".")), "")
     return {name.replace(kind, part): width for part, width in kinds.get(kind, {}).items()}
 

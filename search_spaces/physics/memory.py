@@ -169,8 +169,9 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
         # The head's gradient is summed in float32 while there are logits, and then converted.
         logits, head = chunk * vocab * framework.logit_bytes, _head_gradient(model, framework, columns)
         wider = FLOAT32_BYTES / framework.activation_bytes
-        summing = logits if wider == 1 else np.maximum(logits + (wider - 1) * head, wider * head)
-        return summing + at_once * _loss_gradients(model, framework, columns)
+        return np.maximum(logits + (wider - 1) * head, wider * head * (wider > 1)) + at_once * _loss_gradients(
+            model, framework, columns
+        )
     # The logits, and beside them what cross entropy keeps in float32.
     width = framework.activation_bytes
     piped = framework.kept.torch_pipeline & (columns["pp"] > 1)
@@ -185,8 +186,8 @@ def _loss_gradients(model: ModelSpec, framework: FrameworkProfile, columns: Colu
 
 
 def _head_gradient(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
-    """Bytes of the head's, from the loss to the backward pass. None where the loss adds it to the sum of the optimizer
-    (runners/trainer/gradients.py): not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
+    """Bytes of the head's, from the loss to the backward pass. None where the loss adds it to the optimizer's own sum:
+    not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
     own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
     rows = framework.padded_vocab(model, columns["tp"]) / columns["tp"]
     return np.where(own_sum, 0.0, rows * model.hidden * framework.activation_bytes)

@@ -13,15 +13,14 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from meshtune.runners.trainer import gradients, head
-from meshtune.runners.trainer.gradients import GradientSum
-from meshtune.runners.trainer.head import Head
+from meshtune.runners.trainer import head
+from meshtune.runners.trainer.head import GradientSum, Head
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_sum_forgets_the_last_step_and_adds_products_in_float32(dtype, monkeypatch):
-    monkeypatch.setattr(gradients, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(head, "_ROWS_AT_ONCE", 3)
     torch.manual_seed(0)
     left, right, more = (torch.randn(shape).to(dtype) for shape in ((9, 7), (9, 5), (7, 5)))
     total = GradientSum(torch.full((7, 5), torch.nan))

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
-from meshtune.runners.trainer.gradients import GradientSum
+from meshtune.runners.trainer.head import GradientSum
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.mixture import ALIGNMENT_BYTES, Experts
 from meshtune.runners.trainer.model import Cut, Transformer, initial_values
@@ -172,13 +172,10 @@ class Both:
         self._experts.begin_step()
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        return self._of(parameter).gradient(parameter)
+        return (self._dense if parameter in self._dense else self._experts).gradient(parameter)
 
     def sum_of(self, parameter: nn.Parameter) -> GradientSum:
-        return self._of(parameter).sum_of(parameter)
-
-    def _of(self, parameter: nn.Parameter) -> FlatAdamW:
-        return self._dense if parameter in self._dense else self._experts
+        return self._dense.sum_of(parameter)
 
     def reduce(self) -> list[Tensor]:
         return [*self._dense.reduce(), *self._experts.reduce()]
@@ -324,7 +321,6 @@ class FlatAdamW:
         return own.total
 
     def sum_of(self, parameter: nn.Parameter) -> GradientSum:
-        """To be added to beside the backward pass."""
         return self._sums[parameter]
 
     def reduce(self) -> list[Tensor]:
@@ -388,15 +384,13 @@ class FlatAdamW:
         view = self._weights[self._spans[parameter]].view(parameter.shape)
         view.copy_(parameter.detach())
         parameter.data = view
-        total = self._gradients[self._spans[parameter]].view(parameter.shape)
-        self._sums[parameter] = GradientSum(total)
+        self._sums[parameter] = GradientSum(self._gradients[self._spans[parameter]].view(parameter.shape))
         parameter.register_post_accumulate_grad_hook(self._collect)  # type: ignore[no-untyped-call]  # torch.Tensor's
 
     def _collect(self, parameter: Tensor) -> None:
-        """Also of a parameter whose gradient of this backward pass has been added already, and which so has none."""
         if not isinstance(parameter, nn.Parameter):
             return
-        self.gradient(parameter)
+        self.gradient(parameter)  # which has none where it has been added already
         self._bucket_of[parameter].missing -= 1
         for bucket in self._buckets:
             if bucket.missing or bucket.late:

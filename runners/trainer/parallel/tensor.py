@@ -199,20 +199,17 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     model.tie()
 
 
-def _share_keys(attention: Attention, group: dist.ProcessGroup) -> list[str]:
-    """Take query, key and value apart again, and compute one of the heads of key and value; returned are these two, of
-    which each rank holds the whole weight."""
-    heads = attention.heads[1]
-    own = group.rank() * heads // group.size() * attention.head_dim
+def _share_keys(attention: Attention, group: dist.ProcessGroup) -> None:
+    """Take query, key and value apart again, and compute one of the heads of key and value."""
+    heads, width = attention.heads, attention.head_dim
+    own = group.rank() * heads[1] // group.size() * width
     whole = attention.get_parameter("query_key_value.weight").detach()
-    weights = torch.split(whole, [count * attention.head_dim for count in attention.heads])
     del attention.query_key_value
-    parts = dict(zip(("query", "key", "value"), weights, strict=True))
-    for name, weight in parts.items():
-        rows = slice(None) if name == "query" else slice(own, own + attention.head_dim)
+    names = ("query", "key", "value")
+    for name, weight in zip(names, torch.split(whole, [count * width for count in heads]), strict=True):
+        rows = slice(None) if name == "query" else slice(own, own + width)
         setattr(attention, name, SharedLinear(weight, rows))
-    attention.query_key_value = lambda x: torch.cat([attention.get_submodule(name)(x) for name in parts], -1)
-    return ["key", "value"]
+    attention.query_key_value = lambda x: torch.cat([attention.get_submodule(name)(x) for name in names], -1)
 
 
 def _shard_layer(
@@ -224,7 +221,8 @@ def _shard_layer(
     if kv_heads >= size:
         cut(f"{name}.attention.query_key_value.weight", 0)
     else:  # fewer heads than ranks: each rank needs one, of weights that stay whole, unlike the query's
-        whole |= {f"{name}.attention.{projection}.weight" for projection in _share_keys(attention, group)}
+        _share_keys(attention, group)
+        whole |= {f"{name}.attention.{projection}.weight" for projection in ("key", "value")}
         cut(f"{name}.attention.query.weight", 0)
     attention.heads = [max(1, heads // size) for heads in attention.heads]
     cut(f"{name}.attention.output.weight", 1)
