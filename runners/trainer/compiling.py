@@ -1,4 +1,4 @@
-"""Lets torch.compile fuse what each layer computes: layer by layer as torchtitan does, one graph for all alike.
+"""Lets torch.compile fuse what layers and the loss compute: layer by layer as torchtitan does, one graph for all.
 
 Compiled is what happens inside of a layer, so FSDP2 and the pipeline wrap it as they wrap an uncompiled one. A graph
 must be whole: what the compiler cannot follow ends the job, and is never left out silently."""
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._inductor import config as inductor
 
+from meshtune.runners.trainer.head import to_gradient
 from meshtune.runners.trainer.job import Job, compile_obstacle
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer
@@ -45,9 +46,11 @@ def compile_layers(model: Transformer, job: Job, tensor_ranks: dist.ProcessGroup
             layer.compiled_attention = _compiled(layer.run_attention)
         else:
             layer.compiled = _compiled(layer.run)
+    if model.head is not None:
+        model.head.to_gradient = _compiled(to_gradient)
 
 
-def _compiled(run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _compiled(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(run, fullgraph=True, dynamic=False)
 
 

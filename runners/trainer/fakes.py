@@ -26,7 +26,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Job, Router
-from meshtune.runners.trainer.model import rotation
 from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.mesh import ep_rank
 from meshtune.runners.trainer.places import place_tensor
@@ -104,7 +103,6 @@ def without_numbers() -> FakeTensorMode:
 def _forget_cached_tensors() -> None:
     """A fake tensor kept for a later real run would be a trap, and a real one counts for nothing here."""
     place_tensor.cache_clear()
-    rotation.cache_clear()
     mixture.choose_by_place.cache_clear()
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it knows meshes by their shape, not by the process groups that are gone
 

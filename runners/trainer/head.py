@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKEN
 from meshtune.search_spaces.plan import LOSS_CHUNKS
 
 _COLLECTIVES = torch.ops._c10d_functional
+# Of a 16-bit product that is added in float32 where no kernel does both: the rows that exist at a time.
+_ROWS_AT_ONCE = 1024
 
 
 def sum_over(group: dist.ProcessGroup, x: Tensor, operation: str = "sum") -> Tensor:
@@ -34,12 +38,42 @@ def chunk_tokens(tokens: int, chunks: int = LOSS_CHUNKS) -> int:
     return max(FEWEST_CHUNK_TOKENS, -(-tokens // chunks))
 
 
+@dataclass(eq=False, slots=True)
+class GradientSum:
+    """`total`: the sum, in float32 whatever the weights are, of a parameter's gradients over the micro-batches of a
+    step. empty: of nothing yet, so that the first gradient overwrites it."""
+
+    total: Tensor
+    empty: bool = True
+
+    def add(self, gradient: Tensor) -> None:
+        (self.total.copy_ if self.empty else self.total.add_)(gradient)
+        self.empty = False
+
+    def add_product(self, left: Tensor, right: Tensor, factor: float) -> None:
+        """Add factor * left^T right, of (tokens, rows) and (tokens, columns), both in the weights' format. On CUDA one
+        kernel adds in float32, as Megatron's fused accumulation; elsewhere the product of a call is rounded first."""
+        beta = int(not self.empty)
+        if left.dtype is torch.float32:
+            self.total.addmm_(left.T, right, beta=beta, alpha=factor)
+        elif left.is_cuda and torch.version.hip is None:
+            torch.addmm(self.total, left.T, right, torch.float32, beta=beta, alpha=factor, out=self.total)
+        else:
+            if self.empty:
+                self.total.zero_()
+            parts = torch.split(self.total, _ROWS_AT_ONCE), torch.split(left, _ROWS_AT_ONCE, 1)
+            for part, rows in zip(*parts, strict=True):
+                part.add_(rows.T @ right, alpha=factor)
+        self.empty = False
+
+
 class Head(nn.Linear):
     """The output projection, of a hidden state to logits; with targets to the cross entropy summed over all tokens.
 
     vocab: the rows. words: those of them that stand for one; the rest pads, and no token is ever predicted to be one.
     loss_scale: factor on the sum. chunks: of a micro-batch's tokens. group, first_row: of the ranks that split the
-    vocabulary, and where this one's part begins."""
+    vocabulary, and where this one's part begins. to_gradient: `to_gradient`, or what it was compiled to. gradient_sum:
+    of the weight, where the optimizer has one, to be added to."""
 
     def __init__(self, hidden: int, vocab: int, words: int | None = None) -> None:
         super().__init__(hidden, vocab, bias=False)
@@ -47,6 +81,8 @@ class Head(nn.Linear):
         self.loss_scale, self.chunks = 1.0, LOSS_CHUNKS
         self.group: dist.ProcessGroup | None = None
         self.first_row = 0
+        self.to_gradient: Callable[[Tensor, Tensor, Head], Tensor] = to_gradient
+        self.gradient_sum: GradientSum | None = None
 
     @property
     def own_words(self) -> int:
@@ -67,10 +103,10 @@ class Head(nn.Linear):
 
 
 class _Known(torch.autograd.Function):
-    """A number whose gradient by `x` is known."""
+    """A number whose gradient by `x` is known; None where it has been added up already."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, number: Tensor, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, number: Tensor, gradient: Tensor | None) -> Tensor:
         ctx.gradient = gradient
         return number.view_as(number)
 
@@ -82,28 +118,32 @@ class _Known(torch.autograd.Function):
 
 
 @torch.no_grad()
-def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor]:
+def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor | None]:
     """The gradients are by hidden states and weight, and made with the loss, as in Liger (Hsu et al. 2024): so no logit
     outlives its chunk, and none is computed twice. The loss is what training differentiates, so its own gradient is 1.
+    The weight's is summed over chunks in float32: into the optimizer's sum, or else returned in the weight's format.
 
     A vocabulary over several ranks as in Megatron: logits stay where they are, three numbers of a token are
     exchanged."""
     weight = head.weight
-    hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.empty_like(weight)
+    hidden_gradient = torch.empty_like(hidden)
+    weight_sum = head.gradient_sum or GradientSum(torch.empty_like(weight, dtype=torch.float32))
     loss = torch.zeros(1, dtype=torch.float32, device=hidden.device)
     size = chunk_tokens(len(hidden), head.chunks)
     parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
-    for index, (part, wanted, part_gradient) in enumerate(parts):
+    for part, wanted, part_gradient in parts:
         logits = part @ weight.T
-        loss += _to_gradient(logits, wanted, head)
+        loss += head.to_gradient(logits, wanted, head)
         torch.addmm(part_gradient, logits, weight, beta=0, alpha=head.loss_scale, out=part_gradient)
-        weight_gradient.addmm_(logits.T, part, beta=min(index, 1), alpha=head.loss_scale)
+        weight_sum.add_product(logits, part, head.loss_scale)
         del logits  # before the next chunk's
-    return loss.mul_(head.loss_scale), hidden_gradient, weight_gradient
+    known = weight_sum.total.to(weight.dtype) if head.gradient_sum is None else None
+    return loss.mul_(head.loss_scale), hidden_gradient, known
 
 
-def _to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
-    """The loss of some tokens; their logits are overwritten by their gradients."""
+def to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
+    """The loss of some tokens; their logits are overwritten by their gradients. As written every line is a pass over
+    the logits; compiled, a few kernels are, and a last chunk that is smaller has its own."""
     if head.own_words < logits.shape[1]:
         logits[:, head.own_words :] = -torch.inf
     peak = logits.amax(-1).float()
@@ -116,6 +156,10 @@ def _to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
     total = scores.exp_().sum(-1)
     if head.group is not None:
         chosen, total = sum_over(head.group, torch.stack([chosen, total])).unbind()
-    scores.scatter_add_(1, rows[:, None], (-total).masked_fill(outside, 0.0)[:, None])
+    less = (-total).masked_fill(outside, 0.0)[:, None]
+    if torch.compiler.is_compiling():  # a scatter is a kernel of its own, before which all scores are written
+        scores = scores + less * (torch.arange(scores.shape[1], device=scores.device) == rows[:, None])
+    else:
+        scores.scatter_add_(1, rows[:, None], less)
     torch.div(scores, total[:, None], out=logits)
     return (total.log() - chosen).sum()

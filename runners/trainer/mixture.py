@@ -60,16 +60,17 @@ def choose_by_place(places: Places, experts: int, top_k: int, imbalance: float |
 
 
 class Experts(nn.Module):
-    """The experts `numbers` of the model. A projection of all of them is one parameter of (experts * hidden, ffn):
-    FSDP2 cuts its rows evenly however few experts there are, and tensor parallelism cuts the columns."""
+    """The experts `numbers` of the model. A projection of all of them is one parameter of (experts * hidden, ffn), up
+    with the gate's beside it: FSDP2 cuts its rows evenly however few experts there are, and tensor parallelism cuts the
+    columns."""
 
     def __init__(self, spec: ModelSpec, numbers: range) -> None:
         super().__init__()
         self.numbers = numbers
-        shape = len(numbers) * spec.hidden, spec.ffn
-        self.up = nn.Parameter(torch.empty(shape))
-        self.gate = nn.Parameter(torch.empty(shape)) if spec.activation is Activation.SWIGLU else None
-        self.down = nn.Parameter(torch.empty(shape))
+        gated, rows = spec.activation is Activation.SWIGLU, len(numbers) * spec.hidden
+        self.up = nn.Parameter(torch.empty(rows, spec.ffn * (1 + gated)))
+        self.down = nn.Parameter(torch.empty(rows, spec.ffn))
+        self._activate = swiglu if gated else F.gelu
         self.recompute: Callable[..., Tensor] | None = None
 
     def forward(self, tokens: Tensor, ends: Tensor) -> Tensor:
@@ -77,9 +78,7 @@ class Experts(nn.Module):
         return self._run(tokens, ends) if self.recompute is None else self.recompute(self._run, tokens, ends)
 
     def _run(self, tokens: Tensor, ends: Tensor) -> Tensor:
-        up = grouped_product(tokens, self._matrices(self.up), ends)
-        gate = None if self.gate is None else grouped_product(tokens, self._matrices(self.gate), ends)
-        inner = F.gelu(up) if gate is None else swiglu(gate, up)
+        inner = self._activate(grouped_product(tokens, self._matrices(self.up), ends))
         return grouped_product(inner, self._matrices(self.down).transpose(1, 2), ends)
 
     def _matrices(self, projection: Tensor) -> Tensor:

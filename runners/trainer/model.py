@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -18,7 +17,7 @@ from meshtune.runners.trainer.head import Head
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.places import Places, place_tensor
-from meshtune.search_spaces.model import ModelSpec, Norm, Position
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 
 # Calls a function with its arguments and keeps less of its activations than autograd would.
 Recompute = Callable[..., Tensor]
@@ -31,30 +30,40 @@ ROPE_BASE = 10_000.0  # Su et al. 2021
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-@lru_cache(maxsize=4)
-def rotation(places: Places, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of the rotary angles, (length, head_dim / 2) each, in float32."""
-    frequencies = ROPE_BASE ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    angles = torch.outer(place_tensor(places, device).float(), frequencies)
-    return angles.cos(), angles.sin()
+class Rotation:
+    """The rotary position embedding of some places, the halves of a head being the pairs, by tables that all layers of
+    a chunk share. No module: what FSDP2 and `to_empty` do to buffers would empty or convert the tables."""
+
+    def __init__(self, places: Places, head_dim: int) -> None:
+        self._places, self._head_dim = places, head_dim
+        self.make_tables(torch.get_default_device())
+
+    def make_tables(self, device: torch.device) -> None:
+        """cos and sin of the angles, (length, 1, head_dim / 2) each, in float32."""
+        powers = torch.arange(0, self._head_dim, 2, device=device, dtype=torch.float32) / self._head_dim
+        angles = torch.outer(place_tensor(self._places, device).float(), ROPE_BASE**-powers)
+        self.cos, self.sin = (table.unsqueeze(1) for table in (angles.cos(), angles.sin()))
 
 
-class _Rotate(torch.autograd.Function):
-    """Keeps nothing: the backward pass is the rotation back. What it returns lies in memory as what it was given does,
-    and attention answers in that order too: its answer needs no copy to have the heads of a token side by side."""
+class _Rotated(torch.autograd.Function):
+    """Keeps nothing: the backward pass is the rotation back, and writes one gradient of the whole product."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Places) -> Tensor:
-        out = torch.empty_like(x)
-        ctx.places, ctx.strides = places, out.stride()
-        return _rotate_into(out, x, *rotation(places, x.shape[-1], x.device))
+    def forward(ctx: Any, product: Tensor, heads: list[int], cos: Tensor, sin: Tensor) -> Any:
+        ctx.how = heads, cos, sin
+        query, key, value = torch.split(product, heads, 2)
+        query, key = (_rotate_into(part.new_empty(part.shape), part, cos, sin) for part in (query, key))
+        return query, key, value.clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (given,) = gradients
-        cos, sin = rotation(ctx.places, given.shape[-1], given.device)
-        out = torch.empty_strided(given.shape, ctx.strides, dtype=given.dtype, device=given.device)
-        return _rotate_into(out, given, cos, -sin), None
+        heads, cos, sin = ctx.how
+        product = gradients[0].new_empty(*gradients[0].shape[:2], sum(heads), gradients[0].shape[-1])
+        *turned, value = torch.split(product, heads, 2)
+        for part, gradient in zip(turned, gradients[:2], strict=True):
+            _rotate_into(part, gradient, cos, -sin)
+        value.copy_(gradients[2])
+        return product, None, None, None
 
 
 def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -65,14 +74,21 @@ def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
-def rotate(x: Tensor, places: Places) -> Tensor:
-    """Rotary position embedding of (batch, heads, length, head_dim): the halves of a head are the pairs."""
+def split_heads(product: Tensor, heads: list[int], rotation: Rotation | None) -> tuple[Tensor, ...]:
+    """Query, key and value, of so many `heads`, from their product (batch, length, all heads, head_dim).
+
+    They stay in this order, in which attention answers, too: so the heads of a token lie side by side before and after
+    attention, without a copy. Where query and key are rotated, the value is copied, so that it keeps no product."""
+    if rotation is None:
+        return torch.split(product, heads, 2)
+    cos, sin = rotation.cos, rotation.sin
     if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
-        cos, sin = rotation(places, x.shape[-1], x.device)
-        left, right = x.chunk(2, -1)
-        return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
-    out: Tensor = _Rotate.apply(x, places)  # type: ignore[no-untyped-call]
-    return out
+        *turned, value = torch.split(product, heads, 2)
+        halves = (part.chunk(2, -1) for part in turned)
+        query, key = (torch.cat([x * cos - y * sin, x * sin + y * cos], -1).type_as(product) for x, y in halves)
+        return query, key, value.clone(memory_format=torch.contiguous_format)
+    parts: tuple[Tensor, ...] = _Rotated.apply(product, heads, cos, sin)  # type: ignore[no-untyped-call]
+    return parts
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -81,29 +97,24 @@ def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal self-attention over as many heads as the projections return: all of them, or this rank's."""
+    """Causal self-attention over so many `heads` of query, key and value: all of them, or this rank's."""
 
-    def __init__(self, spec: ModelSpec, places: Places) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.head_dim = spec.head_dim
-        self.rotary = spec.position is Position.ROPE
-        self.places = places
+        self.heads = [width // spec.head_dim for width in (spec.query_width, spec.kv_width, spec.kv_width)]
+        self.rotation: Rotation | None = None
         self.attend: Attend = attend_causally
-        self.query = nn.Linear(spec.hidden, spec.query_width, bias=False)
-        self.key = nn.Linear(spec.hidden, spec.kv_width, bias=False)
-        self.value = nn.Linear(spec.hidden, spec.kv_width, bias=False)
+        width = spec.query_width + 2 * spec.kv_width
+        self.query_key_value: Callable[[Tensor], Tensor] = nn.Linear(spec.hidden, width, bias=False)
         self.output = nn.Linear(spec.query_width, spec.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
-        if self.rotary:
-            query, key = rotate(query, self.places), rotate(key, self.places)
-        mixed = self.attend(query, key, value)
+        product = self.query_key_value(x).view(*x.shape[:-1], -1, self.head_dim)
+        parts = split_heads(product, self.heads, self.rotation)
+        mixed = self.attend(*(part.transpose(1, 2) for part in parts))
         out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return out
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
 
 NORM_EPSILON = 1e-5
@@ -143,7 +154,7 @@ class Layer(nn.Module):
         self.enter: Relayout = as_it_is
         self.leave: Relayout = as_it_is
         self.attention_norm = build_norm(spec)
-        self.attention = Attention(spec, places)
+        self.attention = Attention(spec)
         self.feed_forward_norm = build_norm(spec)
         self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
@@ -168,17 +179,22 @@ class Layer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How tensor parallelism cuts a parameter. shape: of the whole; axis: along which it is cut into `parts`."""
+    """How tensor parallelism cuts a parameter. shape: of the whole; axis: along which it is cut into `parts`; sections:
+    widths along the axis of what is cut each for itself, none where that is the whole."""
 
     shape: torch.Size
     axis: int
     rank: int
     parts: int
+    sections: tuple[int, ...] = ()
 
     def part(self, whole: Tensor) -> Tensor:
         """This rank's; the last ones may be smaller, or empty."""
-        parts = whole.chunk(self.parts, self.axis)
-        return parts[self.rank] if self.rank < len(parts) else whole.narrow(self.axis, 0, 0)
+        own = []
+        for section in torch.split(whole, list(self.sections) or whole.shape[self.axis], self.axis):
+            parts = section.chunk(self.parts, self.axis)
+            own.append(parts[self.rank] if self.rank < len(parts) else section.narrow(self.axis, 0, 0))
+        return own[0] if len(own) == 1 else torch.cat(own, self.axis)
 
 
 class Transformer(nn.Module):
@@ -212,10 +228,12 @@ class Transformer(nn.Module):
         learned = first and spec.position is Position.LEARNED
         self.embedding: nn.Module | None = nn.Embedding(rows, spec.hidden) if first else None
         self.position: nn.Module | None = nn.Embedding(spec.seq_len, spec.hidden) if learned else None
+        self.rotation = Rotation(self.places, spec.head_dim) if spec.position is Position.ROPE else None
         self.layers: nn.ModuleDict = nn.ModuleDict()
         for index in range(spec.layers) if layers is None else layers:
             held = range(spec.experts) if experts is None else experts
-            self.layers[str(index)] = Layer(spec, self.places, held, router, imbalance)
+            self.layers[str(index)] = layer = Layer(spec, self.places, held, router, imbalance)
+            layer.attention.rotation = self.rotation
         self.norm = build_norm(spec) if last else None
         self.head = Head(spec.hidden, rows, spec.vocab) if last else None
         # Called with each part before it computes: its weights may still be on their way.
@@ -267,6 +285,16 @@ def is_of_norm(name: str) -> bool:
     return name.endswith(("norm.weight", "norm.bias"))
 
 
+def joined_weights(spec: ModelSpec, name: str) -> dict[str, int]:
+    """The weights that the parameter joins, so that one product computes with all, by the names under which their
+    initial values are drawn: each one's outputs. Empty for a parameter that is one weight."""
+    attention = {"query": spec.query_width, "key": spec.kv_width, "value": spec.kv_width}
+    gated = {"gate": spec.ffn, "up": spec.ffn} if spec.activation is Activation.SWIGLU else {}
+    kinds = {"query_key_value": attention, "up": gated}
+    kind = next((kind for kind in kinds if kind in name.split(".")), "")
+    return {name.replace(kind, part): width for part, width in kinds.get(kind, {}).items()}
+
+
 def initial_values(
     spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device, experts: range = range(0)
 ) -> Tensor:
@@ -278,8 +306,14 @@ def initial_values(
         name = "embedding.weight"
     values = torch.zeros(shape, device=device)
     words = values[: spec.vocab] if name in ("embedding.weight", "head.weight") else values
-    parts = values.chunk(len(experts)) if experts else [words]
-    names = [f"{name}.{number}" for number in experts] or [name]
-    for part, own_name in zip(parts, names, strict=True):
-        part.normal_(0.0, INITIAL_STD, generator=torch.Generator(device).manual_seed(stream(seed, own_name)))
+    joined = joined_weights(spec, name)
+    sections = torch.split(values, list(joined.values()), int(bool(experts))) if joined else [words]
+    for section, own_name in zip(sections, joined or [name], strict=True):
+        parts = section.chunk(len(experts)) if experts else [section]
+        names = [f"{own_name}.{number}" for number in experts] or [own_name]
+        for part, stream_name in zip(parts, names, strict=True):
+            generator = torch.Generator(device).manual_seed(stream(seed, stream_name))
+            # torch draws other numbers into what does not lie in one piece.
+            drawn = part if part.is_contiguous() else part.new_empty(part.shape)
+            part.copy_(drawn.normal_(0.0, INITIAL_STD, generator=generator))
     return values

@@ -224,6 +224,9 @@ class Trainer:
         if not isinstance(self.optimizer, ShardedAdamW):
             for model in models:
                 model.await_weights = self.optimizer.await_weights
+                # torch's pipelines first run a stage on arbitrary numbers, for the shapes: no loss to add anything of.
+                if model.head is not None and job.plan.pp == 1:
+                    model.head.gradient_sum = self.optimizer.sum_of(model.get_parameter("head.weight"))
         self._scaler = LossScaler(device) if job.dtype is Dtype.FLOAT16 else None
         note_passes(models, progress)
         self._passes = (

@@ -149,6 +149,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
         norm_bytes=4,
         fused_swiglu=True,
         gathered_inputs=True,
+        fused_products=True,
         selective=Selective.PRODUCTS,
         loss_chunks=LOSS_CHUNKS,
         fsdp2=True,

@@ -167,7 +167,12 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
     at_once = _losses_at_once(framework, columns)
     if framework.kept.loss_chunks:
         chunk = np.minimum(tokens, np.maximum(FEWEST_CHUNK_TOKENS, np.ceil(tokens / framework.kept.loss_chunks)))
-        return chunk * vocab * framework.logit_bytes + at_once * _loss_gradients(model, framework, columns)
+        # The head's gradient is summed in float32 while there are logits, and then converted.
+        logits, head = chunk * vocab * framework.logit_bytes, _head_gradient(model, framework, columns)
+        wider = FLOAT32_BYTES / framework.activation_bytes
+        return np.maximum(logits + (wider - 1) * head, wider * head * (wider > 1)) + at_once * _loss_gradients(
+            model, framework, columns
+        )
     # The logits, and beside them what cross entropy keeps in float32.
     width = framework.activation_bytes
     piped = framework.kept.torch_pipeline & (columns["pp"] > 1)
@@ -177,8 +182,16 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
 
 def _loss_gradients(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
     """Of the head and of the hidden states, which a chunked loss makes: bytes of one micro-batch."""
-    rows: FloatColumn = framework.padded_vocab(model, columns["tp"]) / columns["tp"] + tokens_per_rank(model, columns)
-    return rows * model.hidden * framework.activation_bytes
+    hidden = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
+    return hidden + _head_gradient(model, framework, columns)
+
+
+def _head_gradient(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
+    """Bytes of the head's, from the loss to the backward pass. None where the loss adds it to the optimizer's own sum:
+    not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
+    own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
+    rows = framework.padded_vocab(model, columns["tp"]) / columns["tp"]
+    return np.where(own_sum, 0.0, rows * model.hidden * framework.activation_bytes)
 
 
 @dataclass(frozen=True, slots=True)

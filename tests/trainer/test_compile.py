@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -147,37 +147,74 @@ def _hidden(job: Job) -> torch.Tensor:
     return torch.zeros(shape, requires_grad=True)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, by inductor's own modules
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # of pure functions
-def test_one_graph_serves_all_layers_and_inductor_sees_what_it_can_overlap(make_job):
+@pytest.fixture
+def graphs_of() -> Callable[[Job], tuple[torch.fx.GraphModule, torch.fx.GraphModule]]:
+    """What inductor would get of a job's layers, forward and backward; fails where they are not one graph for all."""
     from torch._inductor.decomposition import select_decomp_table
-    from torch._inductor.fx_passes import micro_pipeline_tp as overlap
     from torch._inductor.fx_passes.post_grad import view_to_reshape
 
-    job = make_job(model={"layers": 3}, plan={"tp": 2, "micro_batch_size": 2})
-    graphs: list[torch.fx.GraphModule] = []
+    def capture(job: Job) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        graphs: list[torch.fx.GraphModule] = []
 
-    def keep(graph: torch.fx.GraphModule, _: object) -> Any:
-        graphs.append(graph)
-        return make_boxed_func(graph.forward)
+        def keep(graph: torch.fx.GraphModule, _: object) -> Any:
+            graphs.append(graph)
+            return make_boxed_func(graph.forward)
 
-    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, decompositions=select_decomp_table())
-    torch._dynamo.reset()
-    with _a_chunk(job) as model:
-        out = _hidden(job)
-        for layer in model.layer_list():
-            out = torch.compile(layer.run, backend=backend, fullgraph=True, dynamic=False)(out)
-        out.sum().backward()
-    forward, backward = graphs
-    for graph in graphs:
-        view_to_reshape(graph)  # as inductor has done by then
+        backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, decompositions=select_decomp_table())
+        torch._dynamo.reset()
+        with _a_chunk(job) as model:
+            out = _hidden(job)
+            for layer in model.layer_list():
+                out = torch.compile(layer.run, backend=backend, fullgraph=True, dynamic=False)(out)
+            out.sum().backward()
+        for graph in graphs:
+            view_to_reshape(graph)  # as inductor has done by then
+        forward, backward = graphs
+        return forward, backward
+
+    return capture
+
+
+def _counts(graph: torch.fx.GraphModule) -> Counter[str]:
+    return Counter(node.target._opname for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, by inductor's own modules
+def test_one_graph_serves_all_layers_and_inductor_sees_what_it_can_overlap(make_job, graphs_of):
+    from torch._inductor.fx_passes import micro_pipeline_tp as overlap
+
+    forward, backward = graphs_of(make_job(model={"layers": 3}, plan={"tp": 2, "micro_batch_size": 2}))
     gathers, sums = overlap.find_all_gather_patterns(forward.graph), overlap.find_reduce_scatter_patterns(forward.graph)
-    # Query, key and value; gate and up.
-    assert [len(overlap._find_consumer_matmuls(gather.res_node)) for gather in gathers] == [3, 2]
-    assert [overlap._find_producer_matmul(one.input_node) is not None for one in sums] == [True, True]
-    # In the backward pass gradients of several projections are added before they are summed over ranks.
-    gathers = overlap.find_all_gather_patterns(backward.graph)
+    # Query, key and value are one product; gate and up another.
     assert [len(overlap._find_consumer_matmuls(gather.res_node)) for gather in gathers] == [1, 1]
+    assert [overlap._find_producer_matmul(one.input_node) is not None for one in sums] == [True, True]
+    gathers, sums = (
+        find(backward.graph) for find in (overlap.find_all_gather_patterns, overlap.find_reduce_scatter_patterns)
+    )
+    assert [overlap._find_producer_matmul(one.input_node) is not None for one in sums] == [True, True]
+    assert [len(overlap._find_consumer_matmuls(gather.res_node)) for gather in gathers] == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, by inductor's own modules
+def test_a_compiled_layer_reads_its_rotary_tables_and_copies_no_heads_but_the_value(make_job, graphs_of):
+    copies = []
+    for graph in graphs_of(make_job(plan={"micro_batch_size": 2})):
+        counts = _counts(graph)
+        assert counts["mm"]
+        assert not counts.keys() & {"cos", "sin", "arange"}, counts
+        copies.append(counts["clone"])
+    assert copies == [1, 0]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, by inductor's own modules
+def test_a_compiled_layer_keeps_no_part_of_a_product_that_would_keep_all_of_it(make_job, graphs_of):
+    forward, _ = graphs_of(make_job(plan={"micro_batch_size": 2}))
+    read: Counter[Any] = Counter()
+    for node in forward.graph.output_node().args[0]:
+        value = node.meta["val"]
+        read[value.untyped_storage()] += value.numel() * value.itemsize
+    assert len(read) > 1
+    assert [storage.nbytes() for storage, bytes_ in read.items() if bytes_ < storage.nbytes()] == []
 
 
 # Attention kernels and products with weights that the compiled backward pass of a layer computes again. Without

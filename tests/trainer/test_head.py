@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from meshtune.runners.trainer import head
 from meshtune.runners.trainer.exact import exact_peak
-from meshtune.runners.trainer.head import Head, chunk_tokens
+from meshtune.runners.trainer.head import Head, chunk_tokens, to_gradient
 from meshtune.runners.trainer.timing.measure import LiveTensors
 
 SMALL_CHUNKS = "from meshtune.runners.trainer import head; head.FEWEST_CHUNK_TOKENS = 3"
 
 
+@pytest.fixture(params=["as written", "compiled"])
+def gradient_by(request) -> Callable[[Tensor, Tensor, Head], Tensor]:
+    if request.param == "as written":
+        return to_gradient
+    torch._dynamo.reset()
+    return torch.compile(to_gradient, backend="aot_eager", fullgraph=True, dynamic=False)
+
+
 @pytest.mark.parametrize("tokens", [1, 14, 15, 56])
-def test_loss_and_gradients_are_those_of_all_logits_at_once(tokens, monkeypatch):
+def test_loss_and_gradients_are_those_of_all_logits_at_once(tokens, gradient_by, monkeypatch):
     monkeypatch.setattr(head, "FEWEST_CHUNK_TOKENS", 7)
     torch.manual_seed(0)
     layer, x = Head(16, 37), torch.randn(1, tokens, 16, requires_grad=True)
-    layer.loss_scale = 1 / 77
+    layer.loss_scale, layer.to_gradient = 1 / 77, gradient_by
     targets = torch.randint(0, 37, (1, tokens))
     whole = F.cross_entropy(layer(x).flatten(0, 1), targets.flatten(), reduction="sum") / 77
     expected = torch.autograd.grad(whole, (x, layer.weight))
@@ -29,10 +42,11 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(tokens, monkeypatch)
     torch.testing.assert_close((x.grad, layer.weight.grad), expected)
 
 
-def test_padding_is_never_predicted_and_learns_nothing(monkeypatch):
+def test_padding_is_never_predicted_and_learns_nothing(gradient_by, monkeypatch):
     monkeypatch.setattr(head, "FEWEST_CHUNK_TOKENS", 7)
     torch.manual_seed(0)
     padded, x, targets = Head(16, 48, 37), torch.randn(1, 15, 16), torch.randint(0, 37, (1, 15))
+    padded.to_gradient = gradient_by
     whole = Head(16, 37)
     whole.weight.data.copy_(padded.weight[:37])
     torch.testing.assert_close(padded(x), whole(x))
@@ -42,6 +56,27 @@ def test_padding_is_never_predicted_and_learns_nothing(monkeypatch):
         loss.backward()
     torch.testing.assert_close(padded.weight.grad[:37], whole.weight.grad)
     assert not padded.weight.grad[37:].any()
+
+
+def test_what_is_compiled_scatters_nothing_and_returns_no_second_gradient():
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(to_gradient, backend=aot_autograd(fw_compiler=keep), fullgraph=True, dynamic=False)
+    logits, layer = torch.randn(6, 48, dtype=torch.bfloat16), Head(16, 48, 37)
+    given = logits.float().requires_grad_()
+    targets = torch.randint(0, 37, (6,))
+    expected = F.cross_entropy(given[:, :37], targets, reduction="sum")
+    with torch.no_grad():
+        loss = compiled(logits, targets, layer)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(logits.float(), torch.autograd.grad(expected, given)[0], rtol=2**-8, atol=1e-6)
+    (graph,) = graphs
+    assert not [node for node in graph.graph.nodes if "scatter_add" in str(node.target)]
 
 
 def test_sums_over_chunks_in_bfloat16_stay_near_to_float32(monkeypatch):

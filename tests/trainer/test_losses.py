@@ -18,9 +18,9 @@ from meshtune.runners.trainer.parallel.sharding import FlatAdamW
 FlatAdamW._start = lambda self, bucket: setattr(bucket.master, "grad", self._gradients[bucket.span])
 """
 ROTATIONS_START_ANEW = """
-import meshtune.runners.trainer.model as blocks
-rotate = blocks.rotate
-blocks.rotate = lambda x, places: rotate(x, (range(x.shape[2]),))
+from meshtune.runners.trainer.model import Rotation
+init = Rotation.__init__
+Rotation.__init__ = lambda self, places, head_dim: init(self, (range(sum(map(len, places))),), head_dim)
 """
 TIED_COPIES_APART = """
 from meshtune.runners.trainer.train import Trainer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from meshtune.runners.trainer.model import Transformer, rotate
+from meshtune.runners.trainer.model import INITIAL_STD, Cut, Rotation, Transformer, split_heads, stream
 from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
@@ -58,6 +60,33 @@ def test_the_stages_together_equal_the_whole_model(change):
     assert seen == set(whole)
 
 
+def drawn(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(stream(0, name))
+    return torch.empty(shape).normal_(0.0, INITIAL_STD, generator=generator)
+
+
+def test_joined_weights_start_with_the_numbers_of_each_alone():
+    spec = ModelSpec(**SHAPES | {"kv_heads": 2})
+    weights, mixture = build(spec).state_dict(), build(replace(spec, **MIXTURE)).state_dict()
+    for block, parts in {
+        "attention.query_key_value": {"query": 48, "key": 16, "value": 16},
+        "feed_forward.up": {"gate": 80, "up": 80},
+    }.items():
+        owner = block.partition(".")[0]
+        alone = [drawn(f"layers.1.{owner}.{part}.weight", (width, 48)) for part, width in parts.items()]
+        torch.testing.assert_close(weights[f"layers.1.{block}.weight"], torch.cat(alone), rtol=0, atol=0)
+    experts = mixture["layers.1.feed_forward.experts.up"].view(6, 48, 160)
+    for number in range(6):
+        alone = [drawn(f"layers.1.feed_forward.experts.{part}.{number}", (48, 80)) for part in ("gate", "up")]
+        torch.testing.assert_close(experts[number], torch.cat(alone, 1), rtol=0, atol=0)
+
+
+def test_a_cut_takes_as_much_of_each_of_the_weights_that_are_joined():
+    whole = torch.arange(12).view(6, 2)
+    parts = [Cut(whole.shape, 0, rank, 2, (2, 4)).part(whole)[:, 0].tolist() for rank in (0, 1)]
+    assert parts == [[0, 4, 6], [2, 8, 10]]
+
+
 def test_a_tied_head_stays_tied_and_only_the_outer_stages_share_it():
     spec = ModelSpec(**SHAPES | GPT2)
     model, middle = build(spec), build(spec, [1], first=False, last=False)
@@ -69,9 +98,11 @@ def test_a_tied_head_stays_tied_and_only_the_outer_stages_share_it():
 
 def test_rotation_keeps_lengths_and_depends_on_distance_alone():
     query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(0)).unbind(0)
-    queries, keys = (rotate(x.expand(1, 1, 8, 16), (range(8),)) for x in (query, key))
-    torch.testing.assert_close(queries.norm(dim=-1), query.norm(dim=-1).expand(1, 1, 8))
-    scores = (queries @ keys.transpose(-1, -2))[0, 0]
+    product = torch.cat([query, key, key], 2).expand(1, 8, 3, 16)
+    queries, keys, values = split_heads(product, [1, 1, 1], Rotation((range(8),), 16))
+    torch.testing.assert_close(values, product[:, :, 2:], rtol=0, atol=0)
+    torch.testing.assert_close(queries.norm(dim=-1), query.norm(dim=-1).expand(1, 8, 1))
+    scores = queries[0, :, 0] @ keys[0, :, 0].T
     torch.testing.assert_close(scores[3, 1], scores[7, 5])
     assert not torch.isclose(scores[3, 1], scores[3, 2])
 

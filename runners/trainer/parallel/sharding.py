@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
+from meshtune.runners.trainer.head import GradientSum
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.mixture import ALIGNMENT_BYTES, Experts
 from meshtune.runners.trainer.model import Cut, Transformer, initial_values
@@ -75,6 +76,8 @@ def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding)
 @torch.no_grad()
 def materialize(model: Transformer, device: torch.device, seed: int) -> None:
     model.to_empty(device=device)
+    if model.rotation is not None:
+        model.rotation.make_tables(device)
     model.tie()
     experts = {
         f"{owner}.{name}": module.numbers
@@ -171,6 +174,9 @@ class Both:
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         return (self._dense if parameter in self._dense else self._experts).gradient(parameter)
 
+    def sum_of(self, parameter: nn.Parameter) -> GradientSum:
+        return self._dense.sum_of(parameter)
+
     def reduce(self) -> list[Tensor]:
         return [*self._dense.reduce(), *self._experts.reduce()]
 
@@ -207,9 +213,10 @@ class FlatAdamW:
     """AdamW on one flat buffer of all parameters of this rank, cut into buckets.
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
-    part of each bucket, all-gather. Gradients are added to a flat buffer as the backward pass makes them, and a bucket
-    is reduced while the last micro-batch's backward pass goes on, as in Megatron's distributed optimizer. Not so with
-    split backward passes, where torch sums a step's gradients itself, in the model's number format. Weights are
+    part of each bucket, all-gather. Gradients are added to a flat buffer as the backward pass makes them, the first of
+    a step overwriting it (the head's as the loss makes it: `sum_of`), and a bucket is reduced while the last
+    micro-batch's backward pass goes on, as in Megatron's distributed optimizer. Not so with split backward passes,
+    where torch sums a step's gradients itself, in the model's number format. Weights are
     gathered while the next step's forward pass goes on (Megatron's --overlap-param-gather): `await_weights`, which each
     chunk of the model calls before it computes with a part of itself, waits for those of that part.
 
@@ -238,6 +245,7 @@ class FlatAdamW:
         self._sharded = shard and count > 1
         self._backward_passes = backward_passes
         self._spans: dict[nn.Parameter, slice] = {}
+        self._sums: dict[nn.Parameter, GradientSum] = {}
         self._bucket_of: dict[nn.Parameter, _Bucket] = {}
         # The last parameters get their gradients first. All replicas start buckets in this order.
         partial = frozenset(partial_gradients)
@@ -293,7 +301,8 @@ class FlatAdamW:
         over the replicas."""
         if self._stale:
             self._gather()
-        self._gradients.zero_()
+        for gradient_sum in self._sums.values():
+            gradient_sum.empty = True
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters) * self._backward_passes
             bucket.master.grad = None
@@ -303,11 +312,16 @@ class FlatAdamW:
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         """A view of the flat buffer, to be changed in place between the backward pass and `reduce`, where the parameter
         is late."""
-        view = self._gradients[self._spans[parameter]].view(parameter.shape)
+        own = self._sums[parameter]
         if parameter.grad is not None:
-            view.add_(parameter.grad)
+            own.add(parameter.grad)
             parameter.grad = None
-        return view
+        elif own.empty:
+            own.add(torch.zeros((), device=own.total.device))
+        return own.total
+
+    def sum_of(self, parameter: nn.Parameter) -> GradientSum:
+        return self._sums[parameter]
 
     def reduce(self) -> list[Tensor]:
         """Sum the gradients over the replicas; return those that this rank's part of `update` goes by, to be changed in
@@ -370,12 +384,13 @@ class FlatAdamW:
         view = self._weights[self._spans[parameter]].view(parameter.shape)
         view.copy_(parameter.detach())
         parameter.data = view
+        self._sums[parameter] = GradientSum(self._gradients[self._spans[parameter]].view(parameter.shape))
         parameter.register_post_accumulate_grad_hook(self._collect)  # type: ignore[no-untyped-call]  # torch.Tensor's
 
     def _collect(self, parameter: Tensor) -> None:
         if not isinstance(parameter, nn.Parameter):
             return
-        self.gradient(parameter)
+        self.gradient(parameter)  # which has none where it has been added already
         self._bucket_of[parameter].missing -= 1
         for bucket in self._buckets:
             if bucket.missing or bucket.late:

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.trainer.head import own_rows
 from meshtune.runners.trainer.mixture import Mixture
-from meshtune.runners.trainer.model import Cut, Layer, Transformer, is_of_norm
+from meshtune.runners.trainer.model import Attention, Cut, Layer, Transformer, is_of_norm, joined_weights
 
 SEQUENCE = 1
 _COLLECTIVES = torch.ops._c10d_functional
@@ -128,9 +128,9 @@ def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Te
 class SharedLinear(nn.Module):
     """A whole weight for all tokens, of which this rank computes with some rows."""
 
-    def __init__(self, linear: nn.Module, rows: slice) -> None:
+    def __init__(self, weight: Tensor, rows: slice) -> None:
         super().__init__()
-        self.weight = linear.get_parameter("weight")
+        self.weight = nn.Parameter(weight)
         self._rows = rows
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,7 +177,8 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     def cut(name: str, axis: int) -> None:
         owner, _, kind = name.rpartition(".")
         whole = model.get_parameter(name)
-        model.cuts[name] = Cut(whole.shape, axis, rank, size)
+        sections = tuple(joined_weights(model.spec, name).values())
+        model.cuts[name] = Cut(whole.shape, axis, rank, size, sections)
         setattr(model.get_submodule(owner), kind, nn.Parameter(model.cuts[name].part(whole.detach()).contiguous()))
 
     if model.embedding is not None:
@@ -198,21 +199,33 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     model.tie()
 
 
+def _share_keys(attention: Attention, group: dist.ProcessGroup) -> None:
+    """Take query, key and value apart again, and compute one of the heads of key and value."""
+    heads, width = attention.heads, attention.head_dim
+    own = group.rank() * heads[1] // group.size() * width
+    whole = attention.get_parameter("query_key_value.weight").detach()
+    del attention.query_key_value
+    names = ("query", "key", "value")
+    for name, weight in zip(names, torch.split(whole, [count * width for count in heads]), strict=True):
+        rows = slice(None) if name == "query" else slice(own, own + width)
+        setattr(attention, name, SharedLinear(weight, rows))
+    attention.query_key_value = lambda x: torch.cat([attention.get_submodule(name)(x) for name in names], -1)
+
+
 def _shard_layer(
     layer: Layer, name: str, cut: Callable[[str, int], None], group: dist.ProcessGroup, kv_heads: int
 ) -> set[str]:
     """Also returned: the weights that stay whole, and have another part of their gradient on each rank."""
     whole: set[str] = set()
-    cut(f"{name}.attention.query.weight", 0)
+    attention, size = layer.attention, group.size()
+    if kv_heads >= size:
+        cut(f"{name}.attention.query_key_value.weight", 0)
+    else:  # fewer heads than ranks: each rank needs one, of weights that stay whole, unlike the query's
+        _share_keys(attention, group)
+        whole |= {f"{name}.attention.{projection}.weight" for projection in ("key", "value")}
+        cut(f"{name}.attention.query.weight", 0)
+    attention.heads = [max(1, heads // size) for heads in attention.heads]
     cut(f"{name}.attention.output.weight", 1)
-    for projection in ("key", "value"):
-        if kv_heads >= group.size():
-            cut(f"{name}.attention.{projection}.weight", 0)
-        else:  # fewer heads than ranks: each rank needs one
-            head = group.rank() * kv_heads // group.size()
-            rows = slice(head * layer.attention.head_dim, (head + 1) * layer.attention.head_dim)
-            setattr(layer.attention, projection, SharedLinear(layer.attention.get_submodule(projection), rows))
-            whole.add(f"{name}.attention.{projection}.weight")
     if isinstance(layer.feed_forward, Mixture):
         whole.add(f"{name}.feed_forward.router.weight")
         for projection, _ in layer.feed_forward.experts.named_parameters():
