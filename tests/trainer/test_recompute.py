@@ -63,14 +63,15 @@ def test_selective_recomputation_repeats_what_is_cheap_alone(shapes):
 
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 # Of each of four layers: products with weights, attention kernels and activation functions that are computed again. Of
-# query, key, value, output, gate, up and down the second, fourth and sixth; beside experts the second, and of them, up,
-# gate and down, the gate. What a block's last product returns is needed by nothing.
+# query, key and value in one, output, gate and up in one, and down the second and the fourth; beside experts the second,
+# and of theirs the second. What a block's last product returns is needed by nothing: so are a layer's down, and beside
+# experts, where attention repeats for itself, its output.
 REPEATED = [
     (Selective.ATTENTION, {}, {"mm": 0, ATTENTION: 1, "silu": 0}),
     (Selective.ATTENTION, MIXTURE, {"mm": 0, "_grouped_mm": 0, ATTENTION: 1, "silu": 0}),
-    (Selective.HALF_PRODUCTS, {}, {"mm": 3, ATTENTION: 0, "silu": 1}),
-    (Selective.HALF_PRODUCTS, MIXTURE, {"mm": 1, "_grouped_mm": 1, ATTENTION: 0, "silu": 1}),
-    (Selective.HALF_PRODUCTS, {"activation": "gelu"}, {"mm": 2, ATTENTION: 0, "gelu": 1}),
+    (Selective.HALF_PRODUCTS, {}, {"mm": 1, ATTENTION: 0, "silu": 1}),
+    (Selective.HALF_PRODUCTS, MIXTURE, {"mm": 0, "_grouped_mm": 0, ATTENTION: 0, "silu": 1}),
+    (Selective.HALF_PRODUCTS, {"activation": "gelu"}, {"mm": 1, ATTENTION: 0, "gelu": 1}),
 ]
 
 
