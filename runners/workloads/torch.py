@@ -47,6 +47,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_FLOAT16,
     TRAINER_FLOAT32,
     FrameworkProfile,
+    compiled,
 )
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
@@ -144,13 +145,13 @@ class TorchWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
-        """Compiled it is another one, whose trials teach nothing of this."""
         profile = FRAMEWORKS[self._options.dtype]
         if self._options.imbalance is not None:
             profile = replace(profile, imbalance=self._options.imbalance)
         if self._options.async_tp:
-            return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
-        return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile
+            profile = compiled(profile)
+            return replace(profile, name=f"{profile.name}, async tp", overlaps_tensor=True)
+        return compiled(profile) if self._options.compile else profile
 
     def problems_with(self, model: ModelSpec) -> list[Problem]:
         told = too_uneven(model, self._options.imbalance)

@@ -2,25 +2,27 @@
 
 A roofline with an efficiency that depends on the shapes a rank sees: matrix products at a share of the sustained rate
 that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and collectives over the
-links. Launching is counted beside it: a layer cannot be faster than the host that launches it. Of ranks that share the
-experts the fullest one counts, for all wait for it. Where layers are of several kinds (`model.layer_kinds`), a layer is
-their mean, weighed by their share of the model's layers, on every stage. Not modelled: congestion beyond a constant,
-other jobs.
+links. Launching is counted beside it: a layer cannot be faster than the host that launches it, and a CPU does not
+compute while it launches. Rates that a probe measured (`DeviceSpec.measured`) take the place of all these. Of ranks
+that share the experts the fullest one counts, for all wait for it. Where layers are of several kinds
+(`model.layer_kinds`), a layer is their mean, weighed by their share of the model's layers, on every stage. Not
+modelled: congestion beyond a constant, other jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import DeviceSpec
+from meshtune.search_spaces.cluster import UNMEASURED, DeviceKind, DeviceSpec, MeasuredRates, ProductRate
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load
-from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute
@@ -42,6 +44,12 @@ BACKWARD_LAUNCHES = 1.5
 FUSED_BACKWARD = 2.5
 # The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
 CORNER = 8
+# The share of the doubt about a constant that is left where a probe measured what it stands for: judged.
+LEFT_DOUBT = 1 / 3
+
+
+# One of a product's three sides.
+Side = FloatColumn | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,16 @@ class Rank:
         return self.training.cluster.device
 
     @property
+    def measured(self) -> MeasuredRates:
+        """What was probed in the number format that is trained in."""
+        return self.device.measured.get(self.training.framework.dtype, UNMEASURED)
+
+    def left(self, name: str) -> FloatColumn:
+        """The factor on a measured rate that a constant's distance from its default leaves."""
+        factor: FloatColumn = (getattr(self.constants, name) / getattr(DEFAULTS, name)) ** LEFT_DOUBT
+        return factor
+
+    @property
     def tokens(self) -> FloatColumn:
         """Tokens of one micro-batch on one rank."""
         return self.columns["micro_batch_size"] * self.training.model.seq_len / self.columns["cp"]
@@ -93,9 +111,12 @@ class Rank:
     @property
     def products_per_s(self) -> float:
         """FLOP/s of the layers' matrix products."""
-        framework = self.training.framework
-        eight = framework.eight_bit_products and EIGHT_BITS in self.device.peak_flops
-        return self._sustained(EIGHT_BITS if eight else framework.dtype) * self.constants.matmul_efficiency
+        dtype = EIGHT_BITS if self.eight_bits else self.training.framework.dtype
+        return self._sustained(dtype) * self.constants.matmul_efficiency
+
+    @property
+    def eight_bits(self) -> bool:
+        return self.training.framework.eight_bit_products and EIGHT_BITS in self.device.peak_flops
 
     @property
     def head_per_s(self) -> float:
@@ -103,11 +124,16 @@ class Rank:
         return self._sustained(self.training.framework.dtype) * self.constants.matmul_efficiency
 
     @property
-    def attention_per_s(self) -> float:
-        """FLOP/s of fused attention."""
-        dtype = self.training.framework.dtype
+    def attention_per_s(self) -> tuple[FloatColumn | float, FloatColumn | float]:
+        """FLOP/s of fused attention, forward and backward."""
+        dtype, forward, backward = self.training.framework.dtype, *self._measured_attention()
+        if forward and backward:
+            return forward * self.left("attention_efficiency"), backward * self.left("attention_efficiency")
         reached = self.device.attention_flops.get(dtype, ATTENTION_SHARE * self.device.peak_flops[dtype])
-        return reached * self.constants.attention_efficiency
+        return (reached * self.constants.attention_efficiency,) * 2
+
+    def _measured_attention(self) -> tuple[float | None, float | None]:
+        return self.measured.attention_flops, self.measured.attention_backward_flops
 
     def _sustained(self, dtype: str) -> float:
         return self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
@@ -117,6 +143,35 @@ class Rank:
         """Memory bandwidth that elementwise work reaches."""
         assert self.device.memory_bandwidth_bytes_per_s is not None  # `training.missing` was asked
         return self.device.memory_bandwidth_bytes_per_s * self.constants.memory_efficiency
+
+    @property
+    def others_per_s(self) -> FloatColumn | float:
+        """The same in a layer, by the tokens of a micro-batch where that was measured."""
+        compiled = self.training.framework.compiled
+        every = self.measured.others
+        known = [one for one in every if one.compiled == compiled] or every
+        if not known:
+            return self.bytes_per_s
+        rates = _between(self.tokens, [(one.tokens, one.bytes_per_s) for one in known])
+        return rates * self.left("memory_efficiency")
+
+    def accumulation_s(self, weights: FloatColumn) -> FloatColumn:
+        """Seconds in which the gradients of so many weights are added to those of earlier micro-batches."""
+        framework = self.training.framework
+        if framework.fused_accumulation:
+            return np.zeros_like(weights)
+        if (rate := self.measured.accumulated_per_s) is not None:
+            return weights / (rate * self.left("memory_efficiency"))
+        return weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
+
+    @property
+    def launch_s(self) -> FloatColumn | float:
+        """Host time to launch a layer's forward pass."""
+        framework, rates = self.training.framework, self.measured
+        known = rates.compiled_layer_host_s if framework.compiled else rates.layer_host_s
+        if known is not None and framework.probed:
+            return known / (1 + BACKWARD_LAUNCHES) * self.left("launch_factor")
+        return framework.layer_launch_s * self.constants.launch_factor
 
     @property
     def layer_weights(self) -> FloatColumn:
@@ -148,10 +203,18 @@ class Rank:
         model, framework = self.training.model, self.training.framework
         logits = self.tokens * framework.padded_vocab(model, self.columns["tp"]) / self.columns["tp"]
         traffic = LOGIT_PASSES * logits * framework.logit_bytes
-        head = 3 * 2 * logits * model.hidden / self.head_per_s + traffic / self.bytes_per_s
+        flops = 2 * logits * model.hidden
+        if self.measured.products:
+            chunk = np.maximum(np.minimum(self.tokens, FEWEST_CHUNK_TOKENS), self.tokens / LOSS_CHUNKS)
+            forward, backward = self._measured_products(chunk, model.hidden, logits / self.tokens)
+            head = flops / forward + 2 * flops / backward
+        else:
+            head = 3 * flops / self.head_per_s
+        loss = self.measured.loss_bytes_per_s
+        head = head + traffic / (loss * self.left("memory_efficiency") if loss else self.bytes_per_s)
         if model.mtp_layers == 0:
             return head
-        projection = 3 * self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens)
+        projection = self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens).sum(axis=0)
         return head + model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
 
     def layer(self) -> LayerTime:
@@ -169,24 +232,26 @@ class Rank:
         c, framework, constants = self.columns, self.training.framework, self.constants
         full = (c["recompute"] == RECOMPUTES.index(Recompute.FULL)) / c["recompute_interval"]
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
-        products, other = self._products_s(), self._elementwise_s()
-        attention = self._attention_s()
-        backward = FUSED_BACKWARD if framework.fused_attention else 2.0
-        traffic = self.layer_weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
-        gradients = 0.0 if framework.fused_accumulation else traffic
-        compute = 3 * (products + other) + (1 + backward) * attention + gradients
+        (products, gradients), other = self._products_s(), self._elementwise_s()
+        attention, attention_gradients = self._attention_s()
+        accumulation = self.accumulation_s(self.layer_weights)
+        compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
         recompute = full * (products + other + attention) + selective * attention
-        tp, cp, ep = self._tensor_s(full), self._context_s(attention, full, selective), self._experts_s(full)
-        busy = compute + recompute + tp + cp + ep
-        launching = constants.launch_factor * (
-            framework.layer_launch_s * (1 + BACKWARD_LAUNCHES + full) + self._stalled_s(full)
+        tp, cp, ep = (
+            self._tensor_s(full),
+            self._context_s(attention + attention_gradients, full, selective),
+            self._experts_s(full),
         )
-        waiting = (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
-        return LayerTime(compute + waiting, products + gradients, recompute, tp, cp, ep)
+        busy = compute + recompute + tp + cp + ep
+        again = full * framework.full_launches + selective * framework.selective_launches
+        launching = self.launch_s * (1 + BACKWARD_LAUNCHES + again) + constants.launch_factor * self._stalled_s(full)
+        beside = (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
+        waiting = launching if self.device.kind is DeviceKind.CPU else beside
+        return LayerTime(compute + waiting, gradients / 2 + accumulation, recompute, tp, cp, ep)
 
     def _products_s(self) -> FloatColumn:
-        """Forward, the matrix products with weights. Those that tensor parallelism leaves whole run on the tokens that
-        a rank has between the blocks."""
+        """The matrix products with weights, forward, and in a second row backward. Those that tensor parallelism leaves
+        whole run on the tokens that a rank has between the blocks."""
         model, c = self.training.model, self.columns
         attention = sum(
             self._product_s(product, self.tokens / (self.split if product.cut is CutSide.WHOLE else 1.0))
@@ -196,20 +261,46 @@ class Rank:
         rows = routed * c["ep"] / model.experts if model.experts else routed  # that meet one weight at once
         block = sum(self._product_s(product, rows) for product in model.block_products(model.ffn)) * routed / rows
         shared = sum(self._product_s(product, self.tokens) for product in model.block_products(model.shared_ffn))
-        router = 2 * self.tokens * model.hidden * model.experts / self.products_per_s
+        router = np.array([[2], [4]]) * self.tokens * model.hidden * model.experts / self.products_per_s
         result: FloatColumn = attention + block + shared + router
         return result
 
     def _product_s(self, product: Product, rows: FloatColumn) -> FloatColumn:
-        """Forward, one product with a weight. A product of m x k by k x n moves (m k + k n + m n) values for m k n
-        multiplications, 1/m + 1/n + 1/k of them: time beyond the multiplications' own goes with the sum over all three
-        sides, in the two products of the backward pass too, where the sides are the same in other places."""
+        """One product with a weight, forward, and in a second row the two of its backward pass."""
         tp = self.columns["tp"]
         inputs = product.inputs / (tp if product.cut is CutSide.INPUTS else 1.0)
         outputs = product.outputs / (tp if product.cut is CutSide.OUTPUTS else 1.0)
-        narrow = 1 + self.constants.narrow_rows * (1 / rows + 1 / inputs + 1 / outputs)
-        seconds: FloatColumn = 2 * rows * inputs * outputs * narrow / self.products_per_s
+        flops = np.array([[2], [4]]) * rows * inputs * outputs
+        if self.measured.products and not self.eight_bits:
+            seconds: FloatColumn = flops / self._measured_products(rows, inputs, outputs)
+        else:
+            seconds = flops * self._narrow(rows, inputs, outputs) / self.products_per_s
         return seconds
+
+    def _narrow(self, rows: Side, inputs: Side, outputs: Side) -> FloatColumn:
+        """How many times as long a product takes as a large one of as many FLOP. One of m x k by k x n moves
+        (m k + k n + m n) values for m k n multiplications, 1/m + 1/n + 1/k of them: time beyond the multiplications'
+        own goes with the sum over all three sides, in the two products of the backward pass too, where the sides are
+        the same in other places."""
+        times: FloatColumn = 1 + self.constants.narrow_rows * (1 / rows + 1 / inputs + 1 / outputs)
+        return times
+
+    def _measured_products(self, rows: FloatColumn, inputs: Side, outputs: Side) -> FloatColumn:
+        """FLOP/s of a product forward, and in a second row backward, from the probed weight whose sides are nearest, at
+        as many rows; another shape, or more rows than were probed, count by `_narrow`."""
+        shapes: dict[tuple[int, int], list[ProductRate]] = {}
+        for one in self.measured.products:
+            shapes.setdefault((one.inputs, one.outputs), []).append(one)
+        far, rates = [], []
+        for (own_inputs, own_outputs), known in shapes.items():
+            far.append(np.abs(np.log(inputs / own_inputs)) + np.abs(np.log(outputs / own_outputs)) + 0 * rows)
+            ways = ([(one.rows, one.forward_flops) for one in known], [(one.rows, one.backward_flops) for one in known])
+            seen = np.clip(rows, min(one.rows for one in known), max(one.rows for one in known))
+            shape = self._narrow(seen, own_inputs, own_outputs) / self._narrow(rows, inputs, outputs)
+            rates.append(np.stack([_between(rows, way) for way in ways]) * shape)
+        nearest = np.argmin(far, axis=0)[None, None]
+        result: FloatColumn = np.take_along_axis(np.stack(rates), nearest, axis=0)[0] * self.left("matmul_efficiency")
+        return result
 
     def _elementwise_s(self) -> FloatColumn:
         """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
@@ -218,19 +309,22 @@ class Rank:
         block = FFN_PASSES * model.activation.matrices * inner / c["tp"]
         values = self.tokens * framework.hidden_passes * model.hidden / self.split + block
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
-        return traffic / self.bytes_per_s
+        return traffic / self.others_per_s
 
     def _attention_s(self) -> FloatColumn:
-        """Forward, the products with the scores. Causal masking halves them, and a window of w of s tokens leaves
-        w (2 s - w) / s^2 of that, only where they are fused."""
+        """The products with the scores, forward, and in a second row backward. Causal masking halves them, and a
+        window of w of s tokens leaves w (2 s - w) / s^2 of that, only where they are fused."""
         model, c = self.training.model, self.columns
         flops = 2 * self.tokens * model.seq_len * (model.query_width + model.answer_width) / c["tp"]
         if self.training.framework.fused_attention:
             seen = min(model.window or model.seq_len, model.seq_len) / model.seq_len
-            return flops / 2 * seen * (2 - seen) / self.attention_per_s
+            forward, backward = self.attention_per_s
+            flops = flops / 2 * seen * (2 - seen)
+            return np.stack([flops / forward, FUSED_BACKWARD * flops / backward])
         scores = self.tokens * model.seq_len * model.heads / c["tp"]
         traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes
-        return flops / self.products_per_s + traffic / self.bytes_per_s
+        forward_s = flops / self.products_per_s + traffic / self.bytes_per_s
+        return np.stack([forward_s, 2 * forward_s])
 
     def _tensor_s(self, full: FloatColumn) -> FloatColumn:
         """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
@@ -245,13 +339,13 @@ class Rank:
 
     def _context_s(self, attention: FloatColumn, full: FloatColumn, selective: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
-        what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A forward pass that is
-        repeated repeats its own, and selective recomputation the gathers as well."""
+        what it can behind attention, of both passes; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A
+        forward pass that is repeated repeats its own, and selective recomputation the gathers as well."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
         keys = model.kv_width + model.value_width
         kept = self.tokens * c["cp"] * keys / c["tp"] * width
         gather = (3 + full + selective) * self.network.gather_s(kept, c["cp"], c["tp"])
-        ring = self.exposed_s(gather, (1 + FUSED_BACKWARD) * attention)
+        ring = self.exposed_s(gather, attention)
         moved = self.tokens * (model.query_width + model.answer_width + keys) / c["tp"] * width
         exchange = (2 + full) * self.network.all_to_all_s(moved, c["cp"], c["tp"])
         kinds = {ContextParallel.ALL_GATHER: gather, ContextParallel.ULYSSES: exchange, ContextParallel.RING: ring}
@@ -279,3 +373,10 @@ class Rank:
         shown = np.minimum(self.constants.exposed_reduction, 1.0)
         result: FloatColumn = shown * transfer + np.maximum(0.0, (1 - shown) * transfer - window)
         return result
+
+
+def _between(at: FloatColumn, known: Sequence[tuple[int, float]]) -> FloatColumn:
+    """The rate at `at`, between the known (place, rate) in the logarithms of both, beyond them that of the last one."""
+    places, rates = np.log(sorted(known)).T
+    result: FloatColumn = np.exp(np.interp(np.log(at), places, rates))
+    return result
