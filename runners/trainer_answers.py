@@ -232,7 +232,7 @@ class Probed:
     """One probe. memory_bytes: of one device; on CPU the machine's, divided by the ranks of a node. measured_at: UTC,
     ISO 8601. software: versions by name. seconds: what measuring took. sustained: of each dtype's best matmul, for
     seconds. model: at whose shapes training was timed. rates, runs: of training, by dtype; `rates` without what only
-    `runs` tell. left_out: why there are no runs."""
+    `runs` tell, which are none where the layers do not fit into the memory."""
 
     host: str
     measured_at: str
@@ -250,7 +250,6 @@ class Probed:
     model: ModelSpec | None = None
     rates: Mapping[str, MeasuredRates] = field(default_factory=dict)
     runs: Mapping[str, tuple[LayerRun, ...]] = field(default_factory=dict)
-    left_out: str = ""
 
     def exchange(self, pattern: Pattern, tier: Tier) -> Exchange | None:
         return next((found for found in self.exchanges if (found.pattern, found.tier) == (pattern, tier)), None)

@@ -36,38 +36,20 @@ class ProductRate:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.whole(1, inputs=self.inputs, outputs=self.outputs, rows=self.rows)
-        checks.positive(forward_flops=self.forward_flops, backward_flops=self.backward_flops)
-        checks.done()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherRate:
-    """Bytes/s of what a layer does beside products and attention, as the physics counts its traffic
-    (`physics.layer_time`), with micro-batches of so many tokens. compiled: by torch.compile."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    tokens: int
-    bytes_per_s: float
-    compiled: bool = False
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.whole(1, tokens=self.tokens)
-        checks.positive(bytes_per_s=self.bytes_per_s)
+        checks.positive(**{each.name: getattr(self, each.name) for each in fields(self)})
         checks.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRates:
     """What training reaches on a device in one number format, as `meshtune cluster probe` measures it by the built-in
-    trainer: no efficiency is taken off. None, or an empty tuple: not measured.
+    trainer: no efficiency is taken off. None, or empty: not measured. Bytes are those that the physics counts.
 
-    attention_flops, attention_backward_flops: FLOP/s of fused causal attention. others: by ascending tokens.
-    loss_bytes_per_s: of what the head does beside its products, as the physics counts it. accumulated_per_s: weights
-    whose gradients are added up; updated_per_s: weights that the optimizer moves. layer_host_s, compiled_layer_host_s:
-    host time to launch a layer's forward and backward pass. step_overhead_s: once per step.
+    attention_flops, attention_backward_flops: FLOP/s of fused causal attention. layer_bytes_per_s: of a layer's other
+    work, by the tokens of a micro-batch. loss_bytes_per_s: of what the head does beside its products.
+    accumulated_per_s, updated_per_s: weights whose gradients are added up, and that the optimizer moves. layer_host_s:
+    host time of a layer's forward and backward pass. compiled_*: the same by torch.compile. step_overhead_s: once per
+    step.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -75,7 +57,8 @@ class MeasuredRates:
     products: tuple[ProductRate, ...] = ()
     attention_flops: float | None = None
     attention_backward_flops: float | None = None
-    others: tuple[OtherRate, ...] = ()
+    layer_bytes_per_s: dict[int, float] = field(default_factory=dict)
+    compiled_layer_bytes_per_s: dict[int, float] = field(default_factory=dict)
     loss_bytes_per_s: float | None = None
     accumulated_per_s: float | None = None
     updated_per_s: float | None = None
@@ -85,7 +68,11 @@ class MeasuredRates:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.positive(**{each.name: getattr(self, each.name) for each in fields(self) if each.type == "float | None"})
+        for name in (each.name for each in fields(self) if each.name != "products"):
+            value = getattr(self, name)
+            pairs = value.items() if isinstance(value, dict) else [(1, value)]
+            checks.require(all(tokens > 0 for tokens, _ in pairs), name, f"{value}: tokens must be positive")
+            checks.positive(**{f"{name}.{tokens}" if isinstance(value, dict) else name: rate for tokens, rate in pairs})
         checks.done()
 
 

@@ -57,21 +57,8 @@ from meshtune.search_spaces.cluster import DeviceKind
 PEER_TIMEOUT = timedelta(minutes=3)
 # Links cannot be seen by a rank alone, and more processes than this say nothing new about a CPU.
 MIN_CPU_RANKS, MAX_CPU_RANKS = 2, 8
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Of the time of a probe."""
-
-    matmul: float
-    memory: float
-    sustained: float
-    training: float
-    messages: float
-
-
-SHARES = Shares(matmul=0.3, memory=0.1, sustained=0.1, training=0.1, messages=0.4)
-MODEL_SHARES = Shares(matmul=0.1, memory=0.05, sustained=0.15, training=0.55, messages=0.15)
+# Shares of the time: products, memory, lasting products, training with a model and without; messages get the rest.
+MATMUL, MEMORY, SUSTAINED, TRAINING, TRAINING_ALONE = 0.15, 0.05, 0.15, 0.5, 0.1
 
 
 class ProbeRefused(Exception):
@@ -195,18 +182,18 @@ def measure(request: ProbeRequest, layout: Layout, place: Place) -> Probed:
     """Collective. Raises InvalidValue for a model that the trainer does not have."""
     start, began, seconds = time.perf_counter(), datetime.now(timezone.utc), request.seconds
     kinds = dtypes(place.device)
-    shares = MODEL_SHARES if request.model else SHARES
-    each_s = seconds * shares.matmul / len(kinds)
-    matmul = [rate for kind in kinds for rate in time_matmul(place, kind, each_s)]
-    memory = time_memory(place, seconds * shares.memory)
+    matmul = [rate for kind in kinds for rate in time_matmul(place, kind, seconds * MATMUL / len(kinds))]
+    memory = time_memory(place, seconds * MEMORY)
     best = best_rates(matmul)
-    sustained = [time_sustained(place, rate, seconds * shares.sustained / len(best)) for rate in best]
+    sustained = [time_sustained(place, rate, seconds * SUSTAINED / len(best)) for rate in best]
     # float32 is what nobody trains in on an accelerator; of 16 bits the first that there is.
     trained = kinds if place.device.type == "cpu" else kinds[1:2]
-    each_s = seconds * shares.training / max(len(trained), 1)
-    training = {name_of(kind): time_training(place, request.model, kind, each_s) for kind in trained}
+    share = TRAINING if request.model else TRAINING_ALONE
+    training = {
+        name_of(kind): time_training(place, request.model, kind, seconds * share / len(trained)) for kind in trained
+    }
     tiers = [tier for tier in Tier if len(layout.groups(tier)[0]) > 1]
-    left_s = seconds * shares.messages / (2 * max(len(tiers), 1))
+    left_s = seconds * (1 - MATMUL - MEMORY - SUSTAINED - share) / (2 * max(len(tiers), 1))
     exchanges = [
         Exchange(pattern=pattern, tier=tier, ranks=ranks, messages=tuple(messages))
         for tier in tiers
@@ -230,9 +217,8 @@ def measure(request: ProbeRequest, layout: Layout, place: Place) -> Probed:
         exchanges=tuple(exchanges),
         sustained=tuple(sustained),
         model=request.model,
-        rates={name: rates for name, (rates, _, _) in training.items()},
-        runs={name: tuple(runs) for name, (_, runs, _) in training.items()},
-        left_out=next((why for _, _, why in training.values() if why), ""),
+        rates={name: rates for name, (rates, _) in training.items()},
+        runs={name: runs for name, (_, runs) in training.items()},
     )
 
 

@@ -46,9 +46,9 @@ Operations = Iterator[tuple[Hashable, Callable[[], object]]]
 
 def time_training(
     place: Place, model: ModelSpec | None, dtype: torch.dtype, seconds: float
-) -> tuple[MeasuredRates, list[LayerRun], str]:
-    """The rates that were measured, the runs of real layers that tell the others, and why there are none; without a
-    model what needs none. Raises InvalidValue where the trainer has no such layers."""
+) -> tuple[MeasuredRates, tuple[LayerRun, ...]]:
+    """The rates that were measured, and the runs of real layers that tell the others; without a model what needs none.
+    Raises InvalidValue where the trainer has no such layers."""
     cpu, device = place.device.type == "cpu", place.device
     kind, name = DeviceKind(device.type), Dtype(name_of(dtype))
     job = Job(name="probe", model=model or TINY, plan=Plan(), device=kind, dtype=name)
@@ -56,7 +56,7 @@ def time_training(
     mesh, count = _alone(device), CPU_WEIGHTS if cpu else WEIGHTS
     operations = dict(_host(device, mesh, job)) | dict(_weights(device, mesh, dtype, count))
     if model is None:
-        return _rates(time_in_turn(place, operations, seconds), count), [], ""
+        return _rates(time_in_turn(place, operations, seconds), count), ()
     batch = max(2, (CPU_TOKENS if cpu else TOKENS) // model.seq_len)
     operations |= dict(_products(device, model, dtype, CPU_ROWS if cpu else ROWS))
     operations |= dict(_attention(device, model, dtype, (1, batch)))
@@ -70,7 +70,7 @@ def time_training(
         attention_flops=max(each / took["attention", size] for size, each in flops.items()),
         attention_backward_flops=max(FUSED_BACKWARD * each / took["backward", size] for size, each in flops.items()),
     )
-    return rates, *_layers(place, mesh, job, batch, seconds * LAYERS_SHARE)
+    return rates, _layers(place, mesh, job, batch, seconds * LAYERS_SHARE)
 
 
 def _rates(took: Mapping[Hashable, float], count: int) -> MeasuredRates:
@@ -89,8 +89,8 @@ def _alone(device: torch.device) -> Mesh:
 
 
 def _host(device: torch.device, mesh: Mesh, job: Job) -> Operations:
-    """Forward and backward pass of layers so small that nothing but their launches takes time; compiled on accelerators,
-    which takes seconds beyond the probe's."""
+    """Forward and backward pass of layers so small that nothing but their launches takes time; on accelerators
+    compiled too, which takes seconds beyond the probe's."""
     alike = {way: getattr(job.model, way) for way in ("norm", "activation", "position")}
     dtype = getattr(torch, job.dtype)
     for compiled in (False,) if device.type == "cpu" else (False, True):
@@ -176,9 +176,9 @@ def _attention(device: torch.device, model: ModelSpec, dtype: torch.dtype, sizes
         yield ("backward", size), backward
 
 
-def _layers(place: Place, mesh: Mesh, job: Job, batch: int, seconds: float) -> tuple[list[LayerRun], str]:
-    """Steps of the trainer with the model's first layers, in turn. A larger micro-batch that a rank's memory has no room
-    for is halved; none are timed where it has none for 1."""
+def _layers(place: Place, mesh: Mesh, job: Job, batch: int, seconds: float) -> tuple[LayerRun, ...]:
+    """Steps of the trainer with the model's first layers, in turn. A larger micro-batch that a rank's memory has no
+    room for is halved; none are timed where it has none for 1."""
     while batch:
         runs = [(layers, size, False) for size in dict.fromkeys((1, batch)) for layers in LAYERS]
         if place.device.type != "cpu":
@@ -197,12 +197,9 @@ def _layers(place: Place, mesh: Mesh, job: Job, batch: int, seconds: float) -> t
             fits = place.slowest(float(not fits)) == 0
         if fits:
             medians = [median(gather(median(taken))) for taken in times]
-            return [
-                LayerRun(layers=layers, micro_batch_size=size, compiled=compiled, step_s=step_s)
-                for (layers, size, compiled), step_s in zip(runs, medians, strict=True)
-            ], ""
+            return tuple(LayerRun(*run, step_s) for run, step_s in zip(runs, medians, strict=True))
         batch //= 2
-    return [], f"{LAYERS[-1]} of the model's layers do not fit into the device's memory"
+    return ()
 
 
 def _steps_s(place: Place, mesh: Mesh, job: Job, layers: int) -> list[float]:

@@ -43,19 +43,11 @@ from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
-    TRAINER_BFLOAT16,
-    TRAINER_FLOAT16,
-    TRAINER_FLOAT32,
+    TRAINER,
     FrameworkProfile,
     compiled,
 )
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
-
-FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
-    Dtype.FLOAT32: TRAINER_FLOAT32,
-    Dtype.BFLOAT16: TRAINER_BFLOAT16,
-    Dtype.FLOAT16: TRAINER_FLOAT16,
-}
 
 _ULYSSES = CONTEXTS.index(ContextParallel.ULYSSES)
 _SLICES = Constraint(
@@ -145,7 +137,7 @@ class TorchWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
-        profile = FRAMEWORKS[self._options.dtype]
+        profile = TRAINER[self._options.dtype]
         if self._options.imbalance is not None:
             profile = replace(profile, imbalance=self._options.imbalance)
         if self._options.async_tp:

@@ -177,6 +177,9 @@ TRAINER_BFLOAT16 = replace(
     kept=replace(TRAINER_FLOAT32.kept, norm_bytes=6, master_is_shard=True),
 )
 TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype="float16")
+TRAINER: Mapping[str, FrameworkProfile] = {
+    profile.dtype: profile for profile in (TRAINER_FLOAT32, TRAINER_BFLOAT16, TRAINER_FLOAT16)
+}
 
 
 def compiled(profile: FrameworkProfile) -> FrameworkProfile:

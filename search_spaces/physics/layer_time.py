@@ -1,55 +1,44 @@
 """Seconds of one micro-batch in one layer, and in the head, of one rank, by kind of work, for columns of plans.
 
-A roofline with an efficiency that depends on the shapes a rank sees: matrix products at a share of the sustained rate
-that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and collectives over the
-links. Launching is counted beside it: a layer cannot be faster than the host that launches it, and a CPU does not
-compute while it launches. Rates that a probe measured (`DeviceSpec.measured`) take the place of all these. Of ranks
-that share the experts the fullest one counts, for all wait for it. Where layers are of several kinds
-(`model.layer_kinds`), a layer is their mean, weighed by their share of the model's layers, on every stage. Not
-modelled: congestion beyond a constant, other jobs.
+A roofline with an efficiency that depends on the shapes a rank sees (`rates`): matrix products at a share of the
+sustained rate that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and
+collectives over the links. Launching is counted beside it: a layer cannot be faster than the host that launches it, and
+a CPU does not compute while it launches. Of ranks that share the experts the fullest one counts, for all wait for it.
+Where layers are of several kinds (`model.layer_kinds`), a layer is their mean, weighed by their share of the model's
+layers, on every stage. Not modelled: congestion beyond a constant, other jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import UNMEASURED, DeviceKind, DeviceSpec, MeasuredRates, ProductRate
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load
-from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
+from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS
 from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute
 
-# What a long, well-shaped matrix product reaches of the peak where the device's description does not say.
-SUSTAINED_SHARE = 0.8
-# The same of fused attention: kernels of FlashAttention-2 reach a third of an H100's peak and two thirds of an A100's.
-ATTENTION_SHARE = 0.5
-EIGHT_BITS = "float8"
 # Values of the feed-forward width are read and written once each by the activation.
 FFN_PASSES = 2
 # Over the scores where attention is not fused: product, mask, softmax, dropout, product (Dao et al. 2022, section 2.2).
 SCORE_PASSES = 7
 # Over the logits, in all their copies: cast, maximum, exponentials, sums, and the gradient's own.
 LOGIT_PASSES = 5
-# A backward pass has twice the products of a forward pass, but autograd launches it from C++.
-BACKWARD_LAUNCHES = 1.5
 # Fused attention computes its scores again in the backward pass: 2.5 forward passes (Dao 2023, section 3.1).
 FUSED_BACKWARD = 2.5
 # The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
 CORNER = 8
-# The share of the doubt about a constant that is left where a probe measured what it stands for: judged.
-LEFT_DOUBT = 1 / 3
-
-
-# One of a product's three sides.
-Side = FloatColumn | float
+# The work of a product's two passes in units of the forward one's: its backward pass has two products.
+PASSES = np.array([[1.0], [2.0]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +68,8 @@ class Rank:
     network: Network
 
     @property
-    def device(self) -> DeviceSpec:
-        return self.training.cluster.device
-
-    @property
-    def measured(self) -> MeasuredRates:
-        """What was probed in the number format that is trained in."""
-        return self.device.measured.get(self.training.framework.dtype, UNMEASURED)
-
-    def left(self, name: str) -> FloatColumn:
-        """The factor on a measured rate that a constant's distance from its default leaves."""
-        factor: FloatColumn = (getattr(self.constants, name) / getattr(DEFAULTS, name)) ** LEFT_DOUBT
-        return factor
+    def rates(self) -> Rates:
+        return Rates(self.training.cluster.device, self.training.framework, self.constants)
 
     @property
     def tokens(self) -> FloatColumn:
@@ -108,70 +87,14 @@ class Rank:
         """Over how many ranks the tokens between the blocks are split."""
         return np.where(self.columns["sequence_parallel"] > 0, self.columns["tp"], 1.0)
 
-    @property
-    def products_per_s(self) -> float:
-        """FLOP/s of the layers' matrix products."""
-        dtype = EIGHT_BITS if self.eight_bits else self.training.framework.dtype
-        return self._sustained(dtype) * self.constants.matmul_efficiency
-
-    @property
-    def eight_bits(self) -> bool:
-        return self.training.framework.eight_bit_products and EIGHT_BITS in self.device.peak_flops
-
-    @property
-    def head_per_s(self) -> float:
-        """FLOP/s of the head's product, in 16 bits where the layers' are in 8 (Micikevicius et al. 2022)."""
-        return self._sustained(self.training.framework.dtype) * self.constants.matmul_efficiency
-
-    @property
-    def attention_per_s(self) -> tuple[FloatColumn | float, FloatColumn | float]:
-        """FLOP/s of fused attention, forward and backward."""
-        dtype, forward, backward = self.training.framework.dtype, *self._measured_attention()
-        if forward and backward:
-            return forward * self.left("attention_efficiency"), backward * self.left("attention_efficiency")
-        reached = self.device.attention_flops.get(dtype, ATTENTION_SHARE * self.device.peak_flops[dtype])
-        return (reached * self.constants.attention_efficiency,) * 2
-
-    def _measured_attention(self) -> tuple[float | None, float | None]:
-        return self.measured.attention_flops, self.measured.attention_backward_flops
-
-    def _sustained(self, dtype: str) -> float:
-        return self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Memory bandwidth that elementwise work reaches."""
-        assert self.device.memory_bandwidth_bytes_per_s is not None  # `training.missing` was asked
-        return self.device.memory_bandwidth_bytes_per_s * self.constants.memory_efficiency
-
-    @property
-    def others_per_s(self) -> FloatColumn | float:
-        """The same in a layer, by the tokens of a micro-batch where that was measured."""
-        compiled = self.training.framework.compiled
-        every = self.measured.others
-        known = [one for one in every if one.compiled == compiled] or every
-        if not known:
-            return self.bytes_per_s
-        rates = _between(self.tokens, [(one.tokens, one.bytes_per_s) for one in known])
-        return rates * self.left("memory_efficiency")
-
     def accumulation_s(self, weights: FloatColumn) -> FloatColumn:
         """Seconds in which the gradients of so many weights are added to those of earlier micro-batches."""
-        framework = self.training.framework
+        framework, measured = self.training.framework, self.rates.measured.accumulated_per_s
         if framework.fused_accumulation:
             return np.zeros_like(weights)
-        if (rate := self.measured.accumulated_per_s) is not None:
-            return weights / (rate * self.left("memory_efficiency"))
-        return weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
-
-    @property
-    def launch_s(self) -> FloatColumn | float:
-        """Host time to launch a layer's forward pass."""
-        framework, rates = self.training.framework, self.measured
-        known = rates.compiled_layer_host_s if framework.compiled else rates.layer_host_s
-        if known is not None and framework.probed:
-            return known / (1 + BACKWARD_LAUNCHES) * self.left("launch_factor")
-        return framework.layer_launch_s * self.constants.launch_factor
+        usual = self.rates.bandwidth / (2 * (framework.weight_bytes + framework.gradient_bytes))
+        seconds: FloatColumn = weights / self.rates.reached("memory_efficiency", measured, usual)
+        return seconds
 
     @property
     def layer_weights(self) -> FloatColumn:
@@ -203,15 +126,12 @@ class Rank:
         model, framework = self.training.model, self.training.framework
         logits = self.tokens * framework.padded_vocab(model, self.columns["tp"]) / self.columns["tp"]
         traffic = LOGIT_PASSES * logits * framework.logit_bytes
-        flops = 2 * logits * model.hidden
-        if self.measured.products:
+        flops, rates = 2 * logits * model.hidden, self.rates
+        head: FloatColumn = 3 * flops / rates.head_per_s + traffic / rates.loss_bytes_per_s
+        if rates.measured.products and not rates.eight_bits:
             chunk = np.maximum(np.minimum(self.tokens, FEWEST_CHUNK_TOKENS), self.tokens / LOSS_CHUNKS)
-            forward, backward = self._measured_products(chunk, model.hidden, logits / self.tokens)
-            head = flops / forward + 2 * flops / backward
-        else:
-            head = 3 * flops / self.head_per_s
-        loss = self.measured.loss_bytes_per_s
-        head = head + traffic / (loss * self.left("memory_efficiency") if loss else self.bytes_per_s)
+            forward, backward = rates.product_per_s(chunk, model.hidden, logits / self.tokens)
+            head = flops / forward + 2 * flops / backward + traffic / rates.loss_bytes_per_s
         if model.mtp_layers == 0:
             return head
         projection = self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens).sum(axis=0)
@@ -237,16 +157,14 @@ class Rank:
         accumulation = self.accumulation_s(self.layer_weights)
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
         recompute = full * (products + other + attention) + selective * attention
-        tp, cp, ep = (
-            self._tensor_s(full),
-            self._context_s(attention + attention_gradients, full, selective),
-            self._experts_s(full),
-        )
+        cp = self._context_s(attention + attention_gradients, full, selective)
+        tp, ep = self._tensor_s(full), self._experts_s(full)
         busy = compute + recompute + tp + cp + ep
         again = full * framework.full_launches + selective * framework.selective_launches
-        launching = self.launch_s * (1 + BACKWARD_LAUNCHES + again) + constants.launch_factor * self._stalled_s(full)
-        beside = (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
-        waiting = launching if self.device.kind is DeviceKind.CPU else beside
+        launching = self.rates.launch_s * (1 + again / (1 + BACKWARD_LAUNCHES))
+        launching = launching + constants.launch_factor * self._stalled_s(full)
+        on_host = self.training.cluster.device.kind is DeviceKind.CPU
+        waiting = launching if on_host else (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
         return LayerTime(compute + waiting, gradients / 2 + accumulation, recompute, tp, cp, ep)
 
     def _products_s(self) -> FloatColumn:
@@ -261,7 +179,7 @@ class Rank:
         rows = routed * c["ep"] / model.experts if model.experts else routed  # that meet one weight at once
         block = sum(self._product_s(product, rows) for product in model.block_products(model.ffn)) * routed / rows
         shared = sum(self._product_s(product, self.tokens) for product in model.block_products(model.shared_ffn))
-        router = np.array([[2], [4]]) * self.tokens * model.hidden * model.experts / self.products_per_s
+        router = PASSES * 2 * self.tokens * model.hidden * model.experts / self.rates.products_per_s
         result: FloatColumn = attention + block + shared + router
         return result
 
@@ -270,37 +188,8 @@ class Rank:
         tp = self.columns["tp"]
         inputs = product.inputs / (tp if product.cut is CutSide.INPUTS else 1.0)
         outputs = product.outputs / (tp if product.cut is CutSide.OUTPUTS else 1.0)
-        flops = np.array([[2], [4]]) * rows * inputs * outputs
-        if self.measured.products and not self.eight_bits:
-            seconds: FloatColumn = flops / self._measured_products(rows, inputs, outputs)
-        else:
-            seconds = flops * self._narrow(rows, inputs, outputs) / self.products_per_s
+        seconds: FloatColumn = PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
         return seconds
-
-    def _narrow(self, rows: Side, inputs: Side, outputs: Side) -> FloatColumn:
-        """How many times as long a product takes as a large one of as many FLOP. One of m x k by k x n moves
-        (m k + k n + m n) values for m k n multiplications, 1/m + 1/n + 1/k of them: time beyond the multiplications'
-        own goes with the sum over all three sides, in the two products of the backward pass too, where the sides are
-        the same in other places."""
-        times: FloatColumn = 1 + self.constants.narrow_rows * (1 / rows + 1 / inputs + 1 / outputs)
-        return times
-
-    def _measured_products(self, rows: FloatColumn, inputs: Side, outputs: Side) -> FloatColumn:
-        """FLOP/s of a product forward, and in a second row backward, from the probed weight whose sides are nearest, at
-        as many rows; another shape, or more rows than were probed, count by `_narrow`."""
-        shapes: dict[tuple[int, int], list[ProductRate]] = {}
-        for one in self.measured.products:
-            shapes.setdefault((one.inputs, one.outputs), []).append(one)
-        far, rates = [], []
-        for (own_inputs, own_outputs), known in shapes.items():
-            far.append(np.abs(np.log(inputs / own_inputs)) + np.abs(np.log(outputs / own_outputs)) + 0 * rows)
-            ways = ([(one.rows, one.forward_flops) for one in known], [(one.rows, one.backward_flops) for one in known])
-            seen = np.clip(rows, min(one.rows for one in known), max(one.rows for one in known))
-            shape = self._narrow(seen, own_inputs, own_outputs) / self._narrow(rows, inputs, outputs)
-            rates.append(np.stack([_between(rows, way) for way in ways]) * shape)
-        nearest = np.argmin(far, axis=0)[None, None]
-        result: FloatColumn = np.take_along_axis(np.stack(rates), nearest, axis=0)[0] * self.left("matmul_efficiency")
-        return result
 
     def _elementwise_s(self) -> FloatColumn:
         """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
@@ -309,7 +198,7 @@ class Rank:
         block = FFN_PASSES * model.activation.matrices * inner / c["tp"]
         values = self.tokens * framework.hidden_passes * model.hidden / self.split + block
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
-        return traffic / self.others_per_s
+        return traffic / self.rates.layer_bytes_per_s(self.tokens)
 
     def _attention_s(self) -> FloatColumn:
         """The products with the scores, forward, and in a second row backward. Causal masking halves them, and a
@@ -318,13 +207,12 @@ class Rank:
         flops = 2 * self.tokens * model.seq_len * (model.query_width + model.answer_width) / c["tp"]
         if self.training.framework.fused_attention:
             seen = min(model.window or model.seq_len, model.seq_len) / model.seq_len
-            forward, backward = self.attention_per_s
+            forward, backward = self.rates.attention_per_s
             flops = flops / 2 * seen * (2 - seen)
             return np.stack([flops / forward, FUSED_BACKWARD * flops / backward])
         scores = self.tokens * model.seq_len * model.heads / c["tp"]
         traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes
-        forward_s = flops / self.products_per_s + traffic / self.bytes_per_s
-        return np.stack([forward_s, 2 * forward_s])
+        return PASSES * (flops / self.rates.products_per_s + traffic / self.rates.bytes_per_s)
 
     def _tensor_s(self, full: FloatColumn) -> FloatColumn:
         """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
@@ -373,10 +261,3 @@ class Rank:
         shown = np.minimum(self.constants.exposed_reduction, 1.0)
         result: FloatColumn = shown * transfer + np.maximum(0.0, (1 - shown) * transfer - window)
         return result
-
-
-def _between(at: FloatColumn, known: Sequence[tuple[int, float]]) -> FloatColumn:
-    """The rate at `at`, between the known (place, rate) in the logarithms of both, beyond them that of the last one."""
-    places, rates = np.log(sorted(known)).T
-    result: FloatColumn = np.exp(np.interp(np.log(at), places, rates))
-    return result

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, MeasuredRates, OtherRate
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, MeasuredRates
 from meshtune.search_spaces.columns import FloatColumn, columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
@@ -28,7 +28,7 @@ NOISE = 0.02
 ROUNDS, STEP = 12, 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LayerRun:
     """Seconds of a step of one micro-batch of the built-in trainer with the first `layers` of a model, on one rank
     alone: the median over the ranks of each one's median."""
@@ -45,16 +45,15 @@ def explained(
     """The rates with those that the runs tell. framework: the trainer's, uncompiled, in the number format of both."""
     if not runs:
         return rates
-    places = sorted({(run.micro_batch_size * model.seq_len, run.compiled) for run in runs})
+    places = sorted({(run.compiled, run.micro_batch_size * model.seq_len) for run in runs})
 
     def rates_at(point: FloatColumn) -> MeasuredRates:
-        *others, loss, overhead = np.exp(point).tolist()
+        *layers, loss, overhead = np.exp(point).tolist()
+        known = list(zip(places, layers, strict=True))
         return replace(
             rates,
-            others=tuple(
-                OtherRate(tokens=tokens, compiled=kind, bytes_per_s=rate)
-                for (tokens, kind), rate in zip(places, others, strict=True)
-            ),
+            layer_bytes_per_s={tokens: rate for (kind, tokens), rate in known if not kind},
+            compiled_layer_bytes_per_s={tokens: rate for (kind, tokens), rate in known if kind},
             loss_bytes_per_s=loss,
             step_overhead_s=overhead,
         )

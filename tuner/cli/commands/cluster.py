@@ -22,7 +22,6 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.trainer.job import Dtype
 from meshtune.runners.trainer_answers import (
     TRIAD,
     Exchange,
@@ -38,10 +37,10 @@ from meshtune.runners.trainer_answers import (
 )
 from meshtune.runners.trainer_client import probe as measure
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
-from meshtune.runners.workloads.torch import FRAMEWORKS
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profiles import TRAINER
 from meshtune.search_spaces.physics.probing import explained
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.render.tables import new_table
@@ -159,7 +158,7 @@ def _rates(probed: Probed, device: DeviceSpec, dtype: str) -> dict[str, Any]:
     """The rates of training in one number format, complete; products of an accelerator at the speed that lasts."""
     rates, runs = probed.rates[dtype], probed.runs[dtype]
     if probed.model is not None:
-        rates = explained(device, probed.model, FRAMEWORKS[Dtype(dtype)], rates, runs)
+        rates = explained(device, probed.model, TRAINER[dtype], rates, runs)
     if device.kind is not DeviceKind.CPU:
         lasts = device.sustained_flops[dtype] / device.peak_flops[dtype]
         slowed = (
