@@ -41,12 +41,27 @@ class ProductRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRate:
+    """Bytes/s of a layer's work beside products and attention, in micro-batches of so many tokens."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    tokens: int
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.positive(tokens=self.tokens, bytes_per_s=self.bytes_per_s)
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRates:
     """What training reaches on a device in one number format, as `meshtune cluster probe` measures it by the built-in
     trainer: no efficiency is taken off. None, or empty: not measured. Bytes are those that the physics counts.
 
-    attention_flops, attention_backward_flops: FLOP/s of fused causal attention. layer_bytes_per_s: of a layer's other
-    work, by the tokens of a micro-batch. loss_bytes_per_s: of what the head does beside its products.
+    attention_flops, attention_backward_flops: FLOP/s of fused causal attention. layer_bytes_per_s: by ascending
+    tokens. loss_bytes_per_s: of what the head does beside its products.
     accumulated_per_s, updated_per_s: weights whose gradients are added up, and that the optimizer moves. layer_host_s:
     host time of a layer's forward and backward pass. compiled_*: the same by torch.compile. step_overhead_s: once per
     step.
@@ -57,8 +72,8 @@ class MeasuredRates:
     products: tuple[ProductRate, ...] = ()
     attention_flops: float | None = None
     attention_backward_flops: float | None = None
-    layer_bytes_per_s: dict[int, float] = field(default_factory=dict)
-    compiled_layer_bytes_per_s: dict[int, float] = field(default_factory=dict)
+    layer_bytes_per_s: tuple[LayerRate, ...] = ()
+    compiled_layer_bytes_per_s: tuple[LayerRate, ...] = ()
     loss_bytes_per_s: float | None = None
     accumulated_per_s: float | None = None
     updated_per_s: float | None = None
@@ -68,11 +83,7 @@ class MeasuredRates:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        for name in (each.name for each in fields(self) if each.name != "products"):
-            value = getattr(self, name)
-            pairs = value.items() if isinstance(value, dict) else [(1, value)]
-            checks.require(all(tokens > 0 for tokens, _ in pairs), name, f"{value}: tokens must be positive")
-            checks.positive(**{f"{name}.{tokens}" if isinstance(value, dict) else name: rate for tokens, rate in pairs})
+        checks.positive(**{each.name: getattr(self, each.name) for each in fields(self) if each.default is None})
         checks.done()
 
 

@@ -6,10 +6,10 @@ the slowest rank's time. Warm-up is dropped."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,7 +30,6 @@ MAX_IN_A_ROW = 200
 MIN_SAMPLES = 3
 # Median seconds per operation, number of samples, spread.
 Sample = tuple[float, int, float]
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +145,15 @@ def time_sustained(place: Place, best: Rate, seconds: float) -> Rate:
     return _rate(best.what, best.size, 2 * best.size**3, found)
 
 
-def time_in_turn(place: Place, operations: Mapping[Key, Callable[[], object]], seconds: float) -> dict[Key, float]:
+def time_in_turn(place: Place, operations: Mapping[Any, Callable[[], object]], seconds: float) -> dict[Any, float]:
     """Seconds of each operation: the median over the ranks of each one's median. They take turns, so that a disturbance
     hits all alike. Collective."""
-    in_a_row: dict[Key, int] = {}
+    in_a_row: dict[Any, int] = {}
     for name, operation in operations.items():
         operation()
         place.meet()
         in_a_row[name] = _in_a_row(place.slowest(place.time(operation, 1)))
-    times: dict[Key, list[float]] = {name: [] for name in operations}
+    times: dict[Any, list[float]] = {name: [] for name in operations}
     begun, rounds = time.perf_counter(), 0
     while rounds < MIN_SAMPLES or place.slowest(time.perf_counter() - begun) < seconds:
         rounds += 1

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import product
 from statistics import median
 from typing import Any
@@ -41,7 +42,7 @@ LAYERS, WARM_STEPS, TIMED_STEPS, LAYERS_SHARE = (2, 4), 2, 3, 0.5
 TINY = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, kv_heads=4, ffn=128, vocab=64, seq_len=16)
 
 # What is timed, by name.
-Operations = Iterator[tuple[Hashable, Callable[[], object]]]
+Operations = Iterator[tuple[Any, Callable[[], object]]]
 
 
 def time_training(
@@ -66,14 +67,14 @@ def time_training(
     flops = {size: size * model.seq_len**2 * (model.query_width + model.answer_width) for size in (1, batch)}
     rates = replace(
         _rates(took, count),
-        products=tuple(_product_rates(took)),
+        products=tuple(_product_rate(took, *name[1:]) for name in took if name[0] == "product"),
         attention_flops=max(each / took["attention", size] for size, each in flops.items()),
-        attention_backward_flops=max(FUSED_BACKWARD * each / took["backward", size] for size, each in flops.items()),
+        attention_backward_flops=max(FUSED_BACKWARD * each / took["answered", size] for size, each in flops.items()),
     )
     return rates, _layers(place, mesh, job, batch, seconds * LAYERS_SHARE)
 
 
-def _rates(took: Mapping[Hashable, float], count: int) -> MeasuredRates:
+def _rates(took: Mapping[Any, float], count: int) -> MeasuredRates:
     return MeasuredRates(
         accumulated_per_s=count / took["add"],
         updated_per_s=count / took["update"],
@@ -92,19 +93,15 @@ def _host(device: torch.device, mesh: Mesh, job: Job) -> Operations:
     """Forward and backward pass of layers so small that nothing but their launches takes time; on accelerators
     compiled too, which takes seconds beyond the probe's."""
     alike = {way: getattr(job.model, way) for way in ("norm", "activation", "position")}
-    dtype = getattr(torch, job.dtype)
     for compiled in (False,) if device.type == "cpu" else (False, True):
         tiny = replace(job, model=replace(TINY, **alike), compile=compiled)
         layers = build_chunk(tiny, mesh, device, Sharding.FLAT, 0).layer_list()
-        x = torch.zeros(1, TINY.seq_len, TINY.hidden, dtype=dtype, device=device, requires_grad=True)
+        x = torch.zeros(1, TINY.seq_len, TINY.hidden, dtype=getattr(torch, job.dtype), device=device)
+        yield ("host", compiled), partial(_pass, nn.Sequential(*layers), x.requires_grad_())
 
-        def passes(layers: Sequence[nn.Module] = layers, x: Tensor = x) -> None:
-            out = x
-            for layer in layers:
-                out = layer(out)
-            torch.autograd.backward(out, x.detach())
 
-        yield ("host", compiled), passes
+def _pass(layers: nn.Module, x: Tensor) -> None:
+    torch.autograd.backward(layers(x), x.detach())
 
 
 def _weights(device: torch.device, mesh: Mesh, dtype: torch.dtype, count: int) -> Operations:
@@ -136,27 +133,23 @@ def _products(device: torch.device, model: ModelSpec, dtype: torch.dtype, every:
     for (inputs, outputs), rows in product(sorted({*layers, (model.hidden, model.vocab)}), every):
         shapes = (rows, inputs), (outputs, inputs), (rows, outputs)
         x, weight, gradient = (torch.randn(shape, device=device).to(dtype) for shape in shapes)
-
-        def forward(x: Tensor = x, weight: Tensor = weight) -> object:
-            return torch.mm(x, weight.t())
-
-        def backward(x: Tensor = x, weight: Tensor = weight, gradient: Tensor = gradient) -> object:
-            return torch.mm(gradient, weight), torch.mm(gradient.t(), x)
-
-        yield ("product", inputs, outputs, rows), forward
-        yield ("backward", inputs, outputs, rows), backward
+        yield ("product", inputs, outputs, rows), partial(torch.mm, x, weight.t())
+        yield ("gradients", inputs, outputs, rows), partial(_gradients, x, weight, gradient)
 
 
-def _product_rates(took: Mapping[Any, float]) -> Iterator[ProductRate]:
-    for kind, inputs, outputs, rows in (name for name in took if name[0] == "product"):
-        flops = 2 * rows * inputs * outputs
-        yield ProductRate(
-            inputs=inputs,
-            outputs=outputs,
-            rows=rows,
-            forward_flops=flops / took[kind, inputs, outputs, rows],
-            backward_flops=2 * flops / took["backward", inputs, outputs, rows],
-        )
+def _gradients(x: Tensor, weight: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.mm(gradient, weight), torch.mm(gradient.t(), x)
+
+
+def _product_rate(took: Mapping[Any, float], inputs: int, outputs: int, rows: int) -> ProductRate:
+    flops, place = 2 * rows * inputs * outputs, (inputs, outputs, rows)
+    return ProductRate(
+        inputs=inputs,
+        outputs=outputs,
+        rows=rows,
+        forward_flops=flops / took[("product", *place)],
+        backward_flops=2 * flops / took[("gradients", *place)],
+    )
 
 
 def _attention(device: torch.device, model: ModelSpec, dtype: torch.dtype, sizes: Sequence[int]) -> Operations:
@@ -165,15 +158,8 @@ def _attention(device: torch.device, model: ModelSpec, dtype: torch.dtype, sizes
         shapes = [(size, model.seq_len, heads, model.head_dim) for heads in (model.heads, *[model.kv_heads] * 2)]
         inputs = [torch.randn(shape, device=device).to(dtype).transpose(1, 2).requires_grad_() for shape in shapes]
         out = attend_causally(*inputs)
-
-        def forward(inputs: Sequence[Tensor] = inputs) -> object:
-            return attend_causally(*inputs)
-
-        def backward(out: Tensor = out, inputs: Sequence[Tensor] = inputs) -> object:
-            return torch.autograd.grad(out, inputs, out.detach(), retain_graph=True)
-
-        yield ("attention", size), forward
-        yield ("backward", size), backward
+        yield ("attention", size), partial(attend_causally, *inputs)
+        yield ("answered", size), partial(torch.autograd.grad, out, inputs, out.detach(), retain_graph=True)
 
 
 def _layers(place: Place, mesh: Mesh, job: Job, batch: int, seconds: float) -> tuple[LayerRun, ...]:

@@ -135,7 +135,8 @@ class Rank:
         if model.mtp_layers == 0:
             return head
         projection = self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens).sum(axis=0)
-        return head + model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
+        further: FloatColumn = model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
+        return head + further
 
     def layer(self) -> LayerTime:
         """Of a layer of the model, see above where they differ."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, MeasuredRates
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LayerRate, MeasuredRates
 from meshtune.search_spaces.columns import FloatColumn, columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
@@ -49,11 +49,14 @@ def explained(
 
     def rates_at(point: FloatColumn) -> MeasuredRates:
         *layers, loss, overhead = np.exp(point).tolist()
-        known = list(zip(places, layers, strict=True))
+        known = [
+            (kind, LayerRate(tokens=tokens, bytes_per_s=rate))
+            for (kind, tokens), rate in zip(places, layers, strict=True)
+        ]
         return replace(
             rates,
-            layer_bytes_per_s={tokens: rate for (kind, tokens), rate in known if not kind},
-            compiled_layer_bytes_per_s={tokens: rate for (kind, tokens), rate in known if kind},
+            layer_bytes_per_s=tuple(rate for kind, rate in known if not kind),
+            compiled_layer_bytes_per_s=tuple(rate for kind, rate in known if kind),
             loss_bytes_per_s=loss,
             step_overhead_s=overhead,
         )

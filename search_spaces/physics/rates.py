@@ -82,9 +82,9 @@ class Rates:
 
     def layer_bytes_per_s(self, tokens: FloatColumn) -> Number:
         """The bandwidth that a layer's elementwise work reaches in micro-batches of so many tokens."""
-        own = self.measured.compiled_layer_bytes_per_s if self.framework.compiled else {}
+        own = self.measured.compiled_layer_bytes_per_s if self.framework.compiled else ()
         known = own or self.measured.layer_bytes_per_s
-        measured = between(tokens, known.items()) if known else None
+        measured = between(tokens, [(one.tokens, one.bytes_per_s) for one in known]) if known else None
         return self.reached("memory_efficiency", measured, self.bandwidth)
 
     @property

@@ -37,14 +37,13 @@ from meshtune.runners.trainer_answers import (
 )
 from meshtune.runners.trainer_client import probe as measure
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
-from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import TRAINER
 from meshtune.search_spaces.physics.probing import explained
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.render.tables import new_table
-from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_model
 
 LINKS = {Tier.NODE: "node_link", Tier.NETWORK: "network_link"}
@@ -116,7 +115,7 @@ def model_named(text: str) -> ModelSpec:
         document = parse_yaml(read_file(file, SLOW_LIMITS.max_bytes))
         section = document.get("model", document) if isinstance(document, dict) else document
         return read_model(section)
-    except (UnreadableText, InvalidValue) as error:
+    except (UnreadableText, InvalidSpec) as error:
         raise Refused(f"--model {text}: {error}") from None
 
 
@@ -149,8 +148,9 @@ def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict
                 "measured": True,
             }
     device = read_value(ClusterSpec, section).device
-    section["device"]["measured"] = {dtype: _rates(probed, device, dtype) for dtype in probed.rates}
-    read_value(ClusterSpec, section)
+    if probed.rates:
+        section["device"]["measured"] = {dtype: _rates(probed, device, dtype) for dtype in probed.rates}
+        read_value(ClusterSpec, section)
     return section
 
 
@@ -166,7 +166,7 @@ def _rates(probed: Probed, device: DeviceSpec, dtype: str) -> dict[str, Any]:
             for one in rates.products
         )
         rates = replace(rates, products=tuple(slowed))
-    return {name: value for name, value in _rounded(plain(rates)).items() if value}
+    return {name: value for name, value in _rounded(asdict(rates)).items() if value}
 
 
 def source(probed: Probed) -> str:
@@ -258,7 +258,7 @@ def _rounded(value: Any) -> Any:
     """With its numbers to DIGITS digits, those inside of it too."""
     if isinstance(value, dict):
         return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_rounded(each) for each in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
