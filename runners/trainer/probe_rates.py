@@ -34,9 +34,10 @@ Sample = tuple[float, int, float]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This rank's device, its clock, and what it hears of the other ranks."""
+    """This rank's device, its clock, and what it hears of the other ranks. clock: in seconds."""
 
     device: torch.device
+    clock: Callable[[], float] = time.perf_counter
 
     def meet(self) -> None:
         """All ranks begin together. Collective."""
@@ -46,11 +47,11 @@ class Place:
     def time(self, operation: Callable[[], object], times: int) -> float:
         """Seconds per operation, on this rank."""
         synchronize(self.device)
-        start = time.perf_counter()
+        start = self.clock()
         for _ in range(times):
             operation()
         synchronize(self.device)
-        return (time.perf_counter() - start) / times
+        return (self.clock() - start) / times
 
     def slowest(self, elapsed_s: float) -> float:
         """The largest of all ranks' numbers. Collective."""
