@@ -36,7 +36,7 @@ class Constants:
     # Share of the memory's bandwidth that everything but matrix products reaches.
     memory_efficiency: float = _time(0.78, 0.25)
     # Factor on the framework's time to launch a layer.
-    launch_factor: float = _time(1.0, 0.7)
+    launch_factor: float = _time(1.0, 0.25)
     # Share of the links' bandwidth.
     node_efficiency: float = _time(0.7, 0.45)
     network_efficiency: float = _time(0.6, 0.35)
