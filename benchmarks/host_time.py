@@ -1,4 +1,5 @@
-"""Host time of one layer's forward and backward pass by tensor parallel degree: `python benchmarks/host_time.py`.
+"""Host time of one layer's forward and backward pass by tensor parallel degree, and on one rank by recomputation, as it
+is and compiled: `python benchmarks/host_time.py`.
 
 One process plays rank 0 of a group that hears nobody, with a model so small that only the host's work counts: what a
 GPU waits for where a layer's kernels are short. Times are of the processor, so that other programs do not count, and
@@ -20,7 +21,7 @@ from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import Sharding
 from meshtune.runners.trainer.train import build_chunk
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import Plan, Recompute
 
 MODEL = ModelSpec(
     name="small",
@@ -40,9 +41,12 @@ MODEL = ModelSpec(
 PLANS = [(1, False), (2, False), (2, True), (8, False), (8, True)]
 
 
-def layer_ms(plan: Plan, repeats: int) -> float:
+ALONE = [(kind, compiled) for compiled in (False, True) for kind in Recompute]
+
+
+def layer_ms(plan: Plan, repeats: int, *, compiled: bool = False) -> float:
     """Median over the repeats, in milliseconds: a pass through all layers, by their number."""
-    job = Job(name="host", model=MODEL, plan=plan)
+    job = Job(name="host", model=MODEL, plan=plan, compile=compiled)
     dist.init_process_group("fake", rank=0, world_size=plan.world_size, store=FakeStore())
     try:
         mesh = build_mesh(plan, "cpu")
@@ -75,6 +79,15 @@ def main() -> None:
         own = statistics.median(times[index] for times in rounds)
         ratio = statistics.median(times[index] / times[0] for times in rounds)
         sys.stdout.write(f"| {tp} | {'yes' if kind else 'no'} | {own:.2f} | {ratio:.2f} |\n")
+    alone = [
+        [layer_ms(Plan(recompute=kind), arguments.repeats, compiled=compiled) for kind, compiled in ALONE]
+        for _ in range(arguments.rounds)
+    ]
+    sys.stdout.write("\n| recompute | compiled | ms a layer | times eager without |\n|---|---|---|---|\n")
+    for index, (recompute, compiled) in enumerate(ALONE):
+        own = statistics.median(times[index] for times in alone)
+        ratio = statistics.median(times[index] / times[0] for times in alone)
+        sys.stdout.write(f"| {recompute} | {'yes' if compiled else 'no'} | {own:.2f} | {ratio:.2f} |\n")
 
 
 if __name__ == "__main__":

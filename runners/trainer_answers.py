@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import fsum, inf
 from pathlib import Path
 from statistics import quantiles
@@ -16,7 +16,9 @@ from statistics import quantiles
 from meshtune.runners.base import RunnerError
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.search_spaces.checks import StrEnum
-from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.cluster import DeviceKind, MeasuredRates
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.probing import LayerRun
 
 # As the jobs of our runners: one port per job, so that two on one node do not meet.
 FIRST_PORT = 20_000
@@ -148,11 +150,13 @@ TRIAD = "triad"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
     """What the ranks are asked to do. seconds: of measuring, all in all. devices_per_node: None: all that there are.
-    launch: where a launcher put this process; None: it starts the ranks itself, on this machine."""
+    launch: where a launcher put this process; None: it starts the ranks itself, on this machine. model: at whose shapes
+    training is timed; None: what depends on no shapes."""
 
     seconds: float
     devices_per_node: int | None = None
     launch: Launch | None = None
+    model: ModelSpec | None = None
 
 
 class Pattern(StrEnum):
@@ -215,10 +219,20 @@ class Exchange:
         return fit_point_to_point(sizes, times)
 
 
+def best_rates(rates: Sequence[Rate]) -> list[Rate]:
+    """Of each `what` the size that ran fastest."""
+    best: dict[str, Rate] = {}
+    for rate in rates:
+        best[rate.what] = max(best.get(rate.what, rate), rate, key=lambda each: each.per_s)
+    return list(best.values())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
     """One probe. memory_bytes: of one device; on CPU the machine's, divided by the ranks of a node. measured_at: UTC,
-    ISO 8601. software: versions by name. seconds: what measuring took."""
+    ISO 8601. software: versions by name. seconds: what measuring took. sustained: of each dtype's best matmul, for
+    seconds. model: at whose shapes training was timed. rates, runs: of training, by dtype; `rates` without what only
+    `runs` tell, which are none where the layers do not fit into the memory."""
 
     host: str
     measured_at: str
@@ -232,13 +246,10 @@ class Probed:
     matmul: tuple[Rate, ...]
     memory: tuple[Rate, ...]
     exchanges: tuple[Exchange, ...]
-
-    def best_matmul(self) -> list[Rate]:
-        """Of each dtype the size that ran fastest."""
-        best: dict[str, Rate] = {}
-        for rate in self.matmul:
-            best[rate.what] = max(best.get(rate.what, rate), rate, key=lambda each: each.per_s)
-        return list(best.values())
+    sustained: tuple[Rate, ...] = ()
+    model: ModelSpec | None = None
+    rates: Mapping[str, MeasuredRates] = field(default_factory=dict)
+    runs: Mapping[str, tuple[LayerRun, ...]] = field(default_factory=dict)
 
     def exchange(self, pattern: Pattern, tier: Tier) -> Exchange | None:
         return next((found for found in self.exchanges if (found.pattern, found.tier) == (pattern, tier)), None)

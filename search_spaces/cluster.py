@@ -6,7 +6,7 @@ numbers are line rates; what collectives reach of them is not said here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar
 
@@ -22,10 +22,79 @@ class DeviceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProductRate:
+    """FLOP/s of the product of (rows, inputs) with a weight of (inputs, outputs), and of the two of its backward pass
+    together."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    inputs: int
+    outputs: int
+    rows: int
+    forward_flops: float
+    backward_flops: float
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.positive(**{each.name: getattr(self, each.name) for each in fields(self)})
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRate:
+    """Bytes/s of a layer's work beside products and attention, in micro-batches of so many tokens."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    tokens: int
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.positive(tokens=self.tokens, bytes_per_s=self.bytes_per_s)
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRates:
+    """What training reaches on a device in one number format, as `meshtune cluster probe` measures it by the built-in
+    trainer: no efficiency is taken off. None, or empty: not measured. Bytes are those that the physics counts.
+
+    attention_flops, attention_backward_flops: FLOP/s of fused causal attention. layer_bytes_per_s: by ascending
+    tokens. loss_bytes_per_s: of what the head does beside its products.
+    accumulated_per_s, updated_per_s: weights whose gradients are added up, and that the optimizer moves. layer_host_s:
+    host time of a layer's forward and backward pass. compiled_*: the same by torch.compile. step_overhead_s: once per
+    step.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    products: tuple[ProductRate, ...] = ()
+    attention_flops: float | None = None
+    attention_backward_flops: float | None = None
+    layer_bytes_per_s: tuple[LayerRate, ...] = ()
+    compiled_layer_bytes_per_s: tuple[LayerRate, ...] = ()
+    loss_bytes_per_s: float | None = None
+    accumulated_per_s: float | None = None
+    updated_per_s: float | None = None
+    layer_host_s: float | None = None
+    compiled_layer_host_s: float | None = None
+    step_overhead_s: float | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.positive(**{each.name: getattr(self, each.name) for each in fields(self) if each.default is None})
+        checks.done()
+
+
+UNMEASURED = MeasuredRates()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
     sustained_flops: what large matrix products reach of it, attention_flops: what fused attention kernels reach, where
-    somebody measured them.
+    somebody measured them. measured: what training reaches of each by dtype name, where it was probed.
 
     memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
     """
@@ -39,6 +108,7 @@ class DeviceSpec:
     sustained_flops: dict[str, float] = field(default_factory=dict)
     attention_flops: dict[str, float] = field(default_factory=dict)
     memory_bandwidth_bytes_per_s: float | None = None
+    measured: dict[str, MeasuredRates] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks = Checks()

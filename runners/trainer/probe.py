@@ -30,7 +30,16 @@ from meshtune.runners.json_files import read_json_file
 from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
 from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
-from meshtune.runners.trainer.probe_rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.probe_rates import (
+    Place,
+    dtypes,
+    name_of,
+    time_matmul,
+    time_memory,
+    time_messages,
+    time_sustained,
+)
+from meshtune.runners.trainer.probe_training import time_training
 from meshtune.runners.trainer.report import software
 from meshtune.runners.trainer_answers import (
     REQUEST_FILE,
@@ -39,6 +48,7 @@ from meshtune.runners.trainer_answers import (
     Probed,
     ProbeRequest,
     Tier,
+    best_rates,
     write_probed,
 )
 from meshtune.search_spaces.cluster import DeviceKind
@@ -47,8 +57,8 @@ from meshtune.search_spaces.cluster import DeviceKind
 PEER_TIMEOUT = timedelta(minutes=3)
 # Links cannot be seen by a rank alone, and more processes than this say nothing new about a CPU.
 MIN_CPU_RANKS, MAX_CPU_RANKS = 2, 8
-# Shares of the time: matrix products, memory; messages get the rest.
-MATMUL_SHARE, MEMORY_SHARE = 0.4, 0.1
+# Shares of the time: products, memory, lasting products, training with a model and without; messages get the rest.
+MATMUL, MEMORY, SUSTAINED, TRAINING, TRAINING_ALONE = 0.15, 0.05, 0.15, 0.5, 0.1
 
 
 class ProbeRefused(Exception):
@@ -152,7 +162,7 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
             os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
             meet(device, rank, launch.world_size, PEER_TIMEOUT, None)
         nodes = gather(launch.node if launch else "here")
-        probed = measure(request.seconds, lay_out(nodes, request.devices_per_node), Place(device))
+        probed = measure(request, lay_out(nodes, request.devices_per_node), Place(device))
         if rank == 0:
             write_probed(directory, probed)
         dist.barrier()
@@ -168,14 +178,22 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
     return 0
 
 
-def measure(seconds: float, layout: Layout, place: Place) -> Probed:
-    """Collective."""
-    start, began = time.perf_counter(), datetime.now(timezone.utc)
+def measure(request: ProbeRequest, layout: Layout, place: Place) -> Probed:
+    """Collective. Raises InvalidValue for a model that the trainer does not have."""
+    start, began, seconds = time.perf_counter(), datetime.now(timezone.utc), request.seconds
     kinds = dtypes(place.device)
-    matmul = [rate for kind in kinds for rate in time_matmul(place, kind, seconds * MATMUL_SHARE / len(kinds))]
-    memory = time_memory(place, seconds * MEMORY_SHARE)
+    matmul = [rate for kind in kinds for rate in time_matmul(place, kind, seconds * MATMUL / len(kinds))]
+    memory = time_memory(place, seconds * MEMORY)
+    best = best_rates(matmul)
+    sustained = [time_sustained(place, rate, seconds * SUSTAINED / len(best)) for rate in best]
+    # float32 is what nobody trains in on an accelerator; of 16 bits the first that there is.
+    trained = kinds if place.device.type == "cpu" else kinds[1:2]
+    share = TRAINING if request.model else TRAINING_ALONE
+    training = {
+        name_of(kind): time_training(place, request.model, kind, seconds * share / len(trained)) for kind in trained
+    }
     tiers = [tier for tier in Tier if len(layout.groups(tier)[0]) > 1]
-    left_s = seconds * (1 - MATMUL_SHARE - MEMORY_SHARE) / (2 * max(len(tiers), 1))
+    left_s = seconds * (1 - MATMUL - MEMORY - SUSTAINED - share) / (2 * max(len(tiers), 1))
     exchanges = [
         Exchange(pattern=pattern, tier=tier, ranks=ranks, messages=tuple(messages))
         for tier in tiers
@@ -197,6 +215,10 @@ def measure(seconds: float, layout: Layout, place: Place) -> Probed:
         matmul=tuple(matmul),
         memory=tuple(memory),
         exchanges=tuple(exchanges),
+        sustained=tuple(sustained),
+        model=request.model,
+        rates={name: rates for name, (rates, _) in training.items()},
+        runs={name: runs for name, (_, runs) in training.items()},
     )
 
 

@@ -6,9 +6,10 @@ the slowest rank's time. Warm-up is dropped."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,9 +34,10 @@ Sample = tuple[float, int, float]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This rank's device, its clock, and what it hears of the other ranks."""
+    """This rank's device, its clock, and what it hears of the other ranks. clock: in seconds."""
 
     device: torch.device
+    clock: Callable[[], float] = time.perf_counter
 
     def meet(self) -> None:
         """All ranks begin together. Collective."""
@@ -45,11 +47,11 @@ class Place:
     def time(self, operation: Callable[[], object], times: int) -> float:
         """Seconds per operation, on this rank."""
         synchronize(self.device)
-        start = time.perf_counter()
+        start = self.clock()
         for _ in range(times):
             operation()
         synchronize(self.device)
-        return (time.perf_counter() - start) / times
+        return (self.clock() - start) / times
 
     def slowest(self, elapsed_s: float) -> float:
         """The largest of all ranks' numbers. Collective."""
@@ -62,6 +64,10 @@ def dtypes(device: torch.device) -> list[torch.dtype]:
         return [torch.float32, torch.bfloat16]
     has_bfloat16 = torch.get_device_module(device).is_bf16_supported(including_emulation=False)
     return [torch.float32, *([torch.bfloat16] if has_bfloat16 else []), torch.float16]
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
@@ -78,7 +84,7 @@ def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
 
         share_s = remaining_s / (len(sizes) - index)
         found, once_s = _time_rate(place, multiply, share_s)
-        rates.append(_rate(str(dtype).removeprefix("torch."), rows, 2 * rows**3, found))
+        rates.append(_rate(name_of(dtype), rows, 2 * rows**3, found))
         remaining_s -= share_s
         larger_s = once_s * (sizes[min(index + 1, len(sizes) - 1)] / rows) ** 3
         if larger_s * (MIN_SAMPLES + 2) > remaining_s:
@@ -129,6 +135,33 @@ def time_messages(
         Message(size_bytes=buffer.numel() * 4, time_s=median(taken) / trips, samples=len(taken), spread=spread(taken))
         for buffer, taken in zip(buffers, times, strict=True)
     ]
+
+
+def time_sustained(place: Place, best: Rate, seconds: float) -> Rate:
+    """The same products for so long that a device that draws too much power slows down: its last third. Collective."""
+    left, right = (torch.randn(best.size, best.size, device=place.device).to(getattr(torch, best.what)) for _ in "ab")
+    found: list[Sample] = []
+    for share in (2 / 3, 1 / 3):
+        found, _ = _time_rate(place, lambda: torch.mm(left, right), seconds * share)
+    return _rate(best.what, best.size, 2 * best.size**3, found)
+
+
+def time_in_turn(place: Place, operations: Mapping[Any, Callable[[], object]], seconds: float) -> dict[Any, float]:
+    """Seconds of each operation: the median over the ranks of each one's median. They take turns, so that a disturbance
+    hits all alike. Collective."""
+    in_a_row: dict[Any, int] = {}
+    for name, operation in operations.items():
+        operation()
+        place.meet()
+        in_a_row[name] = _in_a_row(place.slowest(place.time(operation, 1)))
+    times: dict[Any, list[float]] = {name: [] for name in operations}
+    begun, rounds = time.perf_counter(), 0
+    while rounds < MIN_SAMPLES or place.slowest(time.perf_counter() - begun) < seconds:
+        rounds += 1
+        for name, operation in operations.items():
+            times[name].append(place.time(operation, in_a_row[name]))
+    medians = gather({name: median(taken) for name, taken in times.items()})
+    return {name: median(each[name] for each in medians) for name in operations}
 
 
 def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[Sample], float]:

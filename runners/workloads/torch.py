@@ -41,18 +41,11 @@ from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
-    TRAINER_BFLOAT16,
-    TRAINER_FLOAT16,
-    TRAINER_FLOAT32,
+    TRAINER,
     FrameworkProfile,
+    compiled,
 )
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
-
-FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
-    Dtype.FLOAT32: TRAINER_FLOAT32,
-    Dtype.BFLOAT16: TRAINER_BFLOAT16,
-    Dtype.FLOAT16: TRAINER_FLOAT16,
-}
 
 _ULYSSES = CONTEXTS.index(ContextParallel.ULYSSES)
 _SLICES = Constraint(
@@ -119,13 +112,13 @@ class TorchWorkload(Workload):
     @property
     def framework(self) -> FrameworkProfile:
         """With other options than the usual ones it is another one, whose trials teach nothing of this."""
-        own, usual = self._options, FRAMEWORKS[self._options.dtype]
+        own, usual = self._options, TRAINER[self._options.dtype]
+        usual = compiled(usual) if own.compile else usual
         kept = replace(usual.kept, selective=own.selective, loss_chunks=own.loss_chunks)
         differs = {
             f"selective {kept.selective}": kept.selective is not usual.kept.selective,
             f"{kept.loss_chunks} chunks of the loss": kept.loss_chunks != usual.kept.loss_chunks,
             "float8": own.float8,
-            "compiled": own.compile,
             "async tp": own.async_tp,
         }
         return replace(

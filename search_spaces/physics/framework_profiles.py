@@ -83,8 +83,13 @@ class FrameworkProfile:
     late_whole_gradients: bool = False
     # ZeRO 2 and 3 without a pipeline reduce the gradients of every micro-batch.
     reduces_every_micro_batch: bool = True
-    # Host time to launch a layer's forward pass.
+    # Host time to launch a layer's forward pass; in such times, what the host does more where the layer recomputes.
     layer_launch_s: float = 1e-3
+    full_launches: float = 1.0
+    selective_launches: float = 0.0
+    # Layers are compiled. probed: the code is the one that `meshtune cluster probe` times.
+    compiled: bool = False
+    probed: bool = False
     # Delay of each hop of a collective while a pipeline's transfers between nodes are under way.
     pipeline_hop_s: float = 0.0
     # Host time for each slice that ZeRO 1 cuts: a parameter's for one of the data-parallel ranks.
@@ -131,7 +136,11 @@ class FrameworkProfile:
 # The built-in trainer, as its exact estimate counts it (docs/explanation/physics-memory.md): torch's modules save
 # their inputs, gathered ones included; the norm is the CPU's, in float32 steps (CUDA's fused one keeps no norm_bytes);
 # SwiGLU and the rotation of heads keep no more than Megatron's fused kernels. logit_bytes: the head's product, which
-# becomes the gradient, and beside it, unless it is float32 itself, the softmax.
+# becomes the gradient, and beside it, unless it is float32 itself, the softmax. Host time: `benchmarks/host_time.py`
+# has 0.95 ms a layer, forward and backward, on a virtual core of an EPYC, 0.65 compiled; a server's core at full clock
+# is taken to be 1.75 times as fast, and to need 3 us for each kernel that it launches. full_launches,
+# selective_launches: the same table; recomputing selectively, every operation of an uncompiled layer passes through
+# Python twice.
 TRAINER_FLOAT32 = FrameworkProfile(
     name="meshtune trainer, float32",
     dtype="float32",
@@ -143,6 +152,10 @@ TRAINER_FLOAT32 = FrameworkProfile(
     reduce_bytes=4,
     gather_bytes=4,
     logit_bytes=4,
+    layer_launch_s=2.5e-4,
+    full_launches=3.5,
+    selective_launches=10.0,
+    probed=True,
     overlapped_gathers=True,
     whole_process=True,
     kept=Kept(
@@ -170,6 +183,35 @@ TRAINER_BFLOAT16 = replace(
     kept=replace(TRAINER_FLOAT32.kept, norm_bytes=6, master_is_shard=True),
 )
 TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype="float16")
+TRAINER: Mapping[str, FrameworkProfile] = {
+    profile.dtype: profile for profile in (TRAINER_FLOAT32, TRAINER_BFLOAT16, TRAINER_FLOAT16)
+}
+
+
+def compiled(profile: FrameworkProfile) -> FrameworkProfile:
+    """The built-in trainer's with compiled layers, another code, whose trials teach nothing of the uncompiled one. Host
+    time: as above. hidden_passes: as with Megatron's fused kernels. A recomputation is part of the compiled graph."""
+    return replace(
+        profile,
+        name=f"{profile.name}, compiled",
+        compiled=True,
+        layer_launch_s=1.6e-4,
+        full_launches=0.8,
+        selective_launches=0.3,
+        hidden_passes=10,
+    )
+
+
+# What the other codes have in common with it: 16 bits; not its host time, nor its weights' way.
+_OTHER_BFLOAT16 = replace(
+    TRAINER_BFLOAT16,
+    overlapped_gathers=False,
+    layer_launch_s=1e-3,
+    full_launches=1.0,
+    selective_launches=0.0,
+    probed=False,
+    whole_process=False,
+)
 # Megatron-Core with its distributed optimizer. bf16: 18 bytes per weight, of which 12 are the optimizer's and are
 # sharded (megatron/training/theoretical_memory_usage.py: 18, or 6 + 12 / data-parallel size): weights 2, gradients 4,
 # which add up and are reduced in float32 (megatron/training/arguments.py, validate_args), masters and moments 12.
@@ -179,10 +221,8 @@ TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype
 # default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
 # alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
 _MEGATRON_CORE_BFLOAT16 = replace(
-    TRAINER_BFLOAT16,
+    _OTHER_BFLOAT16,
     name="Megatron-Core, bf16",
-    overlapped_gathers=False,
-    whole_process=False,
     logit_bytes=6,
     overlaps_tensor=True,
     fused_accumulation=True,
@@ -234,10 +274,8 @@ MEGATRON_DEEPSPEED = replace(
 # logit_bytes: models/llama.py casts to float32 (2 + 4), parallel/tensor_parallel/functional.py subtracts the maximum
 # into a copy (4). Keys and values: attention keeps them rotated, and the product they were cut from stays.
 NANOTRON = replace(
-    TRAINER_BFLOAT16,
+    _OTHER_BFLOAT16,
     name="nanotron, bf16",
-    overlapped_gathers=False,
-    whole_process=False,
     gradient_bytes=6,
     logit_bytes=10,
     late_whole_gradients=True,
@@ -250,10 +288,8 @@ NANOTRON = replace(
 )
 # torch FSDP as Composer uses it: float32 shards, bf16 compute and communication, gradients reduced every micro-batch.
 FSDP = replace(
-    TRAINER_BFLOAT16,
+    _OTHER_BFLOAT16,
     name="torch FSDP, bf16",
-    overlapped_gathers=False,
-    whole_process=False,
     weight_bytes=4,
     optimizer_bytes=8,
     reduce_bytes=2,

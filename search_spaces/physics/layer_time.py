@@ -1,11 +1,11 @@
 """Seconds of one micro-batch in one layer, and in the head, of one rank, by kind of work, for columns of plans.
 
-A roofline with an efficiency that depends on the shapes a rank sees: matrix products at a share of the sustained rate
-that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and collectives over the
-links. Launching is counted beside it: a layer cannot be faster than the host that launches it. Of ranks that share the
-experts the fullest one counts, for all wait for it. Where layers are of several kinds (`model.layer_kinds`), a layer is
-their mean, weighed by their share of the model's layers, on every stage. Not modelled: congestion beyond a constant,
-other jobs.
+A roofline with an efficiency that depends on the shapes a rank sees (`rates`): matrix products at a share of the
+sustained rate that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and
+collectives over the links. Launching is counted beside it: a layer cannot be faster than the host that launches it, and
+a CPU does not compute while it launches. Of ranks that share the experts the fullest one counts, for all wait for it.
+Where layers are of several kinds (`model.layer_kinds`), a layer is their mean, weighed by their share of the model's
+layers, on every stage. Not modelled: congestion beyond a constant, other jobs.
 """
 
 from __future__ import annotations
@@ -15,33 +15,30 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import DeviceSpec
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load, repeated_products
 from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS
 from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
 
-# What a long, well-shaped matrix product reaches of the peak where the device's description does not say.
-SUSTAINED_SHARE = 0.8
-# The same of fused attention: kernels of FlashAttention-2 reach a third of an H100's peak and two thirds of an A100's.
-ATTENTION_SHARE = 0.5
-EIGHT_BITS = "float8"
 # Values of the feed-forward width are read and written once each by the activation.
 FFN_PASSES = 2
 # Over the scores where attention is not fused: product, mask, softmax, dropout, product (Dao et al. 2022, section 2.2).
 SCORE_PASSES = 7
 # Over the logits, in all their copies: cast, maximum, exponentials, sums, and the gradient's own.
 LOGIT_PASSES = 5
-# A backward pass has twice the products of a forward pass, but autograd launches it from C++.
-BACKWARD_LAUNCHES = 1.5
 # Fused attention computes its scores again in the backward pass: 2.5 forward passes (Dao 2023, section 3.1).
 FUSED_BACKWARD = 2.5
 # The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
 CORNER = 8
+# The work of a product's two passes in units of the forward one's: its backward pass has two products.
+PASSES = np.array([[1.0], [2.0]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,8 @@ class Rank:
     network: Network
 
     @property
-    def device(self) -> DeviceSpec:
-        return self.training.cluster.device
+    def rates(self) -> Rates:
+        return Rates(self.training.cluster.device, self.training.framework, self.constants)
 
     @property
     def tokens(self) -> FloatColumn:
@@ -90,33 +87,14 @@ class Rank:
         """Over how many ranks the tokens between the blocks are split."""
         return np.where(self.columns["sequence_parallel"] > 0, self.columns["tp"], 1.0)
 
-    @property
-    def products_per_s(self) -> float:
-        """FLOP/s of the layers' matrix products."""
-        framework = self.training.framework
-        eight = framework.eight_bit_products and EIGHT_BITS in self.device.peak_flops
-        return self._sustained(EIGHT_BITS if eight else framework.dtype) * self.constants.matmul_efficiency
-
-    @property
-    def head_per_s(self) -> float:
-        """FLOP/s of the head's product, in 16 bits where the layers' are in 8 (Micikevicius et al. 2022)."""
-        return self._sustained(self.training.framework.dtype) * self.constants.matmul_efficiency
-
-    @property
-    def attention_per_s(self) -> float:
-        """FLOP/s of fused attention."""
-        dtype = self.training.framework.dtype
-        reached = self.device.attention_flops.get(dtype, ATTENTION_SHARE * self.device.peak_flops[dtype])
-        return reached * self.constants.attention_efficiency
-
-    def _sustained(self, dtype: str) -> float:
-        return self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Memory bandwidth that elementwise work reaches."""
-        assert self.device.memory_bandwidth_bytes_per_s is not None  # `training.missing` was asked
-        return self.device.memory_bandwidth_bytes_per_s * self.constants.memory_efficiency
+    def accumulation_s(self, weights: FloatColumn) -> FloatColumn:
+        """Seconds in which the gradients of so many weights are added to those of earlier micro-batches."""
+        framework, measured = self.training.framework, self.rates.measured.accumulated_per_s
+        if framework.fused_accumulation:
+            return np.zeros_like(weights)
+        usual = self.rates.bandwidth / (2 * (framework.weight_bytes + framework.gradient_bytes))
+        seconds: FloatColumn = weights / self.rates.reached("memory_efficiency", measured, usual)
+        return seconds
 
     @property
     def layer_weights(self) -> FloatColumn:
@@ -148,11 +126,18 @@ class Rank:
         model, framework = self.training.model, self.training.framework
         logits = self.tokens * framework.padded_vocab(model, self.columns["tp"]) / self.columns["tp"]
         traffic = LOGIT_PASSES * logits * framework.logit_bytes
-        head = 3 * 2 * logits * model.hidden / self.head_per_s + traffic / self.bytes_per_s
+        flops, rates = 2 * logits * model.hidden, self.rates
+        head: FloatColumn = 3 * flops / rates.head_per_s + traffic / rates.loss_bytes_per_s
+        if rates.measured.products and not rates.eight_bits:
+            chunks = max(1, framework.kept.loss_chunks)
+            chunk = np.maximum(np.minimum(self.tokens, FEWEST_CHUNK_TOKENS), self.tokens / chunks)
+            forward, backward = rates.product_per_s(chunk, model.hidden, logits / self.tokens)
+            head = flops / forward + 2 * flops / backward + traffic / rates.loss_bytes_per_s
         if model.mtp_layers == 0:
             return head
-        projection = 3 * self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens)
-        return head + model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
+        projection = self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens).sum(axis=0)
+        further: FloatColumn = model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
+        return head + further
 
     def layer(self) -> LayerTime:
         """Of a layer of the model, see above where they differ."""
@@ -169,41 +154,42 @@ class Rank:
         c, framework, constants = self.columns, self.training.framework, self.constants
         full = (c["recompute"] == RECOMPUTES.index(Recompute.FULL)) / c["recompute_interval"]
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
-        products, other = self._products_s(), self._elementwise_s()
-        attention = self._attention_s()
-        backward = FUSED_BACKWARD if framework.fused_attention else 2.0
-        traffic = self.layer_weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
-        gradients = 0.0 if framework.fused_accumulation else traffic
-        compute = 3 * (products + other) + (1 + backward) * attention + gradients
+        (products, gradients), other = self._products_s(), self._elementwise_s()
+        attention, attention_gradients = self._attention_s()
+        accumulation = self.accumulation_s(self.layer_weights)
+        compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
         recompute = full * (products + other + attention) + selective * self._selective_s(attention, other)
-        tp, cp, ep = self._tensor_s(full), self._context_s(attention, full, selective), self._experts_s(full)
+        cp = self._context_s(attention + attention_gradients, full, selective)
+        tp, ep = self._tensor_s(full), self._experts_s(full)
         busy = compute + recompute + tp + cp + ep
-        launching = constants.launch_factor * (
-            framework.layer_launch_s * (1 + BACKWARD_LAUNCHES + full) + self._stalled_s(full)
-        )
-        waiting = (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
-        return LayerTime(compute + waiting, products + gradients, recompute, tp, cp, ep)
+        by_product = framework.kept.selective is not Selective.ATTENTION
+        again = full * framework.full_launches + selective * by_product * framework.selective_launches
+        launching = self.rates.launch_s * (1 + again / (1 + BACKWARD_LAUNCHES))
+        launching = launching + constants.launch_factor * self._stalled_s(full)
+        on_host = self.training.cluster.device.kind is DeviceKind.CPU
+        waiting = launching if on_host else (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
+        return LayerTime(compute + waiting, gradients / 2 + accumulation, recompute, tp, cp, ep)
 
     def _products_s(self) -> FloatColumn:
-        """Forward, the matrix products with weights. Those that tensor parallelism leaves whole run on the tokens that
-        a rank has between the blocks."""
+        """The matrix products with weights, forward, and in a second row backward. Those that tensor parallelism leaves
+        whole run on the tokens that a rank has between the blocks."""
         model = self.training.model
         attention = self._of_attention_s(model.attention_products)
         block = self._of_block_s(model.block_products(model.ffn))
         shared = sum(self._product_s(product, self.tokens) for product in model.block_products(model.shared_ffn))
-        router = 2 * self.tokens * model.hidden * model.experts / self.products_per_s
+        router = PASSES * 2 * self.tokens * model.hidden * model.experts / self.rates.products_per_s
         result: FloatColumn = attention + block + shared + router
         return result
 
     def _of_attention_s(self, products: Sequence[Product]) -> FloatColumn:
         split = {CutSide.WHOLE: self.split}
-        return sum((self._product_s(one, self.tokens / split.get(one.cut, 1.0)) for one in products), np.zeros(1))
+        return sum((self._product_s(one, self.tokens / split.get(one.cut, 1.0)) for one in products), np.zeros((2, 1)))
 
     def _of_block_s(self, products: Sequence[Product]) -> FloatColumn:
         """Of the feed-forward block, or of all experts on this rank."""
         experts, routed = self.training.model.experts, self.routed
         rows = routed * self.columns["ep"] / experts if experts else routed  # that meet one weight at once
-        return sum((self._product_s(one, rows) for one in products), np.zeros(1)) * routed / rows
+        return sum((self._product_s(one, rows) for one in products), np.zeros((2, 1))) * routed / rows
 
     def _selective_s(self, attention: FloatColumn, other: FloatColumn) -> FloatColumn:
         """Forward, what selective recomputation repeats. A block's last product is repeated by nobody: its result is
@@ -213,18 +199,16 @@ class Rank:
             return attention
         of_attention, of_block = repeated_products(self.training.model, framework)
         block = [product for product in of_block if product.cut is CutSide.OUTPUTS]
-        reading = self.layer_weights * framework.transfer_bytes / self.bytes_per_s
-        return other - reading + self._of_attention_s(of_attention) + self._of_block_s(block)
+        reading = self.layer_weights * framework.transfer_bytes / self.rates.layer_bytes_per_s(self.tokens)
+        again, _ = self._of_attention_s(of_attention) + self._of_block_s(block)
+        return other - reading + again
 
     def _product_s(self, product: Product, rows: FloatColumn) -> FloatColumn:
-        """Forward, one product with a weight. A product of m x k by k x n moves (m k + k n + m n) values for m k n
-        multiplications, 1/m + 1/n + 1/k of them: time beyond the multiplications' own goes with the sum over all three
-        sides, in the two products of the backward pass too, where the sides are the same in other places."""
+        """One product with a weight, forward, and in a second row the two of its backward pass."""
         tp = self.columns["tp"]
         inputs = product.inputs / (tp if product.cut is CutSide.INPUTS else 1.0)
         outputs = product.outputs / (tp if product.cut is CutSide.OUTPUTS else 1.0)
-        narrow = 1 + self.constants.narrow_rows * (1 / rows + 1 / inputs + 1 / outputs)
-        seconds: FloatColumn = 2 * rows * inputs * outputs * narrow / self.products_per_s
+        seconds: FloatColumn = PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
         return seconds
 
     def _elementwise_s(self) -> FloatColumn:
@@ -234,19 +218,21 @@ class Rank:
         block = FFN_PASSES * model.activation.matrices * inner / c["tp"]
         values = self.tokens * framework.hidden_passes * model.hidden / self.split + block
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
-        return traffic / self.bytes_per_s
+        return traffic / self.rates.layer_bytes_per_s(self.tokens)
 
     def _attention_s(self) -> FloatColumn:
-        """Forward, the products with the scores. Causal masking halves them, and a window of w of s tokens leaves
-        w (2 s - w) / s^2 of that, only where they are fused."""
+        """The products with the scores, forward, and in a second row backward. Causal masking halves them, and a
+        window of w of s tokens leaves w (2 s - w) / s^2 of that, only where they are fused."""
         model, c = self.training.model, self.columns
         flops = 2 * self.tokens * model.seq_len * (model.query_width + model.answer_width) / c["tp"]
         if self.training.framework.fused_attention:
             seen = min(model.window or model.seq_len, model.seq_len) / model.seq_len
-            return flops / 2 * seen * (2 - seen) / self.attention_per_s
+            forward, backward = self.rates.attention_per_s
+            flops = flops / 2 * seen * (2 - seen)
+            return np.stack([flops / forward, FUSED_BACKWARD * flops / backward])
         scores = self.tokens * model.seq_len * model.heads / c["tp"]
         traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes
-        return flops / self.products_per_s + traffic / self.bytes_per_s
+        return PASSES * (flops / self.rates.products_per_s + traffic / self.rates.bytes_per_s)
 
     def _tensor_s(self, full: FloatColumn) -> FloatColumn:
         """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
@@ -261,13 +247,14 @@ class Rank:
 
     def _context_s(self, attention: FloatColumn, full: FloatColumn, selective: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
-        what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A forward pass that is
-        repeated repeats its own, and selective recomputation the gathers as well; of attention, the exchanges."""
+        what it can behind attention, of both passes; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A
+        forward pass that is repeated repeats its own, and selective recomputation the gathers as well; of attention,
+        the exchanges."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
         keys = model.kv_width + model.value_width
         kept = self.tokens * c["cp"] * keys / c["tp"] * width
         gather = (3 + full + selective) * self.network.gather_s(kept, c["cp"], c["tp"])
-        ring = self.exposed_s(gather, (1 + FUSED_BACKWARD) * attention)
+        ring = self.exposed_s(gather, attention)
         moved = self.tokens * (model.query_width + model.answer_width + keys) / c["tp"] * width
         again = selective * (self.training.framework.kept.selective is Selective.ATTENTION)
         exchange = (2 + full + again) * self.network.all_to_all_s(moved, c["cp"], c["tp"])

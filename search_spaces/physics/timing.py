@@ -212,10 +212,14 @@ def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
     replicas = c["dp"] * c["cp"]
     shared = dense / replicas * (1.0 if framework.shards_over_experts else c["ep"])
     own = np.where(c["zero_stage"] >= 1, shared + experts * c["ep"] / replicas, dense + experts)
-    traffic = own * (2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes)
+    per_weight = 2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes
+    rates = rank.rates
+    known = rates.measured.step_overhead_s if framework.probed else None
+    overhead_s = rates.reached("step_overhead_s", known, 1.0)
     if framework.host_optimizer:
         # Gradients go down, weights come up, and the ranks of a node share its memory.
         moved = own * (framework.gradient_bytes + framework.weight_bytes) / HOST_LINK_BYTES_PER_S
         ranks = np.minimum(rank.training.cluster.devices_per_node, c["tp"] * c["pp"] * c["cp"] * c["dp"])
-        return moved + traffic * ranks / HOST_MEMORY_BYTES_PER_S + rank.constants.step_overhead_s
-    return traffic / rank.bytes_per_s + rank.constants.step_overhead_s
+        return moved + own * per_weight * ranks / HOST_MEMORY_BYTES_PER_S + overhead_s
+    moving = rates.reached("memory_efficiency", rates.measured.updated_per_s, rates.bandwidth / per_weight)
+    return own / moving + overhead_s

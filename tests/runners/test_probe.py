@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from jobs import processes_where, wait_for
@@ -19,7 +20,9 @@ from meshtune.runners.trainer_answers import (
     write_probed,
 )
 from meshtune.runners.trainer_client import ProbeFailed, probe
-from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.cluster import DeviceKind, LayerRate, MeasuredRates
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.probing import LayerRun
 
 
 def rate(what, size, per_s):
@@ -53,9 +56,18 @@ PROBED = Probed(
 )
 
 
-def test_figures_come_back_from_their_file(tmp_path):
-    write_probed(tmp_path, PROBED)
-    assert read_probed(tmp_path) == PROBED
+TRAINED = replace(
+    PROBED,
+    model=ModelSpec(name="small", layers=2, hidden=32, heads=2, ffn=64, vocab=128, seq_len=16),
+    rates={"float32": MeasuredRates(layer_bytes_per_s=(LayerRate(tokens=16, bytes_per_s=1e9),), layer_host_s=1e-3)},
+    runs={"float32": (LayerRun(2, 1, False, 0.5),)},
+)
+
+
+@pytest.mark.parametrize("probed", [PROBED, TRAINED], ids=["without_a_model", "with_one"])
+def test_figures_come_back_from_their_file(probed, tmp_path):
+    write_probed(tmp_path, probed)
+    assert read_probed(tmp_path) == probed
     assert os.listdir(tmp_path) == ["probe.json"]
 
 

@@ -19,9 +19,9 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
     FrameworkProfile,
 )
-from meshtune.search_spaces.physics.layer_time import ATTENTION_SHARE
 from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
 from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.rates import ATTENTION_SHARE
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule, Selective

@@ -21,7 +21,7 @@ from slurm_lab import free_ports
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.trainer_answers import Exchange, Message, Pattern, Probed, Rate, Tier
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec, MeasuredRates, ProductRate
 from meshtune.tuner.cli.commands.cluster import as_document, cluster_section, render_yaml
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
@@ -67,6 +67,17 @@ def test_the_section_is_a_cluster_with_the_best_rates_and_the_links_of_the_all_r
     assert cluster_section(PROBED, "lab", 12345)["device"]["memory_bytes"] == 12345
     assert (cluster.node_link.latency_s, cluster.node_link.bandwidth_bytes_per_s) == pytest.approx((1e-5, 1e9))
     assert (cluster.network_link.latency_s, cluster.network_link.bandwidth_bytes_per_s) == pytest.approx((5e-5, 2e8))
+
+
+def test_products_of_an_accelerator_have_the_speed_that_lasts():
+    product = ProductRate(inputs=8, outputs=8, rows=8, forward_flops=4e11, backward_flops=2e11)
+    known = {"bfloat16": MeasuredRates(products=(product,), layer_host_s=1e-3)}
+    hot = replace(PROBED, rates=known, runs={"bfloat16": ()}, sustained=(rate("bfloat16", 512, 8e11),))
+    device = read_value(ClusterSpec, cluster_section(hot, "lab", None)).device
+    assert device.sustained_flops == {"float32": 5e10, "bfloat16": 8e11}
+    assert device.measured["bfloat16"].products == (replace(product, forward_flops=3.2e11, backward_flops=1.6e11),)
+    cpu = read_value(ClusterSpec, cluster_section(replace(hot, kind=DeviceKind.CPU), "lab", None)).device
+    assert cpu.measured["bfloat16"].products == (product,)
 
 
 def test_a_link_without_a_fit_is_unknown_and_said_so():
@@ -156,9 +167,12 @@ def check_noted(name: str, link: LinkSpec | None, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
-    code, out, err = finish(start(tmp_path, "--devices-per-node", "2", "--seconds", "4", "--name", "here"))
+def test_a_probe_of_two_ranks_at_a_models_shapes_is_a_cluster_that_a_spec_takes(tmp_path):
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(SPEC))
+    arguments = ("--devices-per-node", "2", "--seconds", "4", "--name", "here", "--model", "model.yaml")
+    code, out, err = finish(start(tmp_path, *arguments))
     assert code == 0, err
+    (tmp_path / "model.yaml").unlink()
     assert "matmul float32" in err
     spec, space = read_spec({**SPEC, **parse_yaml(out)}, None)
     cluster = spec.cluster
@@ -167,6 +181,11 @@ def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
     assert 1e9 < cluster.device.peak_flops["float32"] < 1e13
     assert 1e8 < cluster.device.memory_bandwidth_bytes_per_s < 1e13
     assert cluster.device.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    rates = cluster.device.measured["float32"]
+    assert {(one.inputs, one.outputs) for one in rates.products} == {(32, 96), (32, 32), (32, 64), (64, 32), (32, 128)}
+    assert [one.tokens for one in rates.layer_bytes_per_s] == [16, 1024]
+    numbers = ("attention_flops", "loss_bytes_per_s", "updated_per_s", "layer_host_s", "step_overhead_s")
+    assert all(getattr(rates, name) > 0 for name in numbers)
     check_noted("node_link", cluster.node_link, out)
     if cluster.node_link is not None:
         assert 0 <= cluster.node_link.latency_s < 1
@@ -267,6 +286,12 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(argum
     check_refused(tmp_path, *arguments, words=words)
     assert (tmp_path / "c.yaml").read_text() == "mine"
     assert sorted(os.listdir(tmp_path)) == ["c.yaml", "folder"]
+
+
+def test_a_model_that_nobody_knows_is_told_before_anything_is_measured(tmp_path):
+    check_refused(tmp_path, "--model", "gpt-nano", words="--model gpt-nano: model.preset: no model preset is called")
+    (tmp_path / "m.yaml").write_text("model: {layers: 2}")
+    check_refused(tmp_path, "--model", "m.yaml", words="--model m.yaml: model.")
 
 
 def test_half_a_launcher_is_refused(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from meshtune.runners.registry import SIMULATED
 from meshtune.search_spaces.cluster import DeviceSpec
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
-from meshtune.search_spaces.physics.layer_time import SUSTAINED_SHARE
+from meshtune.search_spaces.physics.rates import SUSTAINED_SHARE
 from meshtune.search_spaces.physics.training import Training
 from meshtune.tuner.campaign.campaign import Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of

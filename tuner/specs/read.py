@@ -70,6 +70,16 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
     return spec, space
 
 
+def read_model(section: object) -> ModelSpec:
+    """The model of a spec's section alone: a preset's name, or a mapping. Raises InvalidSpec."""
+    reading = _Reading({"model": section}, ())
+    reading._preset("model", ModelSpec, model_presets())
+    if reading.problems:
+        raise InvalidSpec(reading.problems)
+    model: ModelSpec = reading.values["model"]
+    return model
+
+
 def legal_space(spec: CampaignSpec) -> Space:
     """The space of a spec that was parsed. Raises InvalidSpec where no plan in it is legal."""
     space = space_of(spec)

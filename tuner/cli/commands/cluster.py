@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,19 @@ from meshtune.runners.trainer_answers import (
     ProbeRequest,
     Rate,
     Tier,
+    best_rates,
     read_launch,
 )
 from meshtune.runners.trainer_client import probe as measure
-from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profiles import TRAINER
+from meshtune.search_spaces.physics.probing import explained
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.read import read_model
 
 LINKS = {Tier.NODE: "node_link", Tier.NETWORK: "network_link"}
 # More than repeats agree in.
@@ -46,6 +53,7 @@ DIGITS = 4
 
 def probe(
     *,
+    model: str | None,
     devices_per_node: int | None,
     name: str,
     output: Path | None,
@@ -55,10 +63,11 @@ def probe(
     memory_bytes_per_device: int | None,
 ) -> None:
     host = socket.gethostname()
+    spec = None if model is None else model_named(model)
     launch = read_launch(os.environ, host)
     if output is not None and (launch is None or launch.rank == 0):
         require_writable(output, force=force)
-    probed = measure(ProbeRequest(seconds=seconds, devices_per_node=devices_per_node, launch=launch))
+    probed = measure(ProbeRequest(seconds=seconds, devices_per_node=devices_per_node, launch=launch, model=spec))
     if probed is None:
         return
     section = cluster_section(probed, name or host, memory_bytes_per_device)
@@ -97,10 +106,24 @@ def _draft(output: Path) -> Path:
     return output.with_name(f".{output.name}.{os.getpid()}")
 
 
+def model_named(text: str) -> ModelSpec:
+    """The model of a preset's name, or of a file: a spec's section `model`, or a whole document that has it. Raises
+    Refused."""
+    try:
+        if not (file := Path(text)).is_file():
+            return read_model(text)
+        document = parse_yaml(read_file(file, SLOW_LIMITS.max_bytes))
+        section = document.get("model", document) if isinstance(document, dict) else document
+        return read_model(section)
+    except (UnreadableText, InvalidSpec) as error:
+        raise Refused(f"--model {text}: {error}") from None
+
+
 def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict[str, Any]:
     """The section, complete and checked. memory_bytes: of one device, None: as probed. Raises InvalidValue."""
     triad = next(rate for rate in probed.memory if rate.what == TRIAD)
-    flops = {rate.what: _rounded(rate.per_s) for rate in probed.best_matmul()}
+    best = {rate.what: rate.per_s for rate in best_rates(probed.matmul)}
+    sustained = {rate.what: min(rate.per_s, best[rate.what]) for rate in probed.sustained}
     section: dict[str, Any] = {
         "name": name,
         "nodes": probed.nodes,
@@ -109,8 +132,9 @@ def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict
             "name": probed.device,
             "kind": str(probed.kind),
             "memory_bytes": memory_bytes or probed.memory_bytes,
-            "peak_flops": flops,  # a data sheet says more; here it is the most that was seen
-            "sustained_flops": dict(flops),
+            # A data sheet says more; here it is the most that was seen.
+            "peak_flops": _rounded(best),
+            "sustained_flops": _rounded(best | sustained),
             "memory_bandwidth_bytes_per_s": _rounded(triad.per_s),
         },
     }
@@ -123,8 +147,26 @@ def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict
                 "bandwidth_bytes_per_s": _rounded(fit.bandwidth_bytes_per_s),
                 "measured": True,
             }
-    read_value(ClusterSpec, section)
+    device = read_value(ClusterSpec, section).device
+    if probed.rates:
+        section["device"]["measured"] = {dtype: _rates(probed, device, dtype) for dtype in probed.rates}
+        read_value(ClusterSpec, section)
     return section
+
+
+def _rates(probed: Probed, device: DeviceSpec, dtype: str) -> dict[str, Any]:
+    """The rates of training in one number format, complete; products of an accelerator at the speed that lasts."""
+    rates, runs = probed.rates[dtype], probed.runs[dtype]
+    if probed.model is not None:
+        rates = explained(device, probed.model, TRAINER[dtype], rates, runs)
+    if device.kind is not DeviceKind.CPU:
+        lasts = device.sustained_flops[dtype] / device.peak_flops[dtype]
+        slowed = (
+            replace(one, forward_flops=one.forward_flops * lasts, backward_flops=one.backward_flops * lasts)
+            for one in rates.products
+        )
+        rates = replace(rates, products=tuple(slowed))
+    return {name: value for name, value in _rounded(asdict(rates)).items() if value}
 
 
 def source(probed: Probed) -> str:
@@ -141,7 +183,9 @@ def render_yaml(probed: Probed, section: dict[str, Any]) -> str:
     """A document whose only key is `cluster`, to be pasted into a spec; what cannot stand there is comment."""
     notes = (f"source: {source(probed)}", *_link_notes(probed))
     comments = "".join(f"# {note}\n" for note in notes)
-    return comments + yaml.safe_dump({"cluster": section}, sort_keys=False, allow_unicode=True)
+    return comments + yaml.safe_dump(
+        {"cluster": section}, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
+    )
 
 
 def as_document(probed: Probed, section: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +203,7 @@ def tables(probed: Probed) -> Group:
     title = f"{probed.device}: one of {probed.devices_per_node} per node, all at work"
     numbers = ("size", "per rank", "slowest rank", "fastest rank", "spread", "samples")
     rates = new_table(title, "what", right=numbers)
-    best = probed.best_matmul()
+    best = best_rates(probed.matmul)
     for rate in probed.matmul:
         _add(rates, rate, f"matmul {rate.what}", str(rate.size), "FLOP/s", bold=rate in best)
     for rate in probed.memory:
@@ -210,8 +254,13 @@ def _add(table: Table, rate: Rate, what: str, size: str, unit: str, *, bold: boo
     table.add_row(what, size, *rates, f"+-{rate.spread:.0%}", str(rate.samples), style="bold" if bold else "")
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+def _rounded(value: Any) -> Any:
+    """With its numbers to DIGITS digits, those inside of it too."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _si(value: float, unit: str) -> str:

@@ -29,6 +29,10 @@ def doctor(
 
 @cluster_app.command()
 def probe(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Time training at its shapes: a preset, or a spec's `model` in a file."),
+    ] = None,
     devices_per_node: Annotated[
         int | None,
         typer.Option(min=1, max=64, help="Ranks per node; default: the CUDA devices, else 2 to 8 CPU cores."),
@@ -44,6 +48,7 @@ def probe(
 ) -> None:
     """Measure this machine, or under torchrun or srun this allocation, and write a spec's `cluster` section."""
     commands.cluster.probe(
+        model=model,
         devices_per_node=devices_per_node,
         name=name,
         output=output,
