@@ -189,7 +189,8 @@ class Rank:
         """Of the feed-forward block, or of all experts on this rank."""
         experts, routed = self.training.model.experts, self.routed
         rows = routed * self.columns["ep"] / experts if experts else routed  # that meet one weight at once
-        return sum((self._product_s(one, rows) for one in products), np.zeros((2, 1))) * routed / rows
+        seconds: FloatColumn = sum((self._product_s(one, rows) for one in products), np.zeros((2, 1)))
+        return seconds * routed / rows
 
     def _selective_s(self, attention: FloatColumn, other: FloatColumn) -> FloatColumn:
         """Forward, what selective recomputation repeats. A block's last product is repeated by nobody: its result is

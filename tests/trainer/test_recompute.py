@@ -63,8 +63,8 @@ def test_selective_recomputation_repeats_what_is_cheap_alone(shapes):
 
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 # Of each of four layers: products with weights, attention kernels and activation functions that are computed again. Of
-# query, key and value in one, output, gate and up in one, and down the second and the fourth; beside experts the second,
-# and of theirs the second. What a block's last product returns is needed by nothing: so are a layer's down, and beside
+# query, key and value in one, output, gate and up in one, and down the second and the fourth; beside experts the
+# second, and of theirs the second. What a block's last product returns is needed by nothing: a layer's down and, beside
 # experts, where attention repeats for itself, its output.
 REPEATED = [
     (Selective.ATTENTION, {}, {"mm": 0, ATTENTION: 1, "silu": 0}),
