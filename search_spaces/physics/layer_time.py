@@ -190,7 +190,8 @@ class Rank:
         experts, routed = self.training.model.experts, self.routed
         rows = routed * self.columns["ep"] / experts if experts else routed  # that meet one weight at once
         seconds: FloatColumn = sum((self._product_s(one, rows) for one in products), np.zeros((2, 1)))
-        return seconds * routed / rows
+        seconds = seconds * routed / rows
+        return seconds
 
     def _selective_s(self, attention: FloatColumn, other: FloatColumn) -> FloatColumn:
         """Forward, what selective recomputation repeats. A block's last product is repeated by nobody: its result is
