@@ -189,9 +189,7 @@ class Rank:
         """Of the feed-forward block, or of all experts on this rank."""
         experts, routed = self.training.model.experts, self.routed
         rows = routed * self.columns["ep"] / experts if experts else routed  # that meet one weight at once
-        seconds: FloatColumn = sum((self._product_s(one, rows) for one in products), np.zeros((2, 1)))
-        seconds = seconds * routed / rows
-        return seconds
+        return sum((self._product_s(one, rows) for one in products), np.zeros((2, 1))) * routed / rows
 
     def _selective_s(self, attention: FloatColumn, other: FloatColumn) -> FloatColumn:
         """Forward, what selective recomputation repeats. A block's last product is repeated by nobody: its result is
@@ -202,8 +200,8 @@ class Rank:
         of_attention, of_block = repeated_products(self.training.model, framework)
         block = [product for product in of_block if product.cut is CutSide.OUTPUTS]
         reading = self.layer_weights * framework.transfer_bytes / self.rates.layer_bytes_per_s(self.tokens)
-        again, _ = self._of_attention_s(of_attention) + self._of_block_s(block)
-        return other - reading + again
+        repeated: FloatColumn = (self._of_attention_s(of_attention) + self._of_block_s(block))[0]
+        return other - reading + repeated
 
     def _product_s(self, product: Product, rows: FloatColumn) -> FloatColumn:
         """One product with a weight, forward, and in a second row the two of its backward pass."""
