@@ -214,6 +214,44 @@ export interface components {
                     };
                     /** @enum {string} */
                     kind?: "cpu" | "cuda" | "xpu";
+                    measured?: {
+                        [key: string]: {
+                            /** @default null */
+                            accumulated_per_s: number | null;
+                            /** @default null */
+                            attention_backward_flops: number | null;
+                            /** @default null */
+                            attention_flops: number | null;
+                            /** @default [] */
+                            compiled_layer_bytes_per_s: {
+                                bytes_per_s?: number;
+                                tokens?: number;
+                            }[];
+                            /** @default null */
+                            compiled_layer_host_s: number | null;
+                            /** @default [] */
+                            layer_bytes_per_s: {
+                                bytes_per_s?: number;
+                                tokens?: number;
+                            }[];
+                            /** @default null */
+                            layer_host_s: number | null;
+                            /** @default null */
+                            loss_bytes_per_s: number | null;
+                            /** @default [] */
+                            products: {
+                                backward_flops?: number;
+                                forward_flops?: number;
+                                inputs?: number;
+                                outputs?: number;
+                                rows?: number;
+                            }[];
+                            /** @default null */
+                            step_overhead_s: number | null;
+                            /** @default null */
+                            updated_per_s: number | null;
+                        };
+                    };
                     /** @default null */
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes?: number;
@@ -281,6 +319,44 @@ export interface components {
                     };
                     /** @enum {string} */
                     kind: "cpu" | "cuda" | "xpu";
+                    measured?: {
+                        [key: string]: {
+                            /** @default null */
+                            accumulated_per_s: number | null;
+                            /** @default null */
+                            attention_backward_flops: number | null;
+                            /** @default null */
+                            attention_flops: number | null;
+                            /** @default [] */
+                            compiled_layer_bytes_per_s: {
+                                bytes_per_s: number;
+                                tokens: number;
+                            }[];
+                            /** @default null */
+                            compiled_layer_host_s: number | null;
+                            /** @default [] */
+                            layer_bytes_per_s: {
+                                bytes_per_s: number;
+                                tokens: number;
+                            }[];
+                            /** @default null */
+                            layer_host_s: number | null;
+                            /** @default null */
+                            loss_bytes_per_s: number | null;
+                            /** @default [] */
+                            products: {
+                                backward_flops: number;
+                                forward_flops: number;
+                                inputs: number;
+                                outputs: number;
+                                rows: number;
+                            }[];
+                            /** @default null */
+                            step_overhead_s: number | null;
+                            /** @default null */
+                            updated_per_s: number | null;
+                        };
+                    };
                     /** @default null */
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes: number;
@@ -791,6 +867,9 @@ export interface components {
                 [key: string]: number;
             };
             kind: components["schemas"]["DeviceKind"];
+            measured?: {
+                [key: string]: components["schemas"]["MeasuredRates"];
+            };
             memory_bandwidth_bytes_per_s?: number | null;
             memory_bytes: number;
             name: string;
@@ -1001,6 +1080,10 @@ export interface components {
             qk_rope_head_dim: number;
             v_head_dim: number;
         };
+        LayerRate: {
+            bytes_per_s: number;
+            tokens: number;
+        };
         Lesson: {
             /** @default false */
             calibration: boolean;
@@ -1037,6 +1120,22 @@ export interface components {
             predicted_tokens_per_s: number;
             tokens_per_s: number;
             trial: number;
+        };
+        MeasuredRates: {
+            accumulated_per_s?: number | null;
+            attention_backward_flops?: number | null;
+            attention_flops?: number | null;
+            /** @default [] */
+            compiled_layer_bytes_per_s: components["schemas"]["LayerRate"][];
+            compiled_layer_host_s?: number | null;
+            /** @default [] */
+            layer_bytes_per_s: components["schemas"]["LayerRate"][];
+            layer_host_s?: number | null;
+            loss_bytes_per_s?: number | null;
+            /** @default [] */
+            products: components["schemas"]["ProductRate"][];
+            step_overhead_s?: number | null;
+            updated_per_s?: number | null;
         };
         MeasuredWith: {
             device: string;
@@ -1238,6 +1337,13 @@ export interface components {
             status: number;
             title: string;
             type: string;
+        };
+        ProductRate: {
+            backward_flops: number;
+            forward_flops: number;
+            inputs: number;
+            outputs: number;
+            rows: number;
         };
         ProfileView: {
             exposed_s: number[];
@@ -1697,12 +1803,14 @@ export type JobView = components['schemas']['JobView'];
 export type KnobKind = components['schemas']['KnobKind'];
 export type KnobView = components['schemas']['KnobView'];
 export type LatentAttention = components['schemas']['LatentAttention'];
+export type LayerRate = components['schemas']['LayerRate'];
 export type Lesson = components['schemas']['Lesson'];
 export type LinkSpec = components['schemas']['LinkSpec'];
 export type LogView = components['schemas']['LogView'];
 export type LogsView = components['schemas']['LogsView'];
 export type MeasuredAgainView = components['schemas']['MeasuredAgainView'];
 export type MeasuredBest = components['schemas']['MeasuredBest'];
+export type MeasuredRates = components['schemas']['MeasuredRates'];
 export type MeasuredWith = components['schemas']['MeasuredWith'];
 export type MeasurementView = components['schemas']['MeasurementView'];
 export type MemoryPart = components['schemas']['MemoryPart'];
@@ -1724,6 +1832,7 @@ export type Position = components['schemas']['Position'];
 export type Prediction = components['schemas']['Prediction'];
 export type PresetsView = components['schemas']['PresetsView'];
 export type Problem = components['schemas']['Problem'];
+export type ProductRate = components['schemas']['ProductRate'];
 export type ProfileView = components['schemas']['ProfileView'];
 export type Projected = components['schemas']['Projected'];
 export type Projection = components['schemas']['Projection'];
