@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from statistics import median
@@ -19,11 +20,13 @@ from part import Work
 from trainer_jobs import measuring, preset
 
 from meshtune.runners.documents import plain
-from meshtune.runners.trainer.job import AttentionKernel
+from meshtune.runners.trainer.job import OPTIONS
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.access.home_folder import prepare_home
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.prediction.predict import foresee, training_of
 from meshtune.tuner.results.analysis.forecast_check import check_forecasts
@@ -90,9 +93,7 @@ def campaign(work: Work) -> None:
 
 def campaign_spec(work: Work) -> dict[str, Any]:
     """Micro-batch x recomputation x compilation x attention kernel, then the winner and the baseline once more."""
-    kernels = ["auto", "math"]
-    if work.cuda:  # on an H100 auto is cudnn's; a version that cannot ask for it compares with auto
-        kernels = ["cudnn" if "cudnn" in {str(each) for each in AttentionKernel} else "auto", "flash"]
+    kernels = ["cudnn", "flash"] if work.cuda else ["auto", "math"]  # on an H100 auto is cudnn's
     knobs = {
         "compile": {"values": [True, False] if work.cuda else [False], "option": "compile"},
         "attention": {"values": kernels, "option": "attention"},
@@ -207,7 +208,8 @@ def row(service: Service, ended: Campaign, trial: Trial) -> dict[str, Any]:
     """One trial beside what the physics predicts that has seen none, and what the search expected. wall_s: from the
     plan to the known result; overhead_s: of it, all but the steps."""
     measured, last, expected = trial.measurement, trial.last, trial.expectation
-    physics = foresee(training_of(ended.spec), columns_of([trial.plan]), UNCALIBRATED).of(0, trial.plan)
+    physics = foresee(training_of(as_chosen(ended.spec, trial.plan)), columns_of([trial.plan]), UNCALIBRATED)
+    alone = physics.of(0, trial.plan)
     wall_s = None if last.finished_at is None else last.finished_at - last.planned_at
     steps_s, compile_s = steps_of(service.home.job(ended.id, last.job_name))
     return {
@@ -216,14 +218,20 @@ def row(service: Service, ended: Campaign, trial: Trial) -> dict[str, Any]:
         "again": trial.origin is Origin.CONFIRMATION,
         "verdict": str(trial.verdict),
         "step_time_s": measured and measured.step_time_s,
-        "physics_step_time_s": physics and physics.speed and physics.speed.step_s.value,
+        "physics_step_time_s": alone.speed and alone.speed.step_s.value,
         "search_step_time_s": expected and expected.step_time_s,
         "held_bytes": measured and measured.fullest_rank_bytes,
-        "physics_held_bytes": physics and physics.peak_bytes.value,
+        "physics_held_bytes": alone.peak_bytes.value,
         "overhead_s": None if wall_s is None or steps_s is None else wall_s - steps_s,
         "compile_s": compile_s,
         "wall_s": wall_s,
     }
+
+
+def as_chosen(spec: CampaignSpec, plan: Plan) -> CampaignSpec:
+    """The spec with the trainer's options as the plan's knobs choose them: a campaign has one profile for all plans."""
+    chosen = {name: value for name, value in plan.knobs.items() if name in OPTIONS and spec.workload.kind == "torch"}
+    return replace(spec, workload=replace(spec.workload, options={**spec.workload.options, **chosen}))
 
 
 def steps_of(directory: Path) -> tuple[float | None, float | None]:

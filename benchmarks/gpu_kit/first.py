@@ -62,7 +62,7 @@ MODES: Mapping[str, Sequence[Part]] = {
     ),
     "campaign": (
         Part("machine", 80, 8),
-        Part("probe", 32, 20),
+        Part("probe", 50, 25),
         Part("campaign", 205, 60),
         Part("huggingface", 105, 45),
         Part("correctness", 50, 20),

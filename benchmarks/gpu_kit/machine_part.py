@@ -17,7 +17,7 @@ from part import Work
 
 PACKAGES = ("numpy", "triton", "transformers", "accelerate", "pydantic", "sqlalchemy", "torchao", "bitsandbytes")
 # Of the probe: starting, and measuring on a device and on a CPU.
-START_S, PROBE_S, CPU_PROBE_S = 9.0, 20.0, 5.0
+START_S, PROBE_S, CPU_PROBE_S = 9.0, 14.0, 5.0
 _SMI = "name,driver_version,power.limit,clocks.max.sm,clocks.max.memory,ecc.mode.current,mig.mode.current"
 
 
@@ -93,8 +93,8 @@ def attention(torch: Any) -> list[str]:
 
 
 def probe(work: Work) -> None:
-    """`meshtune cluster probe` of one device, with the shapes of the 1.3B Llama where it takes a model. What another
-    mode left is kept: the same machine is not probed twice."""
+    """`meshtune cluster probe` of one device, with the shapes of the 1.3B Llama. What another mode left is kept: no
+    machine is probed twice."""
     if work.cluster.exists():
         work.keep("kept", work.cluster.read_text(encoding="utf-8"), "the cluster file of an earlier run is kept")
         return
@@ -102,12 +102,9 @@ def probe(work: Work) -> None:
     seconds = max(1.0, min(PROBE_S if work.cuda else CPU_PROBE_S, work.left_s - START_S))
     command = [*cli, "--devices-per-node=1", f"--seconds={seconds:.1f}", "--name=one-device", "--json"]
     command += ["--force", f"--output={work.cluster}"]
-    if "--model" in subprocess.run([*cli, "--help"], capture_output=True, text=True, check=True).stdout:
-        path = work.folder / "model.json"
-        path.write_text(json.dumps(work.model("llama-1.3b")), encoding="utf-8")
-        command.append(f"--model={path}")
-    else:
-        work.keep("without", "shapes", "without a model's shapes: this version's probe has no --model")
+    path = work.folder / "model.json"
+    path.write_text(json.dumps(work.model("llama-1.3b")), encoding="utf-8")
+    command.append(f"--model={path}")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=work.left_s)
     if done.returncode:
         raise RuntimeError(f"meshtune cluster probe: exit status {done.returncode}")
