@@ -27,6 +27,8 @@ def main() -> None:
     torch.manual_seed(1)
     model = Transformer(spec)
     engine, *_ = deepspeed.initialize(args=arguments, model=model, model_parameters=model.parameters())
+    if model.rotation is not None:
+        model.rotation.make_tables(engine.device)
     for _ in range(STEPS * engine.gradient_accumulation_steps()):
         shape = (engine.train_micro_batch_size_per_gpu(), spec.seq_len + 1)
         tokens = torch.randint(spec.vocab, shape, device=engine.device)
