@@ -16,9 +16,8 @@ from statistics import quantiles
 from meshtune.runners.base import RunnerError
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.search_spaces.checks import StrEnum
-from meshtune.search_spaces.cluster import DeviceKind, MeasuredRates
+from meshtune.search_spaces.cluster import DeviceKind, LayerRun, MeasuredRates
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.probing import LayerRun
 
 # As the jobs of our runners: one port per job, so that two on one node do not meet.
 FIRST_PORT = 20_000

@@ -55,6 +55,17 @@ class LayerRate:
         checks.done()
 
 
+@dataclass(frozen=True, slots=True)
+class LayerRun:
+    """Seconds of a step of one micro-batch of the built-in trainer with the first `layers` of a model, on one rank
+    alone: the median over the ranks of each one's median."""
+
+    layers: int
+    micro_batch_size: int
+    compiled: bool
+    step_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRates:
     """What training reaches on a device in one number format, as `meshtune cluster probe` measures it by the built-in

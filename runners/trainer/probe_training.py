@@ -25,10 +25,9 @@ from meshtune.runners.trainer.parallel.mesh import Mesh, gather
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW, Sharding
 from meshtune.runners.trainer.probe_rates import Place, name_of, time_in_turn
 from meshtune.runners.trainer.train import Trainer, build_chunk
-from meshtune.search_spaces.cluster import DeviceKind, MeasuredRates, ProductRate
+from meshtune.search_spaces.cluster import DeviceKind, LayerRun, MeasuredRates, ProductRate
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.layer_time import FUSED_BACKWARD
-from meshtune.search_spaces.physics.probing import LayerRun
 from meshtune.search_spaces.plan import Plan
 
 # Rows of products, and tokens of the larger micro-batch of real layers.

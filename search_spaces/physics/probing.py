@@ -8,11 +8,11 @@ these, with a weak prior, so that what no run tells stays what it was taken for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LayerRate, MeasuredRates
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LayerRate, LayerRun, MeasuredRates
 from meshtune.search_spaces.columns import FloatColumn, columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
@@ -26,17 +26,6 @@ USUAL_OVERHEAD_S = 2e-3
 # The times' noise over the prior's doubt, in logarithms: times are good to 2 %, the prior to a factor of e.
 NOISE = 0.02
 ROUNDS, STEP = 12, 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRun:
-    """Seconds of a step of one micro-batch of the built-in trainer with the first `layers` of a model, on one rank
-    alone: the median over the ranks of each one's median."""
-
-    layers: int
-    micro_batch_size: int
-    compiled: bool
-    step_s: float
 
 
 def explained(

@@ -20,9 +20,8 @@ from meshtune.runners.trainer_answers import (
     write_probed,
 )
 from meshtune.runners.trainer_client import ProbeFailed, probe
-from meshtune.search_spaces.cluster import DeviceKind, LayerRate, MeasuredRates
+from meshtune.search_spaces.cluster import DeviceKind, LayerRate, LayerRun, MeasuredRates
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.probing import LayerRun
 
 
 def rate(what, size, per_s):

@@ -9,13 +9,21 @@ import numpy as np
 import pytest
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LayerRate, MeasuredRates, ProductRate
+from meshtune.search_spaces.cluster import (
+    ClusterSpec,
+    DeviceKind,
+    DeviceSpec,
+    LayerRate,
+    LayerRun,
+    MeasuredRates,
+    ProductRate,
+)
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate_time, log_step
 from meshtune.search_spaces.physics.framework_profiles import FSDP, TRAINER, FrameworkProfile, compiled
-from meshtune.search_spaces.physics.probing import LayerRun, explained
+from meshtune.search_spaces.physics.probing import explained
 from meshtune.search_spaces.physics.rates import LEFT_DOUBT, Rates
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training

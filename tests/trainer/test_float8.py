@@ -55,7 +55,8 @@ class Counting(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.parametrize(("selective", "again"), [(Selective.PRODUCTS, 0), (Selective.HALF_PRODUCTS, 3)])
+# Of halves the output's and down's: what a product in 8 bits keeps for its gradients comes after it, so none is spared.
+@pytest.mark.parametrize(("selective", "again"), [(Selective.PRODUCTS, 0), (Selective.HALF_PRODUCTS, 2)])
 def test_all_products_of_a_layer_and_no_other_run_in_8_bits(selective, again):
     sizes = {"layers": 1, "hidden": 32, "heads": 2, "ffn": 48, "vocab": 64, "seq_len": 16}
     with torch.device("meta"):
@@ -65,7 +66,7 @@ def test_all_products_of_a_layer_and_no_other_run_in_8_bits(selective, again):
     materialize(model, torch.device("cpu"), 0)
     with Counting() as counting:
         model(torch.arange(16)[None]).logsumexp(-1).sum().backward()
-    assert (counting.counts["_scaled_mm"], counting.counts["mm"]) == (3 * 7 + again, 3)  # the head's are mm
+    assert (counting.counts["_scaled_mm"], counting.counts["mm"]) == (3 * 4 + again, 3)  # the head's are mm
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from new_stores import migrations_run_once
@@ -193,6 +193,7 @@ class FakeWorkload:
     dtype = framework.dtype
     knows_dtype = True
     program = ""
+    option_values: ClassVar[Mapping[str, Any]] = {}
     completed = staticmethod(Workload.completed)
     problems_with = Workload.problems_with
     problems_with_knobs = Workload.problems_with_knobs

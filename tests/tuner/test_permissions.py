@@ -38,7 +38,7 @@ def options_of(section: str, kind: str) -> set[str]:
         found
         for name, found in vars(module).items()
         if name.endswith("Options")
-        and name.lower().startswith(("no", kind[:4]))
+        and name.lower().startswith(("no", "trainer" if kind == "torch" else kind[:4]))
         and hasattr(found, "__dataclass_fields__")
     ]
     return {field.name for field in fields(options)}

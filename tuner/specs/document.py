@@ -54,7 +54,7 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
         "torch": frozenset(
             {
                 *("dtype", "learning_rate", "router", "imbalance", "compile", "async_tp", "measuring"),
-                *("attention", "threads", "prefetch", "gather_ahead"),
+                *("attention", "threads", "prefetch", "gather_ahead", "selective", "loss_chunks", "float8"),
             }
         ),
         "simulated": frozenset({"framework", "contexts", "measuring", "effects"}),
