@@ -7,7 +7,7 @@ have run on no GPU yet: tests check their shapes on torch's meta device."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,21 @@ from torch.backends.cuda import SDPAParams, can_use_flash_attention
 _ATEN = torch.ops.aten
 # What the efficient kernel wants the sums of a head padded to (`kAlignLSE` in ATen's kernel_backward.h).
 _EFFICIENT_ALIGNMENT = 32
+
+
+# Of query, key and value.
+Gradients = tuple[Tensor, Tensor, Tensor]
+
+
+class Answer(NamedTuple):
+    """An answer with what it is of. state: see Kernel."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    out: Tensor
+    sums: Tensor
+    state: Any
 
 
 class Kernel(Protocol):
@@ -32,19 +47,8 @@ class Kernel(Protocol):
         """The answer, its sums, and the state."""
         ...
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of query, key and value. out, sums: over all keys."""
+    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+        """The gradients by one part of the keys, of an answer over all of them."""
         ...
 
 
@@ -54,20 +58,9 @@ class FlashOnCpu:
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor, Any]:
         return *_ATEN._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal), None
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        gradients: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, query, key, value, out, sums, 0.0, causal
+    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+        gradients: Gradients = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, *answer[:5], 0.0, causal
         )
         return gradients
 
@@ -81,21 +74,11 @@ class Flash:
         out, sums, *rest = _ATEN._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return out, sums, rest[4:6]
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+        query, key, value, out, sums, state = answer
         lengths = query.shape[2], key.shape[2]
         # The kernel takes the sums as they would lie by themselves (torch's own ring copies them for this as well).
-        gradients: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_backward(
+        gradients: Gradients = _ATEN._scaled_dot_product_flash_attention_backward(
             grad, query, key, value, out, sums.contiguous(), None, None, *lengths, 0.0, causal, *state
         )
         return gradients
@@ -111,18 +94,8 @@ class Efficient:
         out, sums, *state = _ATEN._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal)
         return out, sums[..., : query.shape[2]], state
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+        query, key, value, out, sums, state = answer
         heads = key.shape[1]
         # The forward kernel pads so, with what makes the exponential of a score 0.
         sums = F.pad(sums, (0, -sums.shape[-1] % _EFFICIENT_ALIGNMENT), value=torch.inf)

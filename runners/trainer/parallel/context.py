@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.trainer.model import Attend, Transformer, attend_causally
-from meshtune.runners.trainer.parallel.attention_kernels import Kernel, choose_kernel, merge
+from meshtune.runners.trainer.parallel.attention_kernels import Answer, Gradients, Kernel, choose_kernel, merge
 from meshtune.runners.trainer.parallel.mesh import exchange
 from meshtune.runners.trainer.places import Places
 from meshtune.search_spaces.plan import ContextParallel, Plan
@@ -73,19 +73,7 @@ class Way(Protocol):
         """The answer, its sums, and the kernel's state."""
         ...
 
-    def gradients(
-        self,
-        kernel: Kernel,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of query, key and value."""
-        ...
+    def gradients(self, kernel: Kernel, grad: Tensor, answer: Answer) -> Gradients: ...
 
 
 class BlockAttention:
@@ -109,7 +97,8 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return *ctx.way.gradients(ctx.kernel, gradients[0], *ctx.saved_tensors, ctx.state), None
+        answer = Answer._make((*ctx.saved_tensors, ctx.state))
+        return *ctx.way.gradients(ctx.kernel, gradients[0], answer), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,32 +141,21 @@ class GatheredKeys:
             out[:, :, own] = mixed
         return out, sums, state
 
-    def gradients(
-        self,
-        kernel: Kernel,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def gradients(self, kernel: Kernel, grad: Tensor, answer: Answer) -> Gradients:
+        query, key, value, out, sums, state = answer
         every = self._gather(key, value)
         of_query, of_every = torch.zeros_like(query), torch.zeros_like(every)
         (keys, values), (of_keys, of_values) = _heads(every), _heads(of_every)
         for blocks in self._blocks(query.shape[2], lower_right=kernel.lower_right):
             for block in blocks:
                 own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
-                parts = kernel.backward(
-                    *(grad[own], query[own], keys[theirs], values[theirs], out[own], sums[own], state),
-                    causal=block.causal,
-                )
+                part_of = Answer(query[own], keys[theirs], values[theirs], out[own], sums[own], state)
+                parts = kernel.backward(grad[own], part_of, causal=block.causal)
                 for whole, where, part in zip(
                     (of_query, of_keys, of_values), (own, theirs, theirs), parts, strict=True
                 ):
                     whole[where] += part
-        del every, keys, values, parts, part  # before the sum makes its own copies
+        del every, keys, values, part_of, parts, part  # before the sum makes its own copies
         return of_query, *self._sum(of_every)
 
     def _blocks(self, length: int, *, lower_right: bool) -> list[list[Block]]:
@@ -244,19 +222,10 @@ class RingOfKeys:
             )
         return torch.empty_like(query).copy_(mixed), sums, state
 
-    def gradients(
-        self,
-        kernel: Kernel,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def gradients(self, kernel: Kernel, grad: Tensor, answer: Answer) -> Gradients:
+        query, key, value, out, sums, state = answer
         coming = self._pass_on(torch.stack((key, value)))
-        first, *own_gradients = kernel.backward(grad, query, key, value, out, sums, state, causal=True)
+        first, *own_gradients = kernel.backward(grad, answer, causal=True)
         of_query, of_own, home = first.float(), torch.stack(own_gradients), None
         for step in range(1, self._size):
             here = coming.wait()
@@ -264,9 +233,8 @@ class RingOfKeys:
                 coming = self._pass_on(here)
             block = self._block(step, query.shape[2])
             own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
-            part, *parts = kernel.backward(
-                *(grad[own], query[own], here[0][theirs], here[1][theirs], out[own], sums[own], state), causal=False
-            )
+            part_of = Answer(query[own], here[0][theirs], here[1][theirs], out[own], sums[own], state)
+            part, *parts = kernel.backward(grad[own], part_of, causal=False)
             of_query[own] += part
             of_others = torch.zeros_like(here) if home is None else home.wait()
             for whole, part in zip(of_others, parts, strict=True):
