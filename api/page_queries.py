@@ -42,21 +42,13 @@ Token = Annotated[
 Text = Annotated[str, Field(max_length=200)]
 KnobText = Annotated[str, Field(pattern=rf"^{KNOB_NAME.pattern}:({KNOB_WORD.pattern})?$", max_length=101)]
 Whole = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
-CampaignSort = Literal[
-    "created_at", "updated_at", "name", "state", "legal", "-created_at", "-updated_at", "-name", "-state", "-legal"
-]
-TrialSort = Literal[
-    "number",
-    "step_time_s",
-    "tokens_per_s_per_device",
-    "peak_memory_bytes",
-    "device_seconds",
-    "-number",
-    "-step_time_s",
-    "-tokens_per_s_per_device",
-    "-peak_memory_bytes",
-    "-device_seconds",
-]
+if TYPE_CHECKING:
+    CampaignSort = str
+    TrialSort = str
+else:
+    CampaignSort, TrialSort = (
+        Literal[tuple(sign + key.value for sign in ("", "-") for key in keys)] for keys in (CampaignKey, TrialKey)
+    )
 
 
 def _any_of(description: str) -> Any:
@@ -87,12 +79,7 @@ class CampaignQuery(BaseModel):
         return CampaignsWanted(
             order=Order(CampaignKey(self.sort.removeprefix("-")), self.sort.startswith("-")),
             states=tuple(self.state),
-            owner=self.owner,
-            project=self.project,
-            name=self.name,
-            model=self.model,
-            cluster=self.cluster,
-            tag=self.tag,
+            **self.model_dump(include={"owner", "project", "name", "model", "cluster", "tag"}),
             after=None if self.page_token is None else _cursor(self.question, self.page_token),
             limit=self.page_size + 1,
         )

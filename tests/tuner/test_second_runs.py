@@ -13,8 +13,7 @@ from scipy import stats
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.second_runs import next_turn, run_variance, second_run_counts
-from meshtune.tuner.campaign.student import two_sided_quantile
+from meshtune.tuner.campaign.second_runs import next_turn, run_variance, second_run_counts, two_sided_quantile
 from meshtune.tuner.campaign.trial import Origin
 
 

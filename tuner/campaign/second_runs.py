@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from functools import cache
+from math import atan, cos, exp, inf, log, pi, sin, sqrt
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.loss_check import check_losses, loss_tolerance
@@ -26,7 +27,6 @@ from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.numerics import changed_numerics, may_be_recommended, trains_otherwise
 from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
-from meshtune.tuner.campaign.student import two_sided_quantile
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.campaign.units import Estimate
 
@@ -277,3 +277,28 @@ def _front_first(measured: Sequence[Trial]) -> list[Trial]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def probability_within(t: float, degrees: int) -> float:
+    """The probability that Student's t lies between -t and t: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    angle = atan(t / sqrt(degrees))
+    term = cos(angle) if degrees % 2 else 1.0
+    total = term if degrees > 1 or degrees % 2 == 0 else 0.0
+    for k in range(3 if degrees % 2 else 2, degrees - 1, 2):
+        term *= cos(angle) ** 2 * (k - 1) / k
+        total += term
+    if degrees % 2 == 0:
+        return sin(angle) * total
+    return 2 / pi * (angle + (sin(angle) * total if degrees > 1 else 0.0))
+
+
+@cache
+def two_sided_quantile(level: float, degrees: int) -> float:
+    """The t between minus and plus which a share `level` of the distribution lies. degrees: at least 1."""
+    low, high = 0.0, 1.0
+    while probability_within(high, degrees) < level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if probability_within(middle, degrees) < level else (low, middle)
+    return high

@@ -43,8 +43,11 @@ Looking = Callable[[], Look]
 Drive = Callable[[Callable[[], None]], None]
 
 
-def work_on(service: Service, campaign: Campaign) -> Campaign:
-    """Drive a campaign, followed; return it as it ended."""
+def work_on(service: Service, campaign: Campaign, *, quiet: bool = False) -> Campaign:
+    """Drive a campaign, followed; return it as it ended. quiet: nothing is said meanwhile, nor of an interruption."""
+    if quiet:
+        drive_one(Driver(service), service, campaign.id, lambda: None)
+        return service.store.campaign(campaign.id)
     try:
         follow(*driving(Driver(service), service, campaign.id), ended_trials(service.store.trials(campaign.id)))
     except KeyboardInterrupt:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.calibration import StoredCalibration, best_of, key_of
+from meshtune.tuner.campaign.calibration import (
+    LEAST_TRIALS,
+    StoredCalibration,
+    best_of,
+    framework_version,
+    key_of,
+)
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.prediction.calibrated import TooFewTrials, fitted
-from meshtune.tuner.prediction.predict import Basis, basis_of, training_of
+from meshtune.tuner.prediction.predict import Basis, basis_of, learn, training_of
 from meshtune.tuner.store import Store
+
+
+class TooFewTrials(ValueError):
+    """Too few trials were measured for a calibration."""
 
 
 def known_calibration(
@@ -42,8 +52,36 @@ def keep_calibration(
     reason: why it has ended. A campaign with too few trials has failed, and stores nothing.
     """
     try:
-        stored = fitted(campaign, trials, now)
+        stored = _fitted(campaign, trials, now)
     except (TooFewTrials, InvalidValue) as error:
         return CampaignState.FAILED, f"no calibration: {error} ({reason})"
     store.calibrations.keep(stored)
     return CampaignState.COMPLETED, f"calibrated {stored.key} by {stored.trials} trials ({reason})"
+
+
+def _fitted(campaign: Campaign, trials: Sequence[Trial], now: float) -> StoredCalibration:
+    """The constants after all trials that were measured or ran out of memory, from the prior alone.
+
+    Raises TooFewTrials, with the numbers; InvalidValue where facts of the cluster are missing.
+    """
+    measured = [trial.measurement for trial in trials if trial.measurement is not None]
+    if len(measured) < LEAST_TRIALS:
+        verdicts = Counter(str(trial.verdict) for trial in trials if trial.measurement is None)
+        others = "".join(f", {count} {verdict}" for verdict, count in sorted(verdicts.items()))
+        raise TooFewTrials(f"{len(measured)} of {len(trials)} trials measured{others}; it takes {LEAST_TRIALS}")
+    spec = campaign.spec
+    software = [one.software for one in measured if one.software]
+    return StoredCalibration(
+        campaign=campaign.id,
+        created_at=now,
+        key=key_of(spec),
+        version=framework_version(software[-1]) if software else "",
+        model=spec.model.name,
+        cluster=spec.cluster.name,
+        devices=max(one.devices for one in measured),
+        trials=len(measured),
+        described=spec.cluster.device,
+        calibration=learn(campaign.label, spec, trials).calibration,
+        owner=campaign.owner,
+        project=spec.project,
+    )

@@ -4,11 +4,12 @@ what it works with (docs/decisions/0044-lazy-commands.md)."""
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meshtune.tuner.cli.commands import (
+    from meshtune.tuner.cli.commands import (  # noqa: F401
         calibrate,
         campaign,
         changes,
@@ -28,28 +29,8 @@ if TYPE_CHECKING:
         study,
     )
 
-__all__ = [
-    "calibrate",
-    "campaign",
-    "changes",
-    "cluster",
-    "confirm",
-    "dashboard",
-    "doctor",
-    "examples",
-    "knobs",
-    "predictions",
-    "remote",
-    "reports",
-    "results",
-    "sbatch",
-    "service",
-    "sites",
-    "study",
-]
-
 
 def __getattr__(name: str) -> ModuleType:
-    if name not in __all__:
+    if find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")

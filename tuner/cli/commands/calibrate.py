@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshtune.runners.documents import plain
-from meshtune.tuner.campaign.campaign import Campaign, Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.cli.commands.campaign import dry_run_lines
 from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_json, print_page
 from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.opening import open_service
-from meshtune.tuner.cli.render.calibrations import calibration_parts, calibrations_table
+from meshtune.tuner.cli.render.predictions import calibration_parts, calibrations_table
 from meshtune.tuner.cli.spec_file import read_spec_file
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.results.calibrations import calibration_view
 from meshtune.tuner.service.calibrations import known_basis
-from meshtune.tuner.service.driving.loop import Driver, drive_one
-from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.calibrating import CalibrationSetup, calibration_setup
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.store import StoreError
@@ -76,7 +74,7 @@ def read_basis(spec: CampaignSpec, home: Path, db: str, *, but: str = "") -> Bas
 def _measure(setup: CalibrationSetup, home: Path, db: str, *, as_json: bool) -> None:
     """Exits with 1 where it stores nothing."""
     with open_service(home, db, create=True) as service:
-        ended = _driven(service, service.add(setup.spec, setup.space.totals, drives=True), quiet=as_json)
+        ended = work_on(service, service.add(setup.spec, setup.space.totals, drives=True), quiet=as_json)
         stored = next((one for one in service.store.calibrations.newest_first() if one.campaign == ended.id), None)
         if stored is None:
             # A paused one may be resumed, one that has failed says why.
@@ -87,10 +85,3 @@ def _measure(setup: CalibrationSetup, home: Path, db: str, *, as_json: bool) -> 
         else:
             console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
             print_page(calibration_parts(view))
-
-
-def _driven(service: Service, campaign: Campaign, *, quiet: bool) -> Campaign:
-    if not quiet:
-        return work_on(service, campaign)
-    drive_one(Driver(service), service, campaign.id, lambda: None)
-    return service.store.campaign(campaign.id)

@@ -17,7 +17,6 @@ from meshtune.tuner.cli.usage.options import Place
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
 from meshtune.tuner.results.handover import check_handover, rival_of
 from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.confirming import confirming_document
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
@@ -53,10 +52,7 @@ def _measured_there(
         document = confirming_document(text, source.spec, *plans, service.home)
     except (UnreadableText, InvalidSpec) as error:
         raise Refused(f"{file}: {source.id} cannot be confirmed with it:\n{error}") from None
-    created = service.create(document, drives=True)
+    ended = work_on(service, service.create(document, drives=True), quiet=quiet)
     if not quiet:
-        ended = work_on(service, created)
         console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
-        return ended
-    drive_one(Driver(service), service, created.id, lambda: None)
-    return service.store.campaign(created.id)
+    return ended

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import RenderableType
 
 from meshtune.runners.documents import plain
 from meshtune.runners.json_files import write_whole
@@ -17,7 +19,7 @@ from meshtune.search_spaces.checks import InvalidValue, did_you_mean
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
 from meshtune.tuner.cli.opening import open_service
-from meshtune.tuner.cli.render.study import study_lines, study_list
+from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.studies.evidence import Evidence
@@ -25,12 +27,14 @@ from meshtune.tuner.studies.findings import StudyReport, find
 from meshtune.tuner.studies.read import LoadedStudy, Planned, load_study, read_study
 from meshtune.tuner.studies.run import OtherCampaign, run_campaigns
 from meshtune.tuner.studies.shipped import STUDY_FILE, shipped
+from meshtune.tuner.studies.study import Study
+from meshtune.tuner.studies.words import SIMULATED, cells, headings, misses, verdict_text
 
 STUDY_JSON, REPORT = "study.json", "report.html"
 
 
 def show() -> None:
-    console.print(study_list({name: read_study(folder) for name, folder in shipped().items()}))
+    console.print(_study_list({name: read_study(folder) for name, folder in shipped().items()}))
     console.print("run one: meshtune study run NAME")
 
 
@@ -53,7 +57,7 @@ def run(name: str, output: Path | None, home: Path, *, runner: str, with_file: P
     if as_json:
         print_json(document)
         return
-    print_page(study_lines(loaded.study, report))
+    print_page(_study_lines(loaded.study, report))
     console.print(
         f"wrote {' and '.join(wrote)} in {place}; its campaigns: meshtune show --home {place}", soft_wrap=True
     )
@@ -125,3 +129,26 @@ def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
         own = found.get("runner")
         found = {**found, "runner": {**(own if isinstance(own, dict) else {}), "kind": runner}}
     return found
+
+
+def _study_list(studies: Mapping[str, Study]) -> RenderableType:
+    table = new_table("", "study", "what it repeats", "source", "what it shows")
+    for name, study in studies.items():
+        paper = study.paper
+        table.add_row(name, study.title, f"{paper.authors} {paper.year}, {paper.source}", study.shows.split(". ")[0])
+    return table
+
+
+def _study_lines(study: Study, report: StudyReport) -> Iterator[RenderableType | str]:
+    """One table, published beside ours, then why what is off is off."""
+    yield f"{report.study}: {study.title} ({study.paper.authors} {study.paper.year}, {study.paper.source})"
+    if report.simulated:
+        yield SIMULATED
+    names = headings(report)
+    table = new_table("", *names, right=names[2:6])
+    for one in report.findings:
+        table.add_row(*cells(one))
+    yield table
+    yield verdict_text(report)
+    for name, why in misses(report):
+        yield f"* {name}: {why}"
