@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from meshtune.runners.outcome import read_result
 from meshtune.runners.trainer.exact import exact_peak
-from meshtune.runners.trainer.parallel.attention_kernels import Efficient, Flash, FlashOnCpu, merge
+from meshtune.runners.trainer.parallel.attention_kernels import Efficient, Flash, FlashOnCpu, Kept, merge
 
 SLOW = pytest.mark.slow
 CONTEXT = "import meshtune.runners.trainer.parallel.context as context\n"
@@ -62,7 +62,7 @@ def test_answers_over_parts_of_the_keys_merge_to_causal_attention_and_its_gradie
         merge(out, sums, more, more_sums)
         torch.testing.assert_close(out, expected)
         parts = [
-            kernel.backward(grad, query, key[:, :, of], value[:, :, of], out, sums, state, causal=of is late)
+            kernel.backward(grad, Kept(query, key[:, :, of], value[:, :, of], out, sums, state), causal=of is late)
             for of in (early, late)
         ]
     torch.testing.assert_close(parts[0][0] + parts[1][0], wanted[0])
@@ -76,7 +76,7 @@ def test_the_kernels_of_cuda_take_grouped_heads_and_give_their_shapes_back(kerne
     key, value = torch.empty(2, 2, 2, 80, 16, device="meta", dtype=torch.bfloat16)
     out, sums, state = kernel.forward(query, key, value, causal=False)
     assert (out.shape, sums.shape, sums.dtype) == (query.shape, query.shape[:3], torch.float32)
-    gradients = kernel.backward(out, query, key, value, out, sums, state, causal=False)
+    gradients = kernel.backward(out, Kept(query, key, value, out, sums, state), causal=False)
     assert [gradient.shape for gradient in gradients] == [query.shape, key.shape, value.shape]
 
 

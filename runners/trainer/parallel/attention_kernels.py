@@ -7,7 +7,7 @@ have run on no GPU yet: tests check their shapes on torch's meta device."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +17,26 @@ from torch.backends.cuda import SDPAParams, can_use_flash_attention
 _ATEN = torch.ops.aten
 # What the efficient kernel wants the sums of a head padded to (`kAlignLSE` in ATen's kernel_backward.h).
 _EFFICIENT_ALIGNMENT = 32
+Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]  # of query, key and value
+
+
+class Kept(NamedTuple):
+    """For the backward pass over these keys. out, sums: over all keys. state: what forward returns third, of any part:
+    without dropout nothing is read from it."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    out: Tensor
+    sums: Tensor
+    state: Any
 
 
 class Kernel(Protocol):
     """All tensors are (batch, heads, length, head_dim), sums (batch, heads, length) in float32.
 
     lower_right: with more keys than queries, causal means that the last query sees the last key; else such a call is
-    not causal attention. state: what forward returns third, of any part: backward takes it, and without dropout reads
-    nothing from it."""
+    not causal attention."""
 
     lower_right: bool
 
@@ -32,20 +44,7 @@ class Kernel(Protocol):
         """The answer, its sums, and the state."""
         ...
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of query, key and value. out, sums: over all keys."""
-        ...
+    def backward(self, grad: Tensor, kept: Kept, *, causal: bool) -> Gradients: ...
 
 
 class FlashOnCpu:
@@ -54,21 +53,8 @@ class FlashOnCpu:
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor, Any]:
         return *_ATEN._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal), None
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        gradients: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, query, key, value, out, sums, 0.0, causal
-        )
+    def backward(self, grad: Tensor, kept: Kept, *, causal: bool) -> Gradients:
+        gradients: Gradients = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(grad, *kept[:-1], 0.0, causal)
         return gradients
 
 
@@ -81,22 +67,12 @@ class Flash:
         out, sums, *rest = _ATEN._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return out, sums, rest[4:6]
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        lengths = query.shape[2], key.shape[2]
+    def backward(self, grad: Tensor, kept: Kept, *, causal: bool) -> Gradients:
+        *tensors, sums, state = kept
+        lengths = kept.query.shape[2], kept.key.shape[2]
         # The kernel takes the sums as they would lie by themselves (torch's own ring copies them for this as well).
-        gradients: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_backward(
-            grad, query, key, value, out, sums.contiguous(), None, None, *lengths, 0.0, causal, *state
+        gradients: Gradients = _ATEN._scaled_dot_product_flash_attention_backward(
+            grad, *tensors, sums.contiguous(), None, None, *lengths, 0.0, causal, *state
         )
         return gradients
 
@@ -111,18 +87,8 @@ class Efficient:
         out, sums, *state = _ATEN._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal)
         return out, sums[..., : query.shape[2]], state
 
-    def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-        *,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, grad: Tensor, kept: Kept, *, causal: bool) -> Gradients:
+        query, key, value, out, sums, state = kept
         heads = key.shape[1]
         # The forward kernel pads so, with what makes the exponential of a score 0.
         sums = F.pad(sums, (0, -sums.shape[-1] % _EFFICIENT_ALIGNMENT), value=torch.inf)

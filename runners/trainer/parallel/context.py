@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.trainer.model import Attend, Transformer, attend_causally
-from meshtune.runners.trainer.parallel.attention_kernels import Kernel, choose_kernel, merge
+from meshtune.runners.trainer.parallel.attention_kernels import Gradients, Kept, Kernel, choose_kernel, merge
 from meshtune.runners.trainer.parallel.mesh import exchange
 from meshtune.runners.trainer.places import Places
 from meshtune.search_spaces.plan import ContextParallel, Plan
@@ -73,19 +73,7 @@ class Way(Protocol):
         """The answer, its sums, and the kernel's state."""
         ...
 
-    def gradients(
-        self,
-        kernel: Kernel,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of query, key and value."""
-        ...
+    def gradients(self, kernel: Kernel, grad: Tensor, kept: Kept) -> Gradients: ...
 
 
 class BlockAttention:
@@ -109,7 +97,7 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return *ctx.way.gradients(ctx.kernel, gradients[0], *ctx.saved_tensors, ctx.state), None
+        return *ctx.way.gradients(ctx.kernel, gradients[0], Kept(*ctx.saved_tensors, ctx.state)), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +140,8 @@ class GatheredKeys:
             out[:, :, own] = mixed
         return out, sums, state
 
-    def gradients(
-        self,
-        kernel: Kernel,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def gradients(self, kernel: Kernel, grad: Tensor, kept: Kept) -> Gradients:
+        query, key, value, out, sums, state = kept
         every = self._gather(key, value)
         of_query, of_every = torch.zeros_like(query), torch.zeros_like(every)
         (keys, values), (of_keys, of_values) = _heads(every), _heads(of_every)
@@ -170,7 +149,8 @@ class GatheredKeys:
             for block in blocks:
                 own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
                 parts = kernel.backward(
-                    *(grad[own], query[own], keys[theirs], values[theirs], out[own], sums[own], state),
+                    grad[own],
+                    Kept(query[own], keys[theirs], values[theirs], out[own], sums[own], state),
                     causal=block.causal,
                 )
                 for whole, where, part in zip(
@@ -244,19 +224,10 @@ class RingOfKeys:
             )
         return torch.empty_like(query).copy_(mixed), sums, state
 
-    def gradients(
-        self,
-        kernel: Kernel,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        sums: Tensor,
-        state: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def gradients(self, kernel: Kernel, grad: Tensor, kept: Kept) -> Gradients:
+        query, key, value, out, sums, state = kept
         coming = self._pass_on(torch.stack((key, value)))
-        first, *own_gradients = kernel.backward(grad, query, key, value, out, sums, state, causal=True)
+        first, *own_gradients = kernel.backward(grad, kept, causal=True)
         of_query, of_own, home = first.float(), torch.stack(own_gradients), None
         for step in range(1, self._size):
             here = coming.wait()
@@ -265,7 +236,9 @@ class RingOfKeys:
             block = self._block(step, query.shape[2])
             own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
             part, *parts = kernel.backward(
-                *(grad[own], query[own], here[0][theirs], here[1][theirs], out[own], sums[own], state), causal=False
+                grad[own],
+                Kept(query[own], here[0][theirs], here[1][theirs], out[own], sums[own], state),
+                causal=False,
             )
             of_query[own] += part
             of_others = torch.zeros_like(here) if home is None else home.wait()
