@@ -249,14 +249,6 @@ class ModelSpec:
         return self.embedding_parameters + layers + self.norm_parameters + head + self.mtp_parameters
 
     @property
-    def activated_parameters(self) -> int:
-        """Weights that one token meets: all but the look-up's, the experts that it is not sent to, and the layers that
-        predict further tokens. A tied head is met."""
-        idle = self.expert_layers * (self.experts - self.top_k) * self.feed_forward_parameters
-        looked_up = self.embedding_parameters - (self.vocab * self.hidden if self.tied_head else 0)
-        return self.parameters - self.mtp_parameters - idle - looked_up
-
-    @property
     def flops_per_token(self) -> float:
         """Model FLOPs of one token's forward and backward pass, recomputation left out.
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
+from meshtune.runners.dialects.base import Files, require_words
 from meshtune.runners.dialects.deepspeed import CONFIG_FILE
 from meshtune.runners.dialects.deepspeed import render as render_deepspeed
 from meshtune.runners.documents import read_value
@@ -95,9 +95,7 @@ class AccelerateOptions:
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
     """The YAML file, and a ds_config.json where it names one. extra: options. Raises as `deepspeed.render`."""
     dtype = read_value(AccelerateOptions, dict(extra or {})).dtype
-    problems = unsupported(model, plan, cluster, _CAPABILITIES)
-    if problems:
-        raise CannotExpress("Accelerate", problems)
+    require_words("Accelerate", model, plan, cluster, _CAPABILITIES)
     files = render_deepspeed(model, plan, cluster, {"dtype": str(dtype)}) if plan.zero_stage == 1 else {}
     document = {
         "compute_environment": "LOCAL_MACHINE",

@@ -116,13 +116,16 @@ class FlagOptions(ProgramOptions):
         return given
 
 
-def unsupported(model: ModelSpec, plan: Plan, cluster: ClusterSpec, able: Capabilities) -> list[Problem]:
-    """What of the plan the program has no words for; whether the plan fits model and cluster is not asked."""
+def require_words(program: str, model: ModelSpec, plan: Plan, cluster: ClusterSpec, able: Capabilities) -> None:
+    """Whether the plan fits model and cluster is not asked. Raises CannotExpress for what the program has no words
+    for."""
     setting = SpaceContext(model=model, cluster=cluster, global_batch_size=None, capabilities=able)
     asked = [rule for rule in CONSTRAINTS if rule.name == "zero" or rule.name.startswith("trainer-")]
     columns = columns_of([plan])
     broken = [rule for rule in (*asked, *able.rules) if not rule.holds(columns, setting).all()]
-    return [Problem("plan", str(Violation(rule.name, rule.numbers(plan, setting), rule.reason))) for rule in broken]
+    if broken:
+        problems = [Violation(rule.name, rule.numbers(plan, setting), rule.reason) for rule in broken]
+        raise CannotExpress(program, [Problem("plan", str(problem)) for problem in problems])
 
 
 # name -> its values, in order; none for a switch. Of a name that stands twice the last counts, as in argparse.

@@ -13,14 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.dialects.base import (
-    CannotExpress,
-    Files,
-    ProgramOptions,
-    overlaid,
-    read_base,
-    unsupported,
-)
+from meshtune.runners.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
 from meshtune.runners.documents import read_value
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
@@ -154,9 +147,7 @@ def script_words(model: ModelSpec, plan: Plan, seed: int, extra: Mapping[str, An
 
 def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepSpeedOptions) -> dict[str, Any]:
     """The ds_config of a plan. Raises CannotExpress, and InvalidValue where the user's own cannot be read."""
-    problems = unsupported(model, plan, cluster, capabilities(options))
-    if problems:
-        raise CannotExpress("DeepSpeed", problems)
+    require_words("DeepSpeed", model, plan, cluster, capabilities(options))
     return overlaid(read_base(options.config, read_config), words(plan, options))
 
 

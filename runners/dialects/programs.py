@@ -43,8 +43,6 @@ _NEXT = (
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
-    if launch.script.startswith("-m ") and not dialect and (other := recognised(launch.script)):
-        raise CannotRead(f"{launch.place}: {not_read(other)}")
     if not dialect and (other := recognised(launch.script)):
         raise CannotRead(f"{launch.place}: {not_read(other)}")
     for module in _modules(dialect, "read_launch", launch.launcher[:1]):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.runners.dialects.base import Arguments, CannotExpress, Files, render_lines, unsupported, without
+from meshtune.runners.dialects.base import Arguments, Files, render_lines, require_words, without
 from meshtune.runners.dialects.megatron.arguments import (
     DS_CONFIG_FILE,
     WHOLE_VOCABULARY,
@@ -187,8 +187,7 @@ def render_files(
     comments: Sequence[str] = (),
 ) -> Files:
     """The files of a run with these arguments. comments: lines for the script's head. Raises CannotExpress."""
-    if problems := unsupported(model, plan, cluster, capabilities_of(options)):
-        raise CannotExpress(str(options.flavour), problems)
+    require_words(str(options.flavour), model, plan, cluster, capabilities_of(options))
     files = {
         ARGUMENTS_FILE: "".join(f"{line}\n" for line in render_lines(arguments)),
         LAUNCH_FILE: _launch_script(plan, cluster, options, arguments, comments),

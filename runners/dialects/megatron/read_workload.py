@@ -23,16 +23,10 @@ from meshtune.runners.dialects.megatron.read_plan import deepspeed_config
 
 # Arguments that stay as they are, and that predictions know nothing of.
 _UNMAPPED: Mapping[str, str] = {
-    "--kv-channels": "heads of this size",
-    "--moe-layer-freq": "layers without experts",
-    "--moe-shared-expert-intermediate-size": "experts that every token meets",
     "--expert-tensor-parallel-size": "experts cut otherwise than the rest",
     "--enable-expert-tensor-parallelism": "experts cut otherwise than the rest",
     "--moe-expert-capacity-factor": "experts that drop or pad tokens",
-    "--multi-latent-attention": "latent attention",
-    "--mtp-num-layers": "layers that predict further tokens",
     "--heterogeneous-layers-config-path": "layers of several kinds",
-    "--window-size": "attention over a window",
     "--fp8-param-gather": "parameters gathered in 8 bits",
     "--fp4-format": "4-bit products; peaks are looked up for the 16-bit format",
     "--use-precision-aware-optimizer": "optimizer states of fewer bits",
@@ -156,8 +150,6 @@ def _kept(line: CommandLine) -> Arguments:
         kept = without(kept, ("--create-moe-param-group",))
         # Megatron-DeepSpeed's default, which is not that of trials.
         kept = {"--expert-interval": ("2",), **kept}
-    if kept.get("--kv-channels") == _head_size(line.arguments):
-        kept = without(kept, ("--kv-channels",))
     for name in kept:
         if name in _UNMAPPED:
             line.note(f"{name} stays as it is, but predictions do not know {_UNMAPPED[name]}")
@@ -170,11 +162,3 @@ def _kept(line: CommandLine) -> Arguments:
     for name in unknown.keys() - unused:
         line.ask("workload.arguments", f"{as_written(' '.join((name, *unknown[name])))}: fill in what it holds")
     return kept
-
-
-def _head_size(arguments: Arguments) -> tuple[str, ...] | None:
-    texts = [arguments.get(name, ("",)) for name in ("--hidden-size", "--num-attention-heads")]
-    if not all(len(text) == 1 and text[0].isdecimal() and 0 < len(text[0]) < 10 for text in texts):
-        return None
-    hidden, heads = (int(text[0]) for text in texts)
-    return (str(hidden // heads),) if heads else None

@@ -10,13 +10,12 @@ from typing import Any
 
 from meshtune.runners.dialects.base import (
     Arguments,
-    CannotExpress,
     Files,
     overlaid,
     read_base,
     render_lines,
     render_toml,
-    unsupported,
+    require_words,
 )
 from meshtune.runners.dialects.torchtitan.config import flat, key_of
 from meshtune.runners.dialects.torchtitan.options import SCHEDULES, Dtype, TorchtitanOptions
@@ -122,9 +121,7 @@ def sections_of(
 ) -> dict[str, dict[str, Any]]:
     """What a plan says, by section; None for a key that the user's own configuration must not have. Raises
     CannotExpress."""
-    problems = unsupported(model, plan, cluster, capabilities(options))
-    if problems:
-        raise CannotExpress(f"torchtitan {options.release}", problems)
+    require_words(f"torchtitan {options.release}", model, plan, cluster, capabilities(options))
     return _words(model, plan, options)
 
 
