@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from meshtune.tuner.cli.commands import (  # noqa: F401
         calibrate,
         campaign,
-        changes,
         cluster,
         confirm,
         dashboard,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
         knobs,
         predictions,
         remote,
-        reports,
         results,
         sbatch,
         service,

@@ -1,4 +1,5 @@
-"""The commands that drive a campaign and show it: `run`, `resume`, `pause`, `cancel`, `show` and `best`."""
+"""The commands that drive a campaign, change it and show it: `run`, `resume`, `pause`, `cancel`, `edit`, `enqueue`,
+`show` and `best`."""
 
 from __future__ import annotations
 
@@ -7,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.text import Text
 
 from meshtune.runners.documents import plain
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
-from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of, space_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Trial, job_name
 from meshtune.tuner.campaign.units import seconds
@@ -28,7 +31,7 @@ from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.cli.render.winners import SIMULATED, winner_lines
-from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis, text_of
+from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis, text_of
 from meshtune.tuner.cli.usage.options import Limits, Place
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
@@ -40,6 +43,7 @@ from meshtune.tuner.results.sizes import scaling_curve
 from meshtune.tuner.results.views import best_view
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.search.warm_start import lessons_text
+from meshtune.tuner.service.changing import require_legal
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.service import Service
@@ -117,6 +121,42 @@ def require_going_on(campaign: Campaign | CampaignView, verb: str) -> None:
     if campaign.state.final:
         why = campaign.reason.partition("\n")[0]  # without the end of a log
         raise Refused(f"{campaign.id} is {campaign.state} ({why}): there is nothing to {verb}")
+
+
+def edit(
+    campaign: str, place: Place, *, name: str | None, tags: list[str] | None, notes: str | None, limits: Limits
+) -> None:
+    given: dict[str, Any] = {"name": name, "tags": tags, "notes": notes, "budget": limits.given or None}
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise Refused("edit: say what is to change: --name, --tag, --notes, --trials, --wall-time-s or --device-hours")
+    if place.server:
+        with commands.remote.open_remote(place, campaign) as remote:
+            id, state, was = remote.id, remote.update(**changes).state, remote.view.state
+    else:
+        with open_campaign(place.home, place.db, campaign) as (service, known):
+            was = known.state
+            changed = service.changing.change(known.id, changes)
+            id, state = changed.id, changed.state
+    console.print(f"{id} is changed: {', '.join(changes)}", soft_wrap=True)
+    if was.final and state is CampaignState.RUNNING:
+        console.print(f"it goes on: `meshtune resume {id}{place.option}` works on it", soft_wrap=True)
+
+
+def enqueue(campaign: str, plan: str, place: Place) -> None:
+    if place.server:
+        with commands.remote.open_remote(place, campaign) as remote:
+            knobs = KnobSet(remote.record().campaign.spec.knobs)
+            trial = remote.enqueue(plan_fields("PLAN", plan, knobs))
+            id, number, key = remote.id, trial.number, trial.plan_key
+    else:
+        with open_campaign(place.home, place.db, campaign) as (service, known):
+            space = space_of(known.spec)
+            chosen = space.complete(**plan_fields("PLAN", plan, space.knobs))
+            require_legal(chosen, space)
+            made = service.changing.enqueue(known.id, chosen)
+            id, number, key = known.id, made.number, made.plan.key
+    console.print(f"trial {number} of {id}: {key}, before the search's next choice", soft_wrap=True)
 
 
 def show(campaign: str, place: Place, *, trial: int | None) -> None:

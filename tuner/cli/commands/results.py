@@ -1,5 +1,6 @@
-"""The commands over what was measured: `export`, `analyze`, `recommend`, and `rerun` and `revalidate`, which measure
-plans once more by fresh jobs: on a home they store nothing, at a service these are second runs of the campaign."""
+"""The commands over what was measured: `export`, `analyze`, `recommend`, `export-data`, `report`, and `rerun` and
+`revalidate`, which measure plans once more by fresh jobs: on a home they store nothing, at a service these are second
+runs of the campaign."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import typer
 
 from meshtune.runners.documents import MISSING, plain
 from meshtune.runners.outcome import Outcome
+from meshtune.runners.registry import require_extra
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
@@ -44,6 +46,7 @@ from meshtune.tuner.results.known_best import (
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.revalidation import judge, to_measure
+from meshtune.tuner.results.table import TableFormat, data_of
 from meshtune.tuner.service.service import remeasure
 from meshtune.tuner.specs.document import parse_options
 
@@ -167,3 +170,30 @@ def _remeasured(place: Place, campaign: Campaign, entries: Sequence[Ranked]) -> 
         return
     with open_campaign(place.home, place.db, campaign.id) as (service, chosen):
         yield from remeasure(service, chosen, trials)
+
+
+def export_data(campaign: str, place: Place, *, format: str, output: Path | None) -> None:
+    form = TableFormat(format)
+    if form is TableFormat.PARQUET:
+        require_extra("parquet", "writing Parquet")
+        if output is None:
+            raise Refused("--format parquet: needs -o FILE: it is no text")
+    record = recorded(place, campaign)
+    body = data_of(record.campaign, record.trials, form)
+    if output is None:
+        sys.stdout.write(body.decode())
+    else:
+        _write(output, body)
+
+
+def report(campaigns: Sequence[str], place: Place, *, output: Path) -> None:
+    require_extra("report", "a report")
+    from meshtune.tuner.service.reporting import render_report
+
+    found = {record.campaign.id: record for record in (recorded(place, campaign) for campaign in campaigns)}
+    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]))
+
+
+def _write(output: Path, body: bytes) -> None:
+    output.write_bytes(body)
+    console.print(f"wrote {output}", soft_wrap=True)

@@ -88,7 +88,7 @@ def edit(
     server: ServerOption = "",
 ) -> None:
     """Change a campaign's name, tags, notes or budget; one that is complete goes on with a larger budget."""
-    commands.changes.edit(
+    commands.campaign.edit(
         campaign,
         Place(home, db, server),
         name=name,
@@ -107,7 +107,7 @@ def enqueue(
     server: ServerOption = "",
 ) -> None:
     """Put a plan in by hand: it runs before the search's next choice."""
-    commands.changes.enqueue(campaign, plan, Place(home, db, server))
+    commands.campaign.enqueue(campaign, plan, Place(home, db, server))
 
 
 @app.command()

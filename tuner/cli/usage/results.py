@@ -152,7 +152,7 @@ def export_data(
     server: ServerOption = "",
 ) -> None:
     """Write the trials of a campaign as a table with a row for each, or the whole campaign as JSON."""
-    commands.reports.export_data(campaign, Place(home, db, server), format=format, output=output)
+    commands.results.export_data(campaign, Place(home, db, server), format=format, output=output)
 
 
 @app.command()
@@ -164,4 +164,4 @@ def report(
     server: ServerOption = "",
 ) -> None:
     """Write campaigns as one HTML file with figures and tables, which needs no network and prints well."""
-    commands.reports.report(campaigns, Place(home, db, server), output=output)
+    commands.results.report(campaigns, Place(home, db, server), output=output)
