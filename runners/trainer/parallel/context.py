@@ -97,7 +97,7 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return *ctx.way.gradients(ctx.kernel, gradients[0], Kept(*ctx.saved_tensors, ctx.state)), None
+        return *ctx.way.gradients(ctx.kernel, gradients[0], Kept._make((*ctx.saved_tensors, ctx.state))), None
 
 
 @dataclass(frozen=True, slots=True)
