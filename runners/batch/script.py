@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
+from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import CLOSED, Checks
 
 LAUNCH_WRAPPER = "-m meshtune.runners.batch.launch_wrapper"
@@ -194,3 +195,14 @@ def read_setup_failure(directory: Path) -> str:
 
 
 _MAX_SETUP_BYTES = 10_000
+
+
+def directives(script: str, keyword: str) -> list[str]:
+    """The words after `#KEYWORD` in the head of a script, up to its first command. Raises UnreadableText."""
+    found: list[str] = []
+    for line in script.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        if line.startswith(f"#{keyword} "):
+            found += read_words(line[len(keyword) + 2 :], comments=True)
+    return found

@@ -12,9 +12,8 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 
 from meshtune.runners.capture.stand_in import AROUND, CONTAINERS, LAUNCH_MODULES, LAUNCHERS, PYTHONS, options_end
-from meshtune.runners.dialects.base import CannotRead, Question
+from meshtune.runners.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.dialects.launch import NOT_KEPT, SECRET, Launch
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PYTHON = re.compile(r"python[0-9.]*")

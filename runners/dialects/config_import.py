@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Imported, Question
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch, Question
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.json_files import shown
-from meshtune.runners.untrusted_text import UnreadableText, read_yaml
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_yaml
 from meshtune.search_spaces.checks import MAX_WHOLE
 
 # Runs the lines that set the environment up, then the command.
@@ -31,6 +31,20 @@ def read_mapping(name: str, text: str) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise CannotRead(f"{name} is no mapping of keys")
     return document
+
+
+def text_of(launch: Launch, name: str, reads: str, instead: str) -> str:
+    """The text of a file that a start names, from the launch or from its folder. Raises CannotRead, whose words are:
+    `reads` before the name, `instead` behind what else to import."""
+    for known in (name, f"./{name}", PurePosixPath(name).name):
+        if known in launch.files:
+            return launch.files[known]
+    path = Path(launch.directory or ".") / name
+    try:
+        return read_file(path, SLOW_LIMITS.max_bytes)
+    except (OSError, UnreadableText) as error:
+        told = f"{launch.place}: {reads} {name}, which cannot be read here ({path}: {error})"
+        raise CannotRead(f"{told}; import where the file is{instead}") from None
 
 
 def at(config: Mapping[str, Any], path: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from meshtune.runners.dialects.base import (
     CannotRead,
     Imported,
+    Launch,
     Question,
     overlaid,
     read_arguments,
@@ -19,7 +20,6 @@ from meshtune.runners.dialects.base import (
 )
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.dialects.deepspeed import Dtype, read_config
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.plan import ContextParallel

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from meshtune.runners.batch.directives import directives
-from meshtune.runners.batch.script import BACKSTOP_S
-from meshtune.runners.dialects.base import CannotRead, Imported, Question
+from meshtune.runners.batch.script import BACKSTOP_S, directives
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch, Question
 from meshtune.runners.dialects.bash.expansion import is_known
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.untrusted_text import UnreadableText
 
 # sbatch(1).

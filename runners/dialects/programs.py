@@ -14,9 +14,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Imported
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.dialects.bash.expansion import as_written
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.other_programs import not_read, recognised
 from meshtune.search_spaces.checks import did_you_mean
 

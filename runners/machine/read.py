@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from meshtune.runners.base import RunnerError
-from meshtune.runners.machine.facts import Machine
+from meshtune.runners.base import RunnerError, RunnerUnavailable
+from meshtune.runners.machine.facts import Machine, SchedulerFact
 from meshtune.runners.machine.host import read_host
-from meshtune.runners.machine.schedulers import broken_schedulers, read_schedulers
 from meshtune.runners.machine.vendor_tools import read_accelerators
-from meshtune.runners.registry import MissingExtra
+from meshtune.runners.processes.command import call
+from meshtune.runners.registry import MissingExtra, schedulers
 from meshtune.runners.trainer_client import torch_build
 
 # The variables that hide devices from a process.
@@ -41,3 +43,50 @@ def read_machine(folder: Path, environment: Mapping[str, str]) -> Machine:
         visible={name: environment[name] for name in VISIBILITY if name in environment},
         unread=unread,
     )
+
+
+ANSWER_LIMIT_S = 15.0
+# Written by `ray start`: the address of the cluster that this machine belongs to.
+RAY_CLUSTER = Path("/tmp/ray/ray_current_cluster")
+
+
+def broken_schedulers() -> tuple[str, ...]:
+    """Why schedulers of other packages cannot be used."""
+    return tuple(scheduler.trouble for scheduler in schedulers().values() if scheduler.trouble)
+
+
+def read_schedulers(environment: Mapping[str, str]) -> tuple[SchedulerFact, ...]:
+    found = []
+    for name, scheduler in schedulers().items():
+        if not scheduler.question:
+            continue
+        # Ray's command is installed beside the interpreter, which need not be on the PATH.
+        places = f"{environment.get('PATH', '')}:{Path(sys.executable).parent}"
+        program = shutil.which(scheduler.question[0], path=places)
+        allocation = environment.get(scheduler.allocation, "")
+        if program is None and not allocation:
+            continue
+        answers, told = (
+            (None, "its command is not here")
+            if program is None
+            else _ask(name, program, scheduler.question, environment)
+        )
+        found.append(
+            SchedulerFact(name=name, command=scheduler.question[0], answers=answers, told=told, allocation=allocation)
+        )
+    return tuple(found)
+
+
+def _ask(name: str, program: str, question: Sequence[str], environment: Mapping[str, str]) -> tuple[bool | None, str]:
+    # Asking starts an interpreter with all of Ray, and no cluster is the usual case.
+    if name == "ray" and "RAY_ADDRESS" not in environment and not RAY_CLUSTER.exists():
+        return None, "no cluster runs on this machine, and RAY_ADDRESS names none"
+    try:
+        answer = call([program, *question[1:]], time_limit_s=ANSWER_LIMIT_S)
+    except RunnerUnavailable as error:
+        return False, str(error)
+    if answer.code:
+        return False, answer.complaint
+    # Ray underlines its headings.
+    lines = [line.strip() for line in answer.out.splitlines() if line.strip(" =-")]
+    return True, lines[0].strip("= ") if lines else "no output"

@@ -1,6 +1,6 @@
 """The driver: the process that speaks to Ray on behalf of a service, which stays free of Ray's threads and its fate.
 
-`python -m meshtune.runners.ray.driver`, a child of `runners.ray.link`. Ray ends a driver whose cluster is gone, and
+`python -m meshtune.runners.ray.driver`, a child of `runners.ray.runner`. Ray ends a driver whose cluster is gone, and
 some of its calls cannot be given a time limit: here neither harms anybody else. It answers each (namespace, verb,
 arguments) with (answer, error), after a first such pair that tells whether it is connected, until the link is closed.
 """

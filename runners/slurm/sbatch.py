@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
 from meshtune.runners.base import RunnerUnavailable
-from meshtune.runners.batch.directives import directives as directives
+from meshtune.runners.batch.script import directives as directives
 
 # With these, sbatch lets no variable of ours through ("can not specify explicit environment variables with NONE").
 SHUT = ("NONE", "NIL")

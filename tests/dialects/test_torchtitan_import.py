@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.launch import Launch
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.dialects.torchtitan.keys import KEYS_0_2, OLD, RENAMED
 from meshtune.runners.dialects.torchtitan.models import CONFIG_FUNCTIONS, shapes_of
 from meshtune.runners.dialects.torchtitan.pipeline import stage_sizes

@@ -30,7 +30,7 @@ from meshtune.runners.machine.facts import (
 )
 from meshtune.runners.machine.findings import RULES, Level, device_count, findings
 from meshtune.runners.machine.host import read_disk, read_host, read_infiniband, read_interfaces
-from meshtune.runners.machine.schedulers import read_schedulers
+from meshtune.runners.machine.read import read_schedulers
 from meshtune.runners.machine.vendor_tools import (
     UnreadableAnswer,
     parse_amd,

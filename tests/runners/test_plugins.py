@@ -171,7 +171,7 @@ call("run", "campaign.yaml", "--home", "home")
 call("export", campaign, "--home", "home", "--trial", "best", "--format", "site", "-o", "out")
 
 from meshtune.api.openapi import SPEC_SCHEMA
-from meshtune.runners.machine.schedulers import broken_schedulers, read_schedulers
+from meshtune.runners.machine.read import broken_schedulers, read_schedulers
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.specs.document import commands_named
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshtune.runners.trainer.parallel.binding import bind_beside, choose_cpus, cpus_beside
+from meshtune.runners.trainer.parallel.mesh import bind_beside, choose_cpus, cpus_beside
 
 # As torch.cuda.get_device_properties gives them.
 PROPERTIES = SimpleNamespace(pci_domain_id=1, pci_bus_id=0xC1, pci_device_id=0)

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from meshtune.runners.capture.slurm_variables import slurm_variables
 from meshtune.runners.capture.stand_in import PYTHONS, is_training, named_files
-from meshtune.runners.dialects.base import CannotRead, Question
+from meshtune.runners.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
 from meshtune.runners.dialects.bash.expansion import Budget, as_written, is_known, unknown_parts
 from meshtune.runners.dialects.bash.lexer import NotBash
 from meshtune.runners.dialects.bash.script import Command, Script, read_script
 from meshtune.runners.dialects.call import Call, call_of, choose, launch_of, starts_a_program
 from meshtune.runners.dialects.job_script import with_devices
-from meshtune.runners.dialects.launch import NOT_KEPT, SECRET, Launch
 from meshtune.runners.dialects.other_programs import not_read, recognised
 
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Imported
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.dialects.bash.expansion import is_known
 from meshtune.runners.dialects.config_import import (
     ConfigReading,
@@ -20,7 +20,6 @@ from meshtune.runners.dialects.config_import import (
     program_words,
     read_mapping,
 )
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.llm_foundry.model import model_of
 from meshtune.runners.dialects.omegaconf import overridden, resolved
 from meshtune.runners.json_files import shown

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshtune.runners.dialects.base import Arguments, Question, read_arguments
+from meshtune.runners.dialects.base import Arguments, Launch, Question, read_arguments
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.megatron.arguments import FROM_MODEL, FROM_PLAN, Flavour
 from meshtune.runners.dialects.megatron.flags import (
     DEEPSPEED_FORKS,

@@ -6,10 +6,10 @@ prints its own as YAML."""
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Imported
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.dialects.bash.expansion import is_known
 from meshtune.runners.dialects.config_import import (
     ConfigReading,
@@ -19,14 +19,12 @@ from meshtune.runners.dialects.config_import import (
     literal,
     program_words,
     read_mapping,
+    text_of,
 )
-from meshtune.runners.dialects.launch import Launch
-from meshtune.runners.dialects.nemo.keys import NEMO_1_KEYS
-from meshtune.runners.dialects.nemo.layouts import BRIDGE, NEMO_1, Layout, layout_of
+from meshtune.runners.dialects.nemo.layouts import BRIDGE, NEMO_1, NEMO_1_KEYS, Layout, layout_of
 from meshtune.runners.dialects.nemo.model import model_of
 from meshtune.runners.dialects.nemo.plan import read_plan
 from meshtune.runners.dialects.omegaconf import overridden, resolved
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 
 CONFIG_FILE = "nemo.yaml"
 # Of NeMo 1's scripts, and their configuration unless another is named (@hydra_runner in each).
@@ -40,6 +38,7 @@ _RECIPES = ("--recipe", "--factory", "--model_recipe_name", "--recipe_name")
 _START = re.compile(r"_target_: megatron\.bridge\.[\w.]*ConfigContainer\s*$")
 # A line of the printed document: indented, an item, or a key of the first level.
 _LINE = re.compile(r"\s|- |[A-Za-z_]\w*:(?:\s|$)")
+_INSTEAD = ", or the file: `meshtune import FILE.yaml`"
 
 
 def is_program(launch: Launch) -> bool:
@@ -94,7 +93,7 @@ def read_launch(launch: Launch) -> Imported:
             f"{told}; print it as YAML and import that: `nemo llm pretrain ... --to-yaml FILE.yaml` with NeMo 2, "
             f"`config.to_yaml('FILE.yaml')` or run_recipe.py's --dryrun with Megatron-Bridge"
         )
-    config = read_mapping(named, _text(launch, named))
+    config = read_mapping(named, text_of(launch, named, "the start reads", _INSTEAD))
     before = [word for word in launch.words if word != named]
     words = [*program_words(launch), *_replaced(launch, named)]
     values = [word for word in before if "=" in word and not word.startswith("-")]
@@ -124,19 +123,6 @@ def _replaced(launch: Launch, named: str) -> list[str]:
     return kept
 
 
-def _text(launch: Launch, name: str) -> str:
-    """Raises CannotRead."""
-    for known in (name, f"./{name}", PurePosixPath(name).name):
-        if known in launch.files:
-            return launch.files[known]
-    path = Path(launch.directory or ".") / name
-    try:
-        return read_file(path, SLOW_LIMITS.max_bytes)
-    except (OSError, UnreadableText) as error:
-        told = f"{launch.place}: the start reads {name}, which cannot be read here ({path}: {error})"
-        raise CannotRead(f"{told}; import where the file is, or the file: `meshtune import FILE.yaml`") from None
-
-
 def _hydra(launch: Launch, default: str) -> Imported:
     """NeMo 1: a configuration by folder and name, and words that hydra lays over it. Raises CannotRead."""
     said = {"path": "conf", "name": default}
@@ -156,7 +142,7 @@ def _hydra(launch: Launch, default: str) -> Imported:
         raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
     unknown = [word for word in values if not is_known(word)]
     known = tuple(word for word in values if is_known(word))
-    config = overridden(read_mapping(file, _text(launch, file)), known, launch.place)
+    config = overridden(read_mapping(file, text_of(launch, file, "the start reads", _INSTEAD)), known, launch.place)
     stem = CONFIG_FILE.removesuffix(".yaml")
     start = [*program_words(launch), "--config-path", "{directory}", "--config-name", stem]
     return _imported(config, launch, launch.place, [*start, *unknown])

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead
+from meshtune.runners.dialects.base import CannotRead, Launch
 from meshtune.runners.dialects.config_import import ConfigReading
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.json_files import shown
 
 # What trials do not do: they keep no checkpoint and load none, and write no log elsewhere.

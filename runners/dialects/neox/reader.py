@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Imported
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.dialects.bash.expansion import is_known
 from meshtune.runners.dialects.config_import import (
     ConfigReading,
@@ -21,14 +23,12 @@ from meshtune.runners.dialects.config_import import (
     literal,
     program_words,
     read_mapping,
+    text_of,
 )
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.neox.arguments import DERIVED, KNOWN
-from meshtune.runners.dialects.neox.log import is_log as is_log
-from meshtune.runners.dialects.neox.log import resolved_arguments
 from meshtune.runners.dialects.neox.model import model_of
 from meshtune.runners.dialects.neox.plan import ask_the_rest, devices_of, plan_of, settings_of
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
+from meshtune.runners.untrusted_text import UnreadableText, read_json, read_literal
 
 CONFIG_FILE = "neox.yml"
 _EXAMPLE = f"[python, ./deepy.py, train.py, '{{directory}}/{CONFIG_FILE}'], started from gpt-neox's folder"
@@ -74,7 +74,9 @@ def read_launch(launch: Launch) -> Imported:
     if PurePosixPath(launch.script).name != "deepy.py":
         return _worker(launch)
     names, words = _arguments(launch)
-    files = {name: read_mapping(name, _text(name, launch)) for name in names}
+    instead = ", or its log: `meshtune import RUN.log`"
+    texts = {name: text_of(launch, name, "gpt-neox is started with", instead) for name in names}
+    files = {name: read_mapping(name, text) for name, text in texts.items()}
     return _imported(files, launch, place=launch.place, words=[*program_words(launch), *words])
 
 
@@ -107,19 +109,6 @@ def _arguments(launch: Launch) -> tuple[list[str], list[str]]:
         ending = "" if word.endswith((".yml", ".json")) else ".yml"
         names.append(str(PurePosixPath(folder) / f"{word}{ending}") if folder else f"{word}{ending}")
     return names, [literal(loose[0]), *kept, f"{{directory}}/{CONFIG_FILE}"]
-
-
-def _text(name: str, launch: Launch) -> str:
-    """A configuration that deepy.py names, from the launch or from its folder. Raises CannotRead."""
-    for known in (name, f"./{name}", PurePosixPath(name).name):
-        if known in launch.files:
-            return launch.files[known]
-    path = Path(launch.directory or ".") / name
-    try:
-        return read_file(path, SLOW_LIMITS.max_bytes)
-    except (OSError, UnreadableText) as error:
-        told = f"{launch.place}: gpt-neox is started with {name}, which cannot be read here ({path}: {error})"
-        raise CannotRead(f"{told}; import where the file is, or its log: `meshtune import RUN.log`") from None
 
 
 def _worker(launch: Launch) -> Imported:
@@ -213,3 +202,64 @@ LOG: Mapping[str, str] = {
     "memory_mib": r"memory \(MB\) \|.* max allocated: ([\d.]+)",
     "illegal": r"must be a whole number|ZeRO-2 and ZeRO-3 are incompatible with pipeline",
 }
+
+
+# megatron/neox_arguments/arguments.py, NeoXArgs.print: `name .... value.........updated`, one per line. A launcher
+# may put a host or rank before a line.
+_HEAD = "-------------------- arguments --------------------"
+_END = "---------------- end of arguments ----------------"
+_LINE = re.compile(r"  (?P<name>[a-z]\w*) \.*(?: |$)(?P<value>.*?)\.*(?P<how>default|updated)?\s*$")
+_VOCAB = re.compile(r"> padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """values: all arguments. updated: those that differ from their defaults, the user's own among them."""
+
+    values: Mapping[str, Any]
+    updated: Mapping[str, Any]
+
+
+def is_log(text: str) -> bool:
+    # Megatron-LM has another head, of 24 dashes.
+    return "NeoXArgs." in text and (_HEAD in text or "NeoXArgs.from_ymls()" in text)
+
+
+def resolved_arguments(text: str) -> tuple[Resolved, Mapping[str, str]]:
+    """The last whole list of arguments, and the texts of the user's files in it. Raises CannotRead."""
+    lines, found = list[str](), list[str]()
+    inside = False
+    for line in text.splitlines():
+        if _HEAD in line:
+            inside, lines = True, []
+        elif _END in line:
+            inside, found = False, lines or found
+        elif inside:
+            lines.append(line)
+    if not found:
+        told = "a log of gpt-neox without its list of arguments (`end of arguments`)"
+        raise CannotRead(f"{told}; import the YAML files instead: `meshtune import FILE.yml`")
+    values, updated = dict[str, Any](), dict[str, Any]()
+    for line in found:
+        match = _LINE.search(line)
+        if match is None:
+            continue
+        values[match["name"]] = value = _value(match["value"])
+        if match["how"] == "updated":
+            updated[match["name"]] = value
+    # Without the padding, which follows from each plan.
+    if entries := _VOCAB.findall(text):
+        values["padded_vocab_size"] = int(entries[-1])
+    files = updated.pop("config_files", None)
+    values.pop("config_files", None)
+    texts = {str(name): str(content) for name, content in files.items()} if isinstance(files, dict) else {}
+    return Resolved(values, updated), texts
+
+
+def _value(text: str) -> Any:
+    """A value as `str` prints it. A text with commas (`split`) is a text, no tuple."""
+    try:
+        value = read_literal(text)
+    except UnreadableText:
+        return text
+    return text if isinstance(value, tuple | set | bytes) else value

@@ -12,12 +12,12 @@ from meshtune.runners.dialects.base import (
     Arguments,
     CannotRead,
     Imported,
+    Launch,
     read_arguments,
     read_lines,
     render_lines,
 )
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.torchtitan.config import flat, key_of, modern, nested, of_flags
 from meshtune.runners.dialects.torchtitan.keys import Key
 from meshtune.runners.dialects.torchtitan.log import FROM_WHERE

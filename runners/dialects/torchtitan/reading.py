@@ -11,11 +11,10 @@ from typing import Any
 
 from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.torchtitan.config import NotKnown, file_release, modern, old_keys, unknown_keys, written
-from meshtune.runners.dialects.torchtitan.keys import GONE_FEATURES
+from meshtune.runners.dialects.torchtitan.keys import GONE_FEATURES, SETTINGS
 from meshtune.runners.dialects.torchtitan.models import NO_DECODER, UNLIKE, shapes_of
 from meshtune.runners.dialects.torchtitan.options import Dtype, Release
 from meshtune.runners.dialects.torchtitan.pipeline import pipeline_of
-from meshtune.runners.dialects.torchtitan.settings import SETTINGS
 from meshtune.runners.dialects.torchtitan.values import NOT_SAID, Values
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import MAX_WHOLE

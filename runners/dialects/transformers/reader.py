@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Imported, Question, overlaid
+from meshtune.runners.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.dialects.deepspeed_reader import read_settings
-from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.transformers.accelerate import is_accelerate, is_configuration, read_accelerate
 from meshtune.runners.dialects.transformers.arguments import (
     NOT_IN_TRIALS,

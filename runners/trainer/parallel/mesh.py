@@ -6,10 +6,11 @@ parameters have replicas over dp x cp, an expert's over edp x cp alone (Singh et
 from __future__ import annotations
 
 import os
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,6 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from meshtune.runners.trainer.compat import grow_segments, register_gloo
-from meshtune.runners.trainer.parallel.binding import bind_beside
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
@@ -165,3 +165,36 @@ def exchange_numbers(numbers: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The same for equally many integers to each rank, which have no gradient."""
     out: Tensor = functional.wait_tensor(functional.all_to_all_single(numbers, None, None, group))  # type: ignore[no-untyped-call]
     return out
+
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+
+
+def bind_beside(properties: Any, devices: Path = PCI_DEVICES) -> None:
+    """Bind this thread and those that it starts to the CPUs beside the device: from those of another socket every
+    launch and copy goes a longer way. properties: of the device, as torch gives them.
+
+    For every launcher; torch's own (`torch.numa.binding`, by the same files) is torchrun's. Not for XPU, whose place on
+    the bus torch does not tell. Not run on an accelerator."""
+    allowed = os.sched_getaffinity(0)
+    chosen = choose_cpus(allowed, cpus_beside(properties, devices))
+    if chosen != allowed:
+        os.sched_setaffinity(0, chosen)
+
+
+def choose_cpus(allowed: AbstractSet[int], beside: AbstractSet[int]) -> AbstractSet[int]:
+    """Of the allowed CPUs those beside the device. Whoever left the process no more CPUs than lie there, a scheduler or
+    the user, has bound it already, and that stands."""
+    chosen = allowed & beside
+    return chosen if chosen and len(allowed) > len(beside) else allowed
+
+
+def cpus_beside(properties: Any, devices: Path) -> frozenset[int]:
+    """The CPUs of the device's NUMA node; of none all of the machine (the kernel's word), empty where nobody tells."""
+    try:
+        slot = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        told = (devices / slot / "local_cpulist").read_text(encoding="ascii").strip()
+    except (AttributeError, OSError):
+        return frozenset()
+    ranges = (part.split("-") for part in told.split(",") if part)  # as "0-31,64-95"
+    return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))
