@@ -27,6 +27,8 @@ SPEC: dict[str, Any] = {
     },
     "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
     "runner": "simulated",
+    # What it tries does not depend on when the results of a busy machine arrive.
+    "search": "random",
     "trial": {"time_limit_s": 1e6},
     "budget": {"trials": 16},
     "confirm": 0,
