@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
+from counting import Counting
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshtune.runners.told_knobs import ToldKnob
 from meshtune.runners.trainer.exact import exact_peak
@@ -43,16 +41,6 @@ def test_a_projection_and_its_gradients_are_those_of_the_weights_but_for_roundin
         assert rounded[name].dtype is dtype
         error = (rounded[name] - plain[name]).float().norm() / plain[name].float().norm()
         assert 1e-3 < error < most, name
-
-
-class Counting(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[func.overloadpacket.__name__] += 1
-        return func(*args, **kwargs or {})
 
 
 # Of halves the output's and down's: what a product in 8 bits keeps for its gradients comes after it, so none is spared.

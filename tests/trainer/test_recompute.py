@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from counting import Counting
 
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.sharding import materialize
@@ -15,18 +15,6 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Recompute, Selective
 
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
-
-
-class Counting(TorchDispatchMode):
-    """Counts the operations that are really computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[func.overloadpacket.__name__] += 1
-        return func(*args, **kwargs or {})
 
 
 def backward_counts(
