@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render import display, winners
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.store import Store
@@ -26,7 +26,7 @@ def main(home: str, campaign_id: str, target: str) -> None:
         console.print(display.trial_line(trial), highlight=False)
     console.print(f"{campaign.id} is {campaign.state}: {campaign.reason}", highlight=False)
     console.print(display.best_table(campaign, rank(campaign, trials), 8))
-    console.print(display.recommendation_text(recommend(campaign, trials)))
+    console.print(winners.recommendation_text(recommend(campaign, trials)))
     svg = console.export_svg(title="meshtune")
     # The fonts' web addresses: a picture in a repository should ask nobody for anything.
     Path(target).write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL), encoding="utf-8")

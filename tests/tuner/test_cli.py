@@ -235,6 +235,17 @@ def test_a_run_without_a_terminal_tells_each_trial_and_the_result_in_whole_lines
 
 
 @pytest.mark.slow
+def test_the_picture_of_the_readme_can_be_drawn_from_a_campaign(finished, tmp_path):
+    script = Path(__file__).parents[2] / "docs" / "site" / "picture.py"
+    home, target = finished / ".meshtune", tmp_path / "demo.svg"
+    subprocess.run([sys.executable, script, home, campaign_of(finished).id, target], check=True, timeout=120)
+    words = target.read_text().replace("&#160;", " ")
+    assert "Recommended: tp" in words
+    assert "examples/tiny.yaml" in words
+    assert "@font-face" not in words
+
+
+@pytest.mark.slow
 def test_show_tells_all_campaigns_or_one_or_everything_of_one_trial(finished):
     everything = run_meshtune(finished, "show").out
     id = campaign_of(finished).id
