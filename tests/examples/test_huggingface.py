@@ -44,7 +44,7 @@ DEEPSPEED = {
     "bf16": {"enabled": "auto"},
     "fp16": {"enabled": "auto"},
 }
-STEPS, WARMUP = 7, 3
+STEPS, WARMUP = 23, 3
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import numpy as np
-
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
@@ -32,8 +30,6 @@ KAPPA_FIRST, KAPPA_LAST, KAPPA_PERIOD = 1.96, 0.01, 10
 # DeepHyper's default of 10 trees that stop splitting at an impurity of .005 predicts the same score for many plans
 # (docs/log.md, with what else was tried).
 TREES = 30
-# The share of the weighed sum beside the weighed minimum, as in ParEGO.
-AUGMENTED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +73,7 @@ class DeepHyperSearch:
         self, history: History, under_way: Sequence[Features], seed: int
     ) -> list[tuple[Features, float | str]]:
         """The observations for CBO. Plans under way get the value that `cl_max` assumes within a batch: the best."""
-        worths = _traded_off(history, seed) if history.pareto else history.scores
+        worths = history.traded_off(seed) if history.pareto else history.scores
         values: list[float | str] = [*history.graded(worths)]
         if worths and self.options.filter_failures != "graded":
             told = zip(values, history.told, strict=True)
@@ -109,20 +105,6 @@ class DeepHyperSearch:
             multi_point_strategy="cl_max",
             n_initial_points=1,
         )
-
-
-def _traded_off(history: History, seed: int) -> list[float]:
-    """Score and peak memory of each success as one number, weighed against each other at random, anew at every ask:
-    the augmented Chebyshev function of both, each between its extremes (Knowles 2006, ParEGO)."""
-    values = np.array([(one.score, -one.peak_bytes) for one in history.told if one.score is not None])
-    if not len(values):
-        return []
-    span = np.ptp(values, axis=0)
-    shares = (values - values.min(axis=0)) / np.where(span > 0, span, 1.0)
-    weight = np.random.default_rng(seed).random()
-    weighed = shares * (weight, 1.0 - weight)
-    worths: list[float] = (weighed.min(axis=1) + AUGMENTED * weighed.sum(axis=1)).tolist()
-    return worths
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:

@@ -44,6 +44,8 @@ FACTORS = frozenset(axis.name for axis in AXES if axis.is_factor)
 # successes lies within POOR, a failed plan FAILED below that, and again for each doubling of the usable memory that it
 # lacks, up to so many. Lower values keep a model away from good plans beside poor ones (docs/log.md).
 POOR, FAILED, MOST_EXCESS = 0.1, 0.1, 1.0
+# The share of the weighed sum beside the weighed minimum, as in ParEGO.
+AUGMENTED = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,6 +240,19 @@ class History:
     @property
     def scores(self) -> list[float]:
         return [told.score for told in self.told if told.score is not None]
+
+    def traded_off(self, seed: int) -> list[float]:
+        """Score and peak memory of each success as one number, weighed against each other at random, anew at every
+        ask: the augmented Chebyshev function of both, each between its extremes (Knowles 2006, ParEGO)."""
+        values = np.array([(one.score, -one.peak_bytes) for one in self.told if one.score is not None])
+        if not len(values):
+            return []
+        span = np.ptp(values, axis=0)
+        shares = (values - values.min(axis=0)) / np.where(span > 0, span, 1.0)
+        weight = np.random.default_rng(seed).random()
+        weighed = shares * (weight, 1.0 - weight)
+        worths: list[float] = (weighed.min(axis=1) + AUGMENTED * weighed.sum(axis=1)).tolist()
+        return worths
 
     def graded(self, worths: Sequence[float]) -> list[float]:
         """A value to maximise for everything told, of successes these in their order. The half below the median is

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.listing import Listing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
-from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray, Sample
+from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray
 from meshtune.tuner.search.library.memory_guard import MemoryGuard
 from meshtune.tuner.search.library.surrogate import Offer, SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
@@ -86,15 +85,18 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def best_by_gp(history: History, under_way: Sequence[Features], offer: Offer, n: int, seed: int) -> list[Plan]:
-    """`n` of the plans offered: each the best by the acquisition, with those before it under way."""
+    """`n` of the plans offered: each the best by the acquisition, with those before it under way. A Pareto task becomes
+    one of a single number: Optuna measures its hypervolume from the worst success, so that whatever takes more memory
+    than that is worth nothing to it, and its front stays among the small ones (docs/log.md)."""
     encoding = history.encoding
+    worths = history.traded_off(seed) if history.pareto else history.scores
     free, chosen = offer.positions[:MAX_CANDIDATES], list[int]()
     with quiet_optuna():
         while len(chosen) < n and len(free):
             # Sample as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
             # success keeps the next choice away just as well.
-            lies = [_poor(history, features) for features in (*under_way, *map(encoding.features, chosen))]
-            study = _study(history, _listed_gp(seed, _grid_points(encoding, free)), lies)
+            away = (*under_way, *map(encoding.features, chosen))
+            study = _study(history, _listed_gp(seed, _grid_points(encoding, free)), worths, away)
             index = encoding.index_of(_features(encoding, study.ask(_distributions(encoding)).params))
             assert index is not None, "the sampler went beyond the plans that it was offered"
             chosen.append(index)
@@ -202,8 +204,11 @@ def _draw(
     return None, drawn[0]
 
 
-def _study(history: History, sampler: BaseSampler, lies: Sequence[Sample] = ()) -> optuna.Study:
-    """A study that knows the history: the score is to be large and, in a Pareto task, the peak memory small.
+def _study(
+    history: History, sampler: BaseSampler, worths: Sequence[float] | None = None, away: Sequence[Features] = ()
+) -> optuna.Study:
+    """A study that knows the history. worths: of the successes, the one objective; None: the score is to be large and,
+    in a Pareto task, the peak memory small. away: plans to keep away from, as if each were the worst success.
 
     Failures are infeasible by the memory that they lack, successes feasible by what is left of it: TPE orders failures
     by that and looks at nothing else of them, a Gaussian process fits it, and believes the graded scores too. Told as
@@ -213,27 +218,22 @@ def _study(history: History, sampler: BaseSampler, lies: Sequence[Sample] = ()) 
     from optuna.trial import create_trial
 
     encoding, distributions = history.encoding, _distributions(history.encoding)
-    study = create_study(directions=["maximize", "minimize"] if history.pareto else ["maximize"], sampler=sampler)
-    values = zip((*history.told, *lies), (*history.graded(history.scores), *(one.score for one in lies)), strict=True)
-    for one, score in values:
-        assert score is not None
-        lacks = max(one.excess, LEAST_LACKING) if one.score is None else min(one.excess, 0.0)
+    pareto = history.pareto and worths is None
+    study = create_study(directions=["maximize", "minimize"] if pareto else ["maximize"], sampler=sampler)
+
+    def add(features: Features, values: list[float], lacks: float) -> None:
+        params, constraints = _params(encoding, features), {"memory": lacks}
         study.add_trial(
-            create_trial(
-                params=_params(encoding, one.features),
-                distributions=distributions,
-                values=[score, one.peak_bytes] if history.pareto else [score],
-                constraints={"memory": lacks},
-            )
+            create_trial(params=params, distributions=distributions, values=values, constraints=constraints)
         )
+
+    wanted = history.scores if worths is None else worths
+    for one, score in zip(history.told, history.graded(wanted), strict=True):
+        lacks = max(one.excess, LEAST_LACKING) if one.score is None else min(one.excess, 0.0)
+        add(one.features, [score, one.peak_bytes] if pareto else [score], lacks)
+    for features in away:
+        add(features, [min(wanted, default=0.0)], 0.0)
     return study
-
-
-def _poor(history: History, features: Features) -> Sample:
-    """A plan as if it had run as badly as the worst success, in score and in peak; 0 where none has run."""
-    ran = [one for one in history.told if one.score is not None]
-    most_bytes = max((one.peak_bytes for one in ran), default=1.0)
-    return Sample(features, Verdict.OK, min(history.scores, default=0.0), most_bytes, 0.0)
 
 
 def _running(encoding: Encoding, features: Features) -> FrozenTrial:
