@@ -55,10 +55,10 @@ class Part:
 MODES: Mapping[str, Sequence[Part]] = {
     "smoke": (
         Part("machine", 80, 8),
-        Part("reference", 70, 30),
-        Part("probe", 32, 20),
-        Part("trials", 28, 20),
-        Part("shapes", 45, 15),
+        Part("reference", 150, 60),
+        Part("probe", 50, 30),
+        Part("trials", 55, 25),
+        Part("shapes", 60, 25),
     ),
     "campaign": (
         Part("machine", 80, 8),
@@ -78,13 +78,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, required=True, help="wall time of the whole, never exceeded")
     parser.add_argument("--output", type=Path, required=True, help="folder for everything that is written")
     parser.add_argument("--copy", type=Path, required=True, help="folder for the record, the logs and the clocks")
+    parser.add_argument("--parts", default="", help="only these of the mode's parts, A,B (after a run that was cut)")
     arguments = parser.parse_args(argv)
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with us
     run = Run(arguments.mode, arguments.output.resolve(), arguments.copy.resolve(), begun + arguments.seconds)
     try:
-        for index, part in enumerate(MODES[arguments.mode]):
-            run.execute(part, MODES[arguments.mode][index:])
+        asked = {"machine", *arguments.parts.split(",")}
+        parts = [part for part in MODES[arguments.mode] if not arguments.parts or part.name in asked]
+        for index, part in enumerate(parts):
+            run.execute(part, parts[index:])
     finally:
         run.close()
     sys.stdout.write(run.summary())

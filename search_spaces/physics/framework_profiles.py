@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn, IntColumn
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import LOSS_CHUNKS, Selective
@@ -134,7 +135,7 @@ class FrameworkProfile:
 
 
 # The built-in trainer, as its exact estimate counts it (docs/explanation/physics-memory.md): torch's modules save
-# their inputs, gathered ones included; the norm is the CPU's, in float32 steps (CUDA's fused one keeps no norm_bytes);
+# their inputs, gathered ones included; the norm is the CPU's, in float32 steps (`on_device` has CUDA's);
 # SwiGLU and the rotation of heads keep no more than Megatron's fused kernels. logit_bytes: the head's product, which
 # becomes the gradient, and beside it, unless it is float32 itself, the softmax. Host time: `benchmarks/host_time.py`
 # has 0.95 ms a layer, forward and backward, on a virtual core of an EPYC, 0.65 compiled; a server's core at full clock
@@ -200,6 +201,11 @@ def compiled(profile: FrameworkProfile) -> FrameworkProfile:
         selective_launches=0.3,
         hidden_passes=10,
     )
+
+
+def on_device(profile: FrameworkProfile, kind: DeviceKind) -> FrameworkProfile:
+    """The profile of the same code there: CUDA's norm is one kernel, which keeps its input and output alone."""
+    return replace(profile, kept=replace(profile.kept, norm_bytes=0.0)) if kind is DeviceKind.CUDA else profile
 
 
 # What the other codes have in common with it: 16 bits; not its host time, nor its weights' way.

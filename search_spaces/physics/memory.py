@@ -17,7 +17,7 @@ from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, Float
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile, on_device
 from meshtune.search_spaces.physics.training import Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import fewer_layers
@@ -58,7 +58,7 @@ def memory_parts(training: Training, columns: Columns, constants: Constants) -> 
 
 def stage_parts(training: Training, columns: Columns, constants: Constants, stage: IntColumn) -> Parts:
     """Bytes by part of one pipeline rank per plan."""
-    model, framework = training.model, training.framework
+    model, framework = training.model, on_device(training.framework, training.cluster.device.kind)
     held = _held(model, framework, columns, stage)
     states = _states(framework, columns, held)
     layer = layer_bytes(model, framework, columns)
