@@ -37,6 +37,8 @@ CLUSTER_FILE = "cluster.yaml"
 END_S, PART_END_S = 3.0, 2.0
 # On a CPU everything is tiny; the least time of a part there.
 CPU_LEAST_S = 4.0
+# Endings of the copied files' names, after the mode's.
+COPIED = (".json", ".log", "-clocks.csv", f"-{CLUSTER_FILE}")
 # Of each part's log, in the copy and on the screen, whose end alone the caller sees.
 KEPT_LOG, SHOWN_LOG, SHOWN_FAILURE = 1_000_000, 500, 1600
 
@@ -103,8 +105,8 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         copy.mkdir(parents=True, exist_ok=True)
-        for stale in copy.glob(f"{mode}[.-]*"):
-            stale.unlink()
+        for name in COPIED:
+            (copy / f"{mode}{name}").unlink(missing_ok=True)
         self.environment, wheels = environment(output)
         self.record: dict[str, Any] = {
             "version": 1,

@@ -13,8 +13,8 @@ from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 # What PyTorch's allocator can fill of a rank's device: the rest is what it cannot use, and what is outside of it. A CPU
 # rank has its cap. See docs/explanation/physics-memory.md.
 USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.9, DeviceKind.XPU: 0.9}
-# What a rank holds outside of that allocator: the driver's context and the communication library's buffers. Estimated
-# (0.6 to 1 GB on an H100), not measured.
+# What a rank holds outside of that allocator: the driver's context (0.71 GB on an H100, docs/gpu.md) and the
+# communication library's buffers, which were not measured.
 OUTSIDE_BYTES = {DeviceKind.CPU: 0.0, DeviceKind.CUDA: 8e8, DeviceKind.XPU: 8e8}
 REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
 

@@ -90,8 +90,13 @@ def test_without_torch_every_part_says_so_and_the_record_is_whole(tmp_path, mode
     assert missing == {"torch cannot be imported: ModuleNotFoundError: No module named 'torch'"}
 
 
-def test_too_little_time_runs_nothing_and_says_how_much_was_left(tmp_path):
+def test_too_little_time_runs_nothing_says_how_much_was_left_and_removes_its_own_files_alone(tmp_path):
+    (tmp_path / "copy").mkdir()
+    for name in ("smoke.out", "smoke-cluster.yaml"):
+        (tmp_path / "copy" / name).touch()
     record = run(tmp_path, "smoke", 5)
+    assert (tmp_path / "copy" / "smoke.out").exists()
+    assert not (tmp_path / "copy" / "smoke-cluster.yaml").exists()
     assert statuses(record) == dict.fromkeys(SMOKE, "not run")
     assert re.fullmatch(r"[0-2] s are left, and it takes at least 8 s", record["parts"]["machine"]["reason"])
 
@@ -262,3 +267,14 @@ def test_the_campaign_runs_whole_on_a_cpu_and_every_loss_agrees(tmp_path):
     assert parts["mixture"]["bfloat16 eager apart"]["right"]
     assert parts["campaign"]["figures"]["measured"] >= 10
     assert parts["huggingface"]["figures"]["gain_over_baseline"] >= 0
+
+
+def test_the_record_of_the_h100_is_predicted_as_the_page_says(kit):
+    recorded = kit("recorded")
+    rows = recorded.beside(json.loads(recorded.RECORD.read_text()))
+    assert recorded.table(rows) in (ROOT / "docs" / "gpu.md").read_text()
+    errors = zip(*(row.errors for row in rows), strict=True)
+    probed, _, memory = (sorted(map(abs, each)) for each in errors)
+    middle = len(rows) // 2
+    assert [probed[middle] < 0.06, probed[-1] < 0.13] == [True, True], probed
+    assert [memory[middle] < 0.02, memory[-1] < 0.08] == [True, True], memory
