@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 
 from meshtune.runners.base import JobSpec, Runner
-from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.outcome import RESULT_FILE
-from meshtune.runners.ray.runner import RayOptions, RayRunner
+from meshtune.runners.schedulers.local.runner import LocalRunner
+from meshtune.runners.schedulers.ray.runner import RayOptions, RayRunner
 from meshtune.runners.trainer.job import JOB_FILE, Job, Measuring, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

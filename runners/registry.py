@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from meshtune.runners.base import Runner
 from meshtune.runners.processes.job_user import RUN_AS
-from meshtune.runners.workloads.base import Workload
+from meshtune.runners.programs.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -79,16 +79,16 @@ class Scheduler:
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
-    "local": Scheduler(runner="meshtune.runners.local.runner:create"),
+    "local": Scheduler(runner="meshtune.runners.schedulers.local.runner:create"),
     "ray": Scheduler(
-        runner="meshtune.runners.ray.runner:create",
+        runner="meshtune.runners.schedulers.ray.runner:create",
         told_apart={"address": "auto", "namespace": "meshtune"},
         question=("ray", "status"),
         allocation="RAY_JOB_ID",
     ),
     "slurm": Scheduler(
-        runner="meshtune.runners.slurm.modes:create",
-        script="meshtune.runners.slurm.script:render_script",
+        runner="meshtune.runners.schedulers.slurm.modes:create",
+        script="meshtune.runners.schedulers.slurm.script:render_script",
         words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",
         send="sbatch",
@@ -97,28 +97,28 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         allocation="SLURM_JOB_ID",
     ),
     "pbs": Scheduler(
-        runner="meshtune.runners.pbs.runner:create",
-        script="meshtune.runners.pbs.runner:render_script",
+        runner="meshtune.runners.schedulers.pbs.runner:create",
+        script="meshtune.runners.schedulers.pbs.runner:render_script",
         words="a job script for qsub that measures the setting again",
         script_file="job.pbs",
         send="qsub",
         question=("pbsnodes", "-l"),
         allocation="PBS_JOBID",
     ),
-    "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
-    "external": Scheduler(runner="meshtune.runners.external.runner:create"),
+    "simulated": Scheduler(runner="meshtune.runners.schedulers.simulated.runner:create"),
+    "external": Scheduler(runner="meshtune.runners.schedulers.external.runner:create"),
     "kubernetes": Scheduler(
-        runner="meshtune.runners.kubernetes.runner:create",
+        runner="meshtune.runners.schedulers.kubernetes.runner:create",
         told_apart={"context": "", "namespace": "default", "queue": ""},
     ),
     "jobset": Scheduler(
-        script="meshtune.runners.kubernetes.export:render_jobset",
+        script="meshtune.runners.schedulers.kubernetes.export:render_jobset",
         words="a Kubernetes JobSet that measures the setting again",
         script_file="jobset.yaml",
         send="kubectl create -f",
     ),
     "trainjob": Scheduler(
-        script="meshtune.runners.kubernetes.export:render_trainjob",
+        script="meshtune.runners.schedulers.kubernetes.export:render_trainjob",
         words="a TrainJob of Kubeflow Trainer that measures the setting again",
         script_file="trainjob.yaml",
         send="kubectl create -f",
@@ -128,12 +128,12 @@ SCHEDULERS: Mapping[str, Scheduler] = {
 RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
-    "torch": "meshtune.runners.workloads.torch:TorchWorkload",
-    "command": "meshtune.runners.workloads.command:CommandWorkload",
-    "megatron": "meshtune.runners.workloads.megatron:MegatronWorkload",
-    "deepspeed": "meshtune.runners.workloads.deepspeed:DeepSpeedWorkload",
-    "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
-    "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
+    "torch": "meshtune.runners.programs.workloads.torch:TorchWorkload",
+    "command": "meshtune.runners.programs.workloads.command:CommandWorkload",
+    "megatron": "meshtune.runners.programs.workloads.megatron:MegatronWorkload",
+    "deepspeed": "meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload",
+    "torchtitan": "meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload",
+    "simulated": "meshtune.runners.programs.workloads.simulated:SimulatedWorkload",
 }
 # The program that a workload's jobs run, for people.
 PROGRAMS: Mapping[str, str] = {

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, RunnerError
+from meshtune.runners.command import call
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.logs.lines import read_tail
-from meshtune.runners.processes.command import call
 from meshtune.runners.processes.gang import exit_words, log_path, run_gang
 from meshtune.runners.registry import require_extra
 from meshtune.runners.trainer_answers import (

@@ -107,7 +107,7 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
         "api/examples/",
         "tuner/store/migrations/",
         "runners/sites/frontier.yaml",
-        "runners/dialects/megatron/flags.txt",
+        "runners/programs/dialects/megatron/flags.txt",
     ):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)
 
@@ -132,7 +132,7 @@ def test_an_editor_finds_the_sources_of_an_editable_install(tmp_path):
     environment = jedi.create_environment(tmp_path, safe=False)
     for module, name, file in (
         ("meshtune", "Client", "tuner/client/client.py"),
-        ("meshtune.runners.slurm.runner", "SlurmRunner", "runners/slurm/runner.py"),
+        ("meshtune.runners.schedulers.slurm.runner", "SlurmRunner", "runners/schedulers/slurm/runner.py"),
     ):
         script = jedi.Script(f"from {module} import {name}\n{name}\n", environment=environment)
         assert [found.module_path for found in script.goto(2, 1, follow_imports=True)] == [ROOT / "src/meshtune" / file]

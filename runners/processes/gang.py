@@ -22,7 +22,7 @@ from typing import NoReturn
 from zlib import crc32
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.processes.hardware_record import leave_record
+from meshtune.runners.devices.record import leave_record
 from meshtune.runners.processes.job_user import JobUser
 
 # What `python -m MODULE` would run, as a function of the arguments after it.

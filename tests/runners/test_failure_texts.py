@@ -21,7 +21,7 @@ from meshtune.runners.logs.failure_texts import (
     phase_of,
     read_last_words,
 )
-from meshtune.runners.workloads.base import VERDICTS
+from meshtune.runners.programs.workloads.base import VERDICTS
 
 OOM, ILLEGAL, HANG, COMMUNICATION = Cause.OOM, Cause.ILLEGAL_SETTING, Cause.HANG, Cause.COMMUNICATION
 LINES = [
