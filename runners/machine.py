@@ -12,7 +12,8 @@ from meshtune.runners.command import call
 from meshtune.runners.devices.facts import Machine, SchedulerFact
 from meshtune.runners.devices.host import read_host
 from meshtune.runners.devices.vendor_tools import read_accelerators
-from meshtune.runners.registry import MissingExtra, schedulers
+from meshtune.runners.extras import MissingExtra
+from meshtune.runners.registry import schedulers
 from meshtune.runners.trainer_client import torch_build
 
 # The variables that hide devices from a process.

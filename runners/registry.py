@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from meshtune.runners.base import Runner
+from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
@@ -27,30 +27,6 @@ _log = logging.getLogger(__name__)
 GROUP = "meshtune.runners"
 # Names become parts of paths and addresses.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-
-# extra -> its modules by the names of their libraries. A runner or workload of that name needs it: a runner where it is
-# created, a workload where its jobs run.
-EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "torch": {"PyTorch": "torch"},
-    "ray": {"Ray": "ray"},
-    "deephyper": {"DeepHyper": "deephyper"},
-    "optuna": {"Optuna": "optuna", "scikit-learn": "sklearn"},
-    "postgres": {"psycopg": "psycopg"},
-    "kubernetes": {"the Kubernetes client": "kubernetes"},
-    "report": {"Jinja": "jinja2", "Matplotlib": "matplotlib"},
-    "parquet": {"PyArrow": "pyarrow"},
-}
-
-
-class MissingExtra(Exception):
-    """A library is not installed; the message has the command that installs it."""
-
-
-def require_extra(extra: str, user: str) -> None:
-    """Check that an extra is installed, without importing it. user: what needs it. Raises MissingExtra."""
-    missing = [library for library, module in EXTRAS[extra].items() if find_spec(module) is None]
-    if missing:
-        raise MissingExtra(f"{user} needs {' and '.join(missing)}: pip install 'meshtune[{extra}]'")
 
 
 @dataclass(frozen=True, slots=True)

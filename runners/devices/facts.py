@@ -4,9 +4,9 @@ None and empty sequences stand for what could not be found out; `unread` says wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshtune.runners.trainer_answers import TorchBuild
 from meshtune.search_spaces.checks import StrEnum
 
 
@@ -139,6 +139,32 @@ class SchedulerFact:
     answers: bool | None
     told: str
     allocation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDevice:
+    """One device that torch sees. capability: as torch writes it, such as 9.0; empty where it has none."""
+
+    name: str
+    memory_bytes: int
+    capability: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """The torch that jobs would import. cuda, rocm, xpu: the version that it was built for, empty where it was not.
+    kind: of the devices that it sees: cuda (ROCm too), xpu or cpu. backends: versions of the communication libraries
+    by name, empty where a library tells none. error: why counting the devices failed."""
+
+    version: str
+    cuda: str
+    rocm: str
+    xpu: str
+    kind: str
+    devices: tuple[TorchDevice, ...]
+    backends: Mapping[str, str]
+    numpy: bool
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import socket
 from pathlib import Path
 
 from meshtune.runners.devices.facts import Disk, Host, InfinibandPort, Limits, NetworkInterface
+from meshtune.runners.devices.record import processor_name, text_of
 
 ROOT = Path("/")
 # What a control group without a limit says in its first version: nearly 2^63.
@@ -27,7 +28,7 @@ def read_host(folder: Path, root: Path = ROOT) -> Host:
         name=socket.gethostname(),
         kernel=platform.release(),
         python=platform.python_version(),
-        processor=_processor(root),
+        processor=processor_name(root),
         cores=len(os.sched_getaffinity(0)),
         cores_of_machine=os.cpu_count() or 1,
         numa_nodes=max(1, len([*root.glob("sys/devices/system/node/node[0-9]*")])),
@@ -63,10 +64,10 @@ def read_interfaces(root: Path = ROOT) -> tuple[NetworkInterface, ...]:
     found = []
     for place in sorted((root / "sys/class/net").glob("*")):
         # In Mbit/s; -1, or an error of reading, where nobody knows.
-        speed = _text(place / "speed")
+        speed = text_of(place / "speed")
         megabits = int(speed) if speed.lstrip("-").isdecimal() else -1
         if place.name != "lo" and place.is_dir():
-            up = _text(place / "operstate") in ("up", "unknown")
+            up = text_of(place / "operstate") in ("up", "unknown")
             found.append(
                 NetworkInterface(name=place.name, up=up, speed_bits_per_s=megabits * 1e6 if megabits > 0 else None)
             )
@@ -78,9 +79,9 @@ def read_infiniband(root: Path = ROOT) -> tuple[InfinibandPort, ...]:
         InfinibandPort(
             device=place.parents[1].name,
             port=int(place.name),
-            state=_text(place / "state").rpartition(": ")[2],  # "4: ACTIVE"
-            layer=_text(place / "link_layer"),
-            rate=_text(place / "rate"),
+            state=text_of(place / "state").rpartition(": ")[2],  # "4: ACTIVE"
+            layer=text_of(place / "link_layer"),
+            rate=text_of(place / "rate"),
         )
         for place in sorted((root / "sys/class/infiniband").glob("*/ports/[0-9]*"))
     )
@@ -94,7 +95,7 @@ def read_disk(folder: Path, root: Path = ROOT) -> Disk:
     place = place.resolve()
     usage = shutil.disk_usage(place)
     kind, longest = "", -1
-    for line in _text(root / "proc/mounts").splitlines():
+    for line in text_of(root / "proc/mounts").splitlines():
         _, mounted, name, *_ = [*line.split(), "", "", ""]
         mount = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mounted))
         # Of two mounts at one place the later one is seen.
@@ -103,13 +104,8 @@ def read_disk(folder: Path, root: Path = ROOT) -> Disk:
     return Disk(folder=str(folder), kind=kind, total_bytes=usage.total, free_bytes=usage.free)
 
 
-def _processor(root: Path) -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    return found[1] if found else platform.machine()
-
-
 def _meminfo(root: Path) -> dict[str, int]:
-    found = re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
+    found = re.findall(r"^(\w+):\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
     return {name: int(size) * 1024 for name, size in found}
 
 
@@ -117,7 +113,7 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     """The folders of this process's control group, the innermost first: of version 2, or of one controller of version
     1. In a container the group's own path may not be there, and the mount's root is the group."""
     places: list[tuple[Path, str]] = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             places.append((root / "sys/fs/cgroup", path))
@@ -133,8 +129,8 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
 def _cgroup_cores(root: Path) -> float | None:
     found = []
     for folder in _cgroup_folders(root, "cpu"):
-        quota, _, period = _text(folder / "cpu.max").partition(" ")
-        quota, period = quota or _text(folder / "cpu.cfs_quota_us"), period or _text(folder / "cpu.cfs_period_us")
+        quota, _, period = text_of(folder / "cpu.max").partition(" ")
+        quota, period = quota or text_of(folder / "cpu.cfs_quota_us"), period or text_of(folder / "cpu.cfs_period_us")
         if quota.isdecimal() and period.isdecimal():
             found.append(int(quota) / int(period))
     return min(found, default=None)
@@ -143,7 +139,7 @@ def _cgroup_cores(root: Path) -> float | None:
 def _cgroup_memory_bytes(root: Path) -> int | None:
     found = []
     for folder in _cgroup_folders(root, "memory"):
-        limit = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes")
+        limit = text_of(folder / "memory.max") or text_of(folder / "memory.limit_in_bytes")
         if limit.isdecimal() and int(limit) < _NO_LIMIT_BYTES:
             found.append(int(limit))
     return min(found, default=None)
@@ -163,10 +159,3 @@ def _resolves(name: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

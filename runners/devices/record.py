@@ -57,19 +57,24 @@ def _answer(arguments: Sequence[str]) -> str:
 
 def processor(root: Path = Path("/")) -> HardwareKind:
     """The processors of this node and its memory."""
-    model = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    memory = re.search(r"^MemTotal:\s*(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
-    khz = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip()
+    memory = re.search(r"^MemTotal:\s*(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
+    khz = text_of(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     return HardwareKind(
-        device=(model[1].strip() if model else platform.machine())[:MAX_TEXT],
+        device=processor_name(root)[:MAX_TEXT],
         memory_bytes=int(memory[1]) * 1024 if memory else None,
         clock_mhz=(int(khz) // 1000 or None) if khz.isdecimal() else None,
         driver=platform.release()[:MAX_TEXT],
     )
 
 
-def _text(path: Path) -> str:
+def processor_name(root: Path = Path("/")) -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def text_of(path: Path) -> str:
+    """Of a file of the kernel's, without the space around it; empty where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.logs.lines import read_tail, split_lines, untagged
 
 if TYPE_CHECKING:  # jobs import this in their site's own environment, without RE2

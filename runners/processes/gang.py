@@ -51,16 +51,14 @@ _INHERITED = (
 )
 
 
+# Threads that libraries would start in each process; `runners.report`, which people copy, has them too.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
 def minimal_environment() -> dict[str, str]:
     """The part of our environment that jobs may see, with one compute thread per process."""
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {
-        **kept,
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    return {**kept, **dict.fromkeys(THREADS, "1"), "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, slots=True)

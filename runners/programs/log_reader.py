@@ -12,8 +12,7 @@ from itertools import takewhile
 from math import isfinite
 from pathlib import Path
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.job_files import list_entries
 from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
 from meshtune.runners.logs.lines import lines_of, read_tail, untagged

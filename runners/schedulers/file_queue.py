@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from meshtune.runners.base import JobSpec, JobStatus, SubmitFailed
+from meshtune.runners.base import JobSpec, JobStatus, RunnerError, RunnerUnavailable, SubmitFailed, is_fit
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_whole
-from meshtune.runners.schedulers.local.spool import is_fit
 from meshtune.runners.untrusted_text import read_json
 
 JOBS, OVER = "jobs", "over"
@@ -48,18 +47,15 @@ class FileQueue(Generic[Job]):
 
     def submit(self, spec: JobSpec, job_at: Callable[[float], Job]) -> str:
         """Write the files of a job that is new, and the job as `job_at` has it for this moment. Raises SubmitFailed."""
-        try:
+        with self.alone(f"{spec.name} cannot be written", SubmitFailed) as now:
             for folder in (JOBS, OVER):
-                (self.root / folder).mkdir(parents=True, exist_ok=True)
-            with self.alone() as now:
-                if self.find(spec.name) is None:
-                    directory = spec.directory.resolve()
-                    directory.mkdir(parents=True, exist_ok=True)
-                    for name, text in spec.files.items():
-                        write_whole(directory / name, text)
-                    self.write(job_at(now))
-        except (OSError, ValueError) as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
+                (self.root / folder).mkdir(exist_ok=True)
+            if self.find(spec.name) is None:
+                directory = spec.directory.resolve()
+                directory.mkdir(parents=True, exist_ok=True)
+                for name, text in spec.files.items():
+                    write_whole(directory / name, text)
+                self.write(job_at(now))
         return spec.name
 
     def find(self, name: str) -> str | None:
@@ -67,14 +63,19 @@ class FileQueue(Generic[Job]):
         return name if is_fit(name) and any((self.root / folder / name).exists() for folder in (OVER, JOBS)) else None
 
     @contextmanager
-    def alone(self) -> Iterator[float]:
-        """Be the only one at the files; the time at which this began."""
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def alone(self, trouble: str, raised: type[RunnerError] = RunnerUnavailable) -> Iterator[float]:
+        """Be the only one at the files; the time at which this began. trouble: what is told of an OSError or a
+        ValueError inside, by the error that is raised then."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield self._clock()
-        finally:
-            os.close(descriptor)
+            self.root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield self._clock()
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:
+            raise raised(f"{trouble}: {error}") from error
 
     def job(self, name: str) -> Job | None:
         """The job, None for one that is over or never was."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus, Start
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus, Start
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_patterns import NAMES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.logs.failure_texts import (
     FAILURE_TEXTS,
     MAX_BYTES,

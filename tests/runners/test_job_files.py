@@ -13,8 +13,7 @@ from tempfile import gettempdir
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.job_files import MAX_ENTRIES, UnfitFile, list_entries, open_file, read_document
 from meshtune.runners.logs.lines import MAX_LOG_BYTES, lines_of, read_tail
 from meshtune.runners.outcome import Outcome, Verdict

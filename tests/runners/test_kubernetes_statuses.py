@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
 from meshtune.runners.schedulers.kubernetes.statuses import _DISRUPTIONS, INDEX, Seen, status_of
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.logs.failure_texts import LastWords, read_last_words
 from meshtune.runners.logs.lines import split_lines
 from meshtune.runners.programs.log_patterns import Found, Patterns

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.logs.lines import split_lines, untagged
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.processes.gang import exit_text, log_path

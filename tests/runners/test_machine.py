@@ -26,6 +26,8 @@ from meshtune.runners.devices.facts import (
     Machine,
     NetworkInterface,
     SchedulerFact,
+    TorchBuild,
+    TorchDevice,
     Vendor,
 )
 from meshtune.runners.devices.findings import RULES, Level, device_count, findings
@@ -40,7 +42,6 @@ from meshtune.runners.devices.vendor_tools import (
     read_accelerators,
 )
 from meshtune.runners.machine import read_schedulers
-from meshtune.runners.trainer_answers import TorchBuild, TorchDevice
 
 MIB, GIB = 2**20, 2**30
 NVIDIA = (Path(__file__).parent / "machine_answers" / "nvidia-smi.xml").read_text()

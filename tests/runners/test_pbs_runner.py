@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
 from meshtune.runners.schedulers.pbs.runner import PbsOptions, PbsRunner
 

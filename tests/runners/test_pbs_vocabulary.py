@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.schedulers.pbs.vocabulary import read_status
 
 # The attributes of a job that ended, as `qstat -x -f -F json` gives them.

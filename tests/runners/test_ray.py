@@ -19,8 +19,7 @@ import pytest
 from ray_jobs import RayLaboratory
 from ray_lab import RayLab
 
-from meshtune.runners.base import JobState, RunnerUnavailable
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, RunnerUnavailable
 from meshtune.runners.processes.gang import log_path
 
 pytestmark = pytest.mark.ray

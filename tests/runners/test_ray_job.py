@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, Start
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, Start
 from meshtune.runners.schedulers.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting
 
 

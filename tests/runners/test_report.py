@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from meshtune.runners import report as helper
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, VERDICTS, LogContext, render_context
 from meshtune.runners.report import (

@@ -11,8 +11,7 @@ import pytest
 from allocation_jobs import AllocationLaboratory
 from jobs import processes_where
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Refused, Start
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, NoTimeLeft, Refused, Start
 from meshtune.runners.schedulers.slurm.allocation import (
     Allocation,
     AllocationRunner,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
 from meshtune.runners.schedulers.slurm.vocabulary import parse_jobs, status_of, suspects
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note, write_note
 from meshtune.runners.schedulers.batch.script import CLAIM_FILE, REQUEUED_FILE
 from meshtune.runners.schedulers.slurm.runner import SlurmRunner

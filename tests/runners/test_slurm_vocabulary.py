@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.command import Answer
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.schedulers.slurm.nodes import (
     Partition,
     Share,

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.logs.lines import LOG_TAIL_BYTES, read_tail
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path

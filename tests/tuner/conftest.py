@@ -20,8 +20,7 @@ import pytest
 from new_stores import migrations_run_once
 
 from meshtune.runners import registry
-from meshtune.runners.base import JobSpec, JobState, JobStatus, NoTimeLeft, Refused
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, NoTimeLeft, Refused
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.programs.workloads.base import Workload, outcome_from_result, outcome_without_result

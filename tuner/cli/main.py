@@ -22,7 +22,7 @@ USER_ERRORS = frozenset(
     {
         "meshtune.runners.base:RunnerError",
         "meshtune.runners.programs.dialects.base:CannotExpress",
-        "meshtune.runners.registry:MissingExtra",
+        "meshtune.runners.extras:MissingExtra",
         "meshtune.runners.registry:UnknownBackend",
         "meshtune.search_spaces.checks:InvalidValue",
         "meshtune.tuner.campaign.changes:CannotChange",

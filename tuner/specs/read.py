@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from meshtune.runners.documents import read_value
+from meshtune.runners.extras import MissingExtra
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.transformers.config_json import read_config
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import (
     WORKLOADS,
-    MissingExtra,
     UnknownBackend,
     check_pair,
     complete_workload,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.job_files import read_document, storage_fault
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.logs.lines import read_tail

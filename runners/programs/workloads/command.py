@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path

@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobStatus
+from meshtune.runners.base import Cause, JobSpec, JobStatus
 from meshtune.runners.documents import read_value
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.lines import lines_of
 from meshtune.runners.outcome import Measurement, Outcome
 from meshtune.runners.processes.gang import log_path

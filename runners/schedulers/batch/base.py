@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, TypeVar
 
 from meshtune.runners.base import (
-    InvalidJob,
+    Cause,
     JobSpec,
     JobState,
     JobStatus,
@@ -22,17 +21,15 @@ from meshtune.runners.base import (
     SubmitFailed,
 )
 from meshtune.runners.command import Answer, call
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.schedulers.batch.records import Record, RecordingRunner
 from meshtune.runners.schedulers.batch.script import BatchOptions, SubmitHost, read_setup_failure, submit_host
-from meshtune.runners.schedulers.local.spool import require_fit
 
 Options = TypeVar("Options", bound=BatchOptions)
 
 
-class BatchRunner(RecordingRunner, Generic[Options]):
+class BatchRunner(RecordingRunner[Options]):
     """A Runner over a batch scheduler and the records under `root`; a subclass says how the scheduler is asked."""
 
     # Of the job script, in the job's folder.
@@ -48,19 +45,6 @@ class BatchRunner(RecordingRunner, Generic[Options]):
     connection: ClassVar[Sequence[str]] = ()
     # Parts of a complaint that leave open whether the request was taken.
     silences: ClassVar[Sequence[str]] = ()
-
-    def __init__(
-        self,
-        root: Path,
-        options: Options,
-        *,
-        nodes: int,
-        devices_per_node: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """nodes, devices_per_node: of the campaign's cluster; a job that needs more is refused."""
-        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, clock=clock)
-        self._options = options
 
     @staticmethod
     @abstractmethod
@@ -84,32 +68,16 @@ class BatchRunner(RecordingRunner, Generic[Options]):
         named = {name: os.environ[name] for name in self.connection if name in os.environ}
         return {**submit_host().environment, **named, "LC_ALL": "C"}
 
-    def _placed(self, spec: JobSpec) -> JobSpec:
-        """The job as the scheduler could place it. Raises InvalidJob, Refused."""
-        return spec
+    def _more_files(self, spec: JobSpec) -> Mapping[str, str]:
+        return {self.script_file: self.script_text(spec, self._options, submit_host())}
 
-    def submit(self, spec: JobSpec) -> str:
-        require_fit(spec.name)
-        refuse_wider(spec, self._nodes, self._devices_per_node, "the cluster")
-        known = self.find(spec.name)
-        if known is not None:
-            return known
-        spec = self._placed(replace(spec, directory=spec.directory.resolve()))
-        record = self._write(spec, {self.script_file: self.script_text(spec, self._options, submit_host())})
-        try:
-            answer, id = self._send(spec, spec.directory / self.script_file)
-        except RunnerUnavailable as error:
-            answer, id = Answer(0, "", str(error)), None
+    def _deliver(self, spec: JobSpec) -> str:
+        answer, id = self._send(spec, spec.directory / self.script_file)
         if answer.code != 0 and not answer.says(self.silences):
-            self._records.forget(spec.name)
             kind = Refused if answer.says(self.refusals) else SubmitFailed
             raise kind(f"{spec.name} was refused: {answer.complaint}")
-        if id is not None:
-            return self._keep_id(record, id)
-        with suppress(RunnerUnavailable):
-            id = self.find(spec.name)
         if id is None:
-            raise RunnerUnavailable(f"{spec.name} may not have been sent: {answer.complaint}")
+            raise RunnerUnavailable(answer.complaint)
         return id
 
     def _find_sent(self, record: Record) -> str | None:
@@ -167,17 +135,3 @@ def explained(status: JobStatus, directory: Path, log_file: str) -> JobStatus:
 
 
 _COMPLAINT = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
-
-
-def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -> None:
-    """Raises InvalidJob for a job that is empty, Refused for one that needs more than its owner has."""
-    for wanted, has, what in (
-        (spec.nodes, nodes, "nodes"),
-        (spec.devices_per_node, devices_per_node, "devices on a node"),
-    ):
-        if wanted < 1:
-            raise InvalidJob(f"{spec.name} needs {wanted} {what}")
-        if wanted > has:
-            raise Refused(f"{spec.name} needs {wanted} {what}, but {owner} has {has}")
-    if not spec.command:
-        raise InvalidJob(f"{spec.name} has an empty command")

@@ -17,8 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
 from meshtune.runners.job_files import list_entries
 from meshtune.runners.json_files import encode_job, read_json_file, write_whole
 from meshtune.runners.processes.gang import (

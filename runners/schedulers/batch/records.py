@@ -9,13 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import (
+    InvalidJob,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Refused,
+    RunnerUnavailable,
+    SubmitFailed,
+    is_fit,
+    require_fit,
+)
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
 from meshtune.runners.schedulers.batch.script import CLAIM_FILE
-from meshtune.runners.schedulers.local.spool import is_fit
 
 _MAX_CLAIM_BYTES = 1000
 
@@ -93,16 +103,38 @@ class Records:
         return self._jobs / f"{name}.json"
 
 
-class RecordingRunner(ABC):
+Options = TypeVar("Options")
+
+
+class RecordingRunner(ABC, Generic[Options]):
     """The part of a Runner that is the records under `root`; a subclass says how its jobs are sent and looked at."""
 
     def __init__(
-        self, root: Path, *, nodes: int, devices_per_node: int, clock: Callable[[], float] = time.time
+        self,
+        root: Path,
+        options: Options,
+        *,
+        nodes: int,
+        devices_per_node: int,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """nodes, devices_per_node: of the campaign's cluster; a job that needs more is refused."""
-        self._records = Records(root.resolve())
+        self._records, self._options = Records(root.resolve()), options
         self._nodes, self._devices_per_node = nodes, devices_per_node
         self._clock = clock
+
+    def _placed(self, spec: JobSpec) -> JobSpec:
+        """The job as the scheduler could place it; its directory is absolute. Raises InvalidJob, Refused."""
+        return spec
+
+    def _more_files(self, spec: JobSpec) -> Mapping[str, str]:
+        """What the scheduler needs in the job's folder, by name."""
+        return {}
+
+    @abstractmethod
+    def _deliver(self, spec: JobSpec) -> str:
+        """Send a job whose files are written; its id. Raises Refused and SubmitFailed where nothing was sent,
+        RunnerUnavailable where nobody knows."""
 
     @abstractmethod
     def _find_sent(self, record: Record) -> str | None:
@@ -111,6 +143,26 @@ class RecordingRunner(ABC):
     @abstractmethod
     def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
         """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable."""
+
+    def submit(self, spec: JobSpec) -> str:
+        require_fit(spec.name)
+        refuse_wider(spec, self._nodes, self._devices_per_node, "the cluster")
+        if (known := self.find(spec.name)) is not None:
+            return known
+        spec = self._placed(replace(spec, directory=spec.directory.resolve()))
+        record = self._write(spec, self._more_files(spec))
+        try:
+            id = self._deliver(spec)
+        except (Refused, SubmitFailed):
+            self._records.forget(spec.name)
+            raise
+        except RunnerUnavailable as error:
+            # It may have been taken all the same. If it is later, it will be there already.
+            with suppress(RunnerUnavailable):
+                if (known := self.find(spec.name)) is not None:
+                    return known
+            raise RunnerUnavailable(f"{spec.name} may not have been sent: {error}") from None
+        return self._keep_id(record, id)
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         records = {id: record for id in ids if (record := self._records.of(id)) is not None}
@@ -160,3 +212,17 @@ class RecordingRunner(ABC):
         except OSError as error:
             raise RunnerUnavailable(f"the id {id} of {record.name} cannot be written: {error.strerror}") from error
         return id
+
+
+def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -> None:
+    """Raises InvalidJob for a job that is empty, Refused for one that needs more than its owner has."""
+    for wanted, has, what in (
+        (spec.nodes, nodes, "nodes"),
+        (spec.devices_per_node, devices_per_node, "devices on a node"),
+    ):
+        if wanted < 1:
+            raise InvalidJob(f"{spec.name} needs {wanted} {what}")
+        if wanted > has:
+            raise Refused(f"{spec.name} needs {wanted} {what}, but {owner} has {has}")
+    if not spec.command:
+        raise InvalidJob(f"{spec.name} has an empty command")

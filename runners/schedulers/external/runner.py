@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.base import JobSpec, JobState, JobStatus, require_fit
 from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import opened_folder
 from meshtune.runners.outcome import RESULT_FILE
 from meshtune.runners.schedulers.file_queue import FileQueue
-from meshtune.runners.schedulers.local.spool import require_fit
 from meshtune.search_spaces.checks import CLOSED
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -75,22 +74,16 @@ class ExternalRunner:
         unknown = JobStatus(state=JobState.LOST, reason="the external runner does not know this job")
         if not self._queue.begun:
             return dict.fromkeys(ids, unknown)
-        try:
-            with self._queue.alone() as now:
-                return {id: self._look(id, now) or unknown for id in ids}
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the external jobs in {self._queue.root} cannot be read: {error}") from error
+        with self._queue.alone(f"the external jobs in {self._queue.root} cannot be read") as now:
+            return {id: self._look(id, now) or unknown for id in ids}
 
     def cancel(self, id: str) -> None:
         if self.find(id) is None:
             return
-        try:
-            with self._queue.alone() as now:
-                status, job = self._look(id, now), self._queue.job(id)
-                if job is not None and status is not None and not status.state.final:
-                    self._queue.end(id, _ended(JobState.CANCELLED, job, now, "cancelled"))
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
+        with self._queue.alone(f"{id} cannot be cancelled") as now:
+            status, job = self._look(id, now), self._queue.job(id)
+            if job is not None and status is not None and not status.state.final:
+                self._queue.end(id, _ended(JobState.CANCELLED, job, now, "cancelled"))
 
     def find(self, name: str) -> str | None:
         return self._queue.find(name)
@@ -104,20 +97,17 @@ class ExternalRunner:
         Raises RunnerUnavailable."""
         if not self._queue.begun:
             return []
-        try:
-            with self._queue.alone() as now:
-                there = [name for name in names if (status := self._look(name, now)) and not status.state.final]
-                open_ = [job for name in there if (job := self._queue.job(name)) is not None]
-                own = [job for job in open_ if by and job.claimed_by == by]
-                if own:
-                    return own
-                free = [job for job in open_ if job.claimed_at is None]
-                claimed = [replace(job, claimed_at=now, claimed_by=by) for job in free[:most]]
-                for job in claimed:
-                    self._queue.write(job)
-                return claimed
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the external jobs in {self._queue.root} cannot be claimed: {error}") from error
+        with self._queue.alone(f"the external jobs in {self._queue.root} cannot be claimed") as now:
+            there = [name for name in names if (status := self._look(name, now)) and not status.state.final]
+            open_ = [job for name in there if (job := self._queue.job(name)) is not None]
+            own = [job for job in open_ if by and job.claimed_by == by]
+            if own:
+                return own
+            free = [job for job in open_ if job.claimed_at is None]
+            claimed = [replace(job, claimed_at=now, claimed_by=by) for job in free[:most]]
+            for job in claimed:
+                self._queue.write(job)
+            return claimed
 
     def require_claimed(self, name: str) -> None:
         """Raises NotClaimed for a job that waits or is over, RunnerUnavailable."""

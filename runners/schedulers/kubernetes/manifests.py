@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.processes.gang import FIRST_PORT, PORTS
+from meshtune.runners.processes.gang import FIRST_PORT, PORTS, THREADS
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S
 from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions
 
@@ -156,7 +156,7 @@ def _environment(spec: JobSpec, name: str) -> list[dict[str, Any]]:
         "MASTER_PORT": {"value": str(FIRST_PORT + crc32(name.encode()) % PORTS)},
         "MESHTUNE_NODE_NAME": {"valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         "MESHTUNE_POD_UID": {"valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
-        **{name: {"value": "1"} for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")},
+        **{name: {"value": "1"} for name in THREADS},
         "PYTHONUNBUFFERED": {"value": "1"},
     }
     return [{"name": variable, **value} for variable, value in told.items()]

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start
 from meshtune.runners.json_files import write_whole
-from meshtune.runners.schedulers.batch.base import refuse_wider
 from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
 from meshtune.runners.schedulers.batch.records import Record, RecordingRunner
 from meshtune.runners.schedulers.batch.shared_look import SharedRunner, share
@@ -28,53 +26,35 @@ from meshtune.runners.schedulers.kubernetes.manifests import (
 )
 from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions, options_for
 from meshtune.runners.schedulers.kubernetes.statuses import Seen, read_pod, status_of
-from meshtune.runners.schedulers.local.spool import require_fit
 from meshtune.search_spaces.cluster import ClusterSpec
 
 # So many pods of a job tell what they wrote, when it has failed.
 _MAX_LOGS = 8
 
 
-class KubernetesRunner(RecordingRunner):
+class KubernetesRunner(RecordingRunner[KubernetesOptions]):
     """The id of a job is the name of its Job, in one namespace."""
 
-    def __init__(
-        self,
-        root: Path,
-        options: KubernetesOptions,
-        *,
-        nodes: int,
-        devices_per_node: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """nodes, devices_per_node: of the campaign's cluster; a job that needs more is refused."""
-        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, clock=clock)
-        self._options = options
+    def __init__(self, root: Path, options: KubernetesOptions, *, nodes: int, devices_per_node: int) -> None:
+        super().__init__(root, options, nodes=nodes, devices_per_node=devices_per_node)
         self._api = KubernetesApi(options)
 
-    def submit(self, spec: JobSpec) -> str:
-        require_fit(spec.name)
-        refuse_wider(spec, self._nodes, self._devices_per_node, "the cluster")
-        known = self.find(spec.name)
-        if known is not None:
-            return known
+    def _placed(self, spec: JobSpec) -> JobSpec:
+        if spec.start is Start.JOB and spec.nodes > 1:
+            told = f"a script that launches for itself cannot reach the other {spec.nodes - 1} pods"
+            raise Refused(f"{spec.name} cannot run on Kubernetes: {told}")
+        if not self._options.sees(spec.directory):
+            raise Refused(f"{spec.name} would run in {spec.directory}, which is on none of claims and host_paths")
         # Where this service's own interpreter is named, the pods' is meant.
         command = tuple(self._options.python if word == sys.executable else word for word in spec.command)
-        spec = replace(spec, directory=spec.directory.resolve(), command=command)
-        self._refuse_what_pods_cannot(spec)
-        record = self._write(spec, {})
+        return replace(spec, command=command)
+
+    def _deliver(self, spec: JobSpec) -> str:
         try:
             self._send(spec)
         except Rejected as error:
-            self._records.forget(spec.name)
             raise Refused(f"{spec.name} was refused: {error}") from None
-        except RunnerUnavailable as error:
-            # It may have been created all the same. If it is later, it will be there already.
-            with suppress(RunnerUnavailable):
-                if (id := self.find(spec.name)) is not None:
-                    return id
-            raise RunnerUnavailable(f"{spec.name} may not have been sent: {error}") from None
-        return self._keep_id(record, object_name(spec))
+        return object_name(spec)
 
     def cancel(self, id: str) -> None:
         record = self._records.of(id)
@@ -96,13 +76,6 @@ class KubernetesRunner(RecordingRunner):
 
     def close(self) -> None:
         self._api.close()
-
-    def _refuse_what_pods_cannot(self, spec: JobSpec) -> None:
-        if spec.start is Start.JOB and spec.nodes > 1:
-            told = f"a script that launches for itself cannot reach the other {spec.nodes - 1} pods"
-            raise Refused(f"{spec.name} cannot run on Kubernetes: {told}")
-        if not self._options.sees(spec.directory):
-            raise Refused(f"{spec.name} would run in {spec.directory}, which is on none of claims and host_paths")
 
     def _send(self, spec: JobSpec) -> None:
         """Raises Rejected and RunnerUnavailable."""

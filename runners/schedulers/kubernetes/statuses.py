@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
 from meshtune.runners.schedulers.batch.launch_wrapper import (
     End,
     Note,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
+from meshtune.runners.base import JobSpec, JobState, JobStatus, is_fit, require_fit
 from meshtune.runners.json_files import encode_job, read_json_file, write_whole
 from meshtune.runners.processes.gang import minimal_environment
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,17 +140,3 @@ class Spool:
 
     def cancel_asked(self, name: str) -> bool:
         return (self.jobs / name / "cancel").exists()
-
-
-def is_fit(name: str) -> bool:
-    """Whether a job's name is fit for a file."""
-    return _NAME.fullmatch(name) is not None
-
-
-def require_fit(name: str) -> None:
-    """Raises InvalidJob for a job name that is unfit for a file."""
-    if not is_fit(name):
-        raise InvalidJob(
-            f"job name {name!r}: letters, digits, '.', '_' and '-' only, the first a letter or digit, "
-            "200 characters at most"
-        )

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
 from meshtune.runners.json_files import encode_job
 from meshtune.runners.processes.gang import first_death, gang_end
 

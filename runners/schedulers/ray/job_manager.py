@@ -17,8 +17,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.json_files import encode_job, read_json_value
 from meshtune.runners.processes.gang import GRACE_S, JOB_MARK, PERIOD_S
 from meshtune.runners.schedulers.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting

@@ -16,10 +16,9 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed, require_fit
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_json_value, write_whole
-from meshtune.runners.schedulers.local.spool import require_fit
 from meshtune.runners.schedulers.ray.job import RayJob, encode
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind

@@ -16,12 +16,11 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, require_fit
 from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.runners.schedulers.file_queue import FileQueue
-from meshtune.runners.schedulers.local.spool import require_fit
 from meshtune.runners.schedulers.simulated.ground_truth import Conditions, Ending, run
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -140,22 +139,16 @@ class SimulatedRunner:
         unknown = JobStatus(state=JobState.LOST, reason="the simulated runner does not know this job")
         if not self._queue.begun:
             return dict.fromkeys(ids, unknown)
-        try:
-            with self._queue.alone() as now:
-                open_ = self._look(now)
-                return {id: open_.get(id) or self._queue.ended(id) or unknown for id in ids}
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the simulated cluster {self._queue.root} cannot be read: {error}") from error
+        with self._queue.alone(f"the simulated cluster {self._queue.root} cannot be read") as now:
+            open_ = self._look(now)
+            return {id: open_.get(id) or self._queue.ended(id) or unknown for id in ids}
 
     def cancel(self, id: str) -> None:
         if self.find(id) is None:
             return
-        try:
-            with self._queue.alone() as now:
-                if (job := self._queue.job(id)) is not None:
-                    self._queue.write(replace(job, cancelled_at=min(job.cancelled_at, now)))
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
+        with self._queue.alone(f"{id} cannot be cancelled") as now:
+            if (job := self._queue.job(id)) is not None:
+                self._queue.write(replace(job, cancelled_at=min(job.cancelled_at, now)))
 
     def find(self, name: str) -> str | None:
         return self._queue.find(name)

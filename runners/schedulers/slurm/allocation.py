@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
+from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
 from meshtune.runners.command import Answer, call
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import JOB_MARK
-from meshtune.runners.schedulers.batch.base import explained, refuse_wider
+from meshtune.runners.schedulers.batch.base import explained
 from meshtune.runners.schedulers.batch.launch_wrapper import (
     GANG_FILE,
     noted_elapsed_s,
@@ -31,6 +30,7 @@ from meshtune.runners.schedulers.batch.launch_wrapper import (
     read_notes,
     render_gang,
 )
+from meshtune.runners.schedulers.batch.records import refuse_wider
 from meshtune.runners.schedulers.batch.script import render_launch, render_preparation, render_rank
 from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.runners.schedulers.local.spool import Spool

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import time
 
 from meshtune.runners.base import (
+    Cause,
     JobSpec,
     JobState,
     JobStatus,
@@ -28,7 +29,6 @@ from meshtune.runners.base import (
     SubmitFailed,
 )
 from meshtune.runners.command import Answer
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.runners.schedulers.slurm.allocation import MARGIN_S, Allocation, AllocationRunner

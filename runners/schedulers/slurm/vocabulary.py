@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
 from meshtune.runners.schedulers.batch.launch_wrapper import (
     End,
     Note,
