@@ -47,15 +47,11 @@ test-long: $(INSTALLED)
 		tests/benchmarks tests/browser tests/examples tests/client
 	cat $(TABLE)
 
-# The package `meshtune` in one folder, as a wheel has it: an editable install maps its parts by an import hook, which mypy
-# and import-linter do not read.
-PARTS := api runners search_spaces tuner tuner/client/root/__init__.py
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@mkdir -p build/links/meshtune && ln -sfn $(foreach part,$(PARTS),$(CURDIR)/$(part)) build/links/meshtune/
 	$(BIN)/mypy
-	PYTHONPATH=build/links $(BIN)/lint-imports
+	$(BIN)/lint-imports
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory check-web; \
 	else echo "no Node 20 or newer here: the dashboard's sources are not checked"; fi
 
@@ -119,7 +115,7 @@ sbom: $(INSTALLED)
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(BIN)/python
 
 # Unlocked, torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
-$(INSTALLED): pyproject.toml setup.py constraints.txt requirements.lock
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtune needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(LOCKED),yes)
@@ -132,4 +128,4 @@ endif
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(WEB)/node_modules api/static .meshtune build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(WEB)/node_modules api/static .meshtune build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

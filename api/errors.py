@@ -22,9 +22,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from meshtune.runners.base import RunnerError
-from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.extras import MissingExtra
 from meshtune.runners.outcome import ResultMalformed
-from meshtune.runners.registry import MissingExtra, UnknownBackend
+from meshtune.runners.programs.dialects.base import CannotExpress
+from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.changes import CannotChange

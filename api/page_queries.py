@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.untrusted_text import Limits, read_json
 from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD, KnobValue, readings

@@ -15,8 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from meshtune.runners.trainer.feed_forward import FeedForward
-from meshtune.runners.trainer.mixture import Experts
+from meshtune.runners.trainer.mixture import Experts, FeedForward
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.routing import skewed_shares
 

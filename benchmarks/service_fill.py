@@ -18,7 +18,7 @@ from typing import Any
 from service_copy import copy_campaign, settle
 from sqlalchemy import Connection, func, insert, select
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan

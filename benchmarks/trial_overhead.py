@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 
 from meshtune.runners.base import JobSpec, Runner
-from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.outcome import RESULT_FILE
-from meshtune.runners.ray.runner import RayOptions, RayRunner
+from meshtune.runners.schedulers.local.runner import LocalRunner
+from meshtune.runners.schedulers.ray.runner import RayOptions, RayRunner
 from meshtune.runners.trainer.job import JOB_FILE, Job, Measuring, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -74,7 +74,7 @@ def cold(directory: Path) -> Overhead:
     directory.mkdir()
     (directory / JOB_FILE).write_text(render_job(replace(JOB, name=directory.name)), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--standalone"]
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[1] / "src")
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ordered_at = time.time()
     with (directory / "log").open("wb") as log:

@@ -111,7 +111,7 @@ def processes(home: Path, what: str) -> Iterator[int]:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
                 if (
                     what == "runner"
-                    and b"meshtune.runners.local.server" in words
+                    and b"meshtune.runners.schedulers.local.server" in words
                     and str(home / "local").encode() in words
                 ):
                     yield int(folder.name)

@@ -3,12 +3,12 @@ know jobs, never campaigns."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from meshtune.runners.failure_cause import Cause
 from meshtune.search_spaces.checks import StrEnum
 
 
@@ -44,6 +44,26 @@ class Start(StrEnum):
     DEVICE = "device"
     NODE = "node"
     JOB = "job"
+
+
+class Cause(StrEnum):
+    """storage: the disk or file server of the job's folder, not the job. other_hardware: it was measured, on nodes of
+    another kind than the baseline. user_bug: a failure that no plan can change, such as a missing file or
+    module; trying other plans is waste. queue_limit: no failure, a job that was withdrawn because it waited too
+    long."""
+
+    OOM = "oom"
+    ILLEGAL_SETTING = "illegal_setting"
+    HANG = "hang"
+    COMMUNICATION = "communication"
+    NODE_FAULT = "node_fault"
+    STORAGE = "storage"
+    PREEMPTION = "preemption"
+    OTHER_HARDWARE = "other_hardware"
+    TIME_LIMIT = "time_limit"
+    QUEUE_LIMIT = "queue_limit"
+    USER_BUG = "user_bug"
+    CRASH = "crash"
 
 
 class JobState(StrEnum):
@@ -99,6 +119,23 @@ class JobSpec:
     @property
     def processes(self) -> int:
         return 1 if self.start is Start.JOB else self.nodes * self.processes_per_node
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+def is_fit(name: str) -> bool:
+    """Whether a job's name is fit for a file."""
+    return _NAME.fullmatch(name) is not None
+
+
+def require_fit(name: str) -> None:
+    """Raises InvalidJob for a job name that is unfit for a file."""
+    if not is_fit(name):
+        raise InvalidJob(
+            f"job name {name!r}: letters, digits, '.', '_' and '-' only, the first a letter or digit, "
+            "200 characters at most"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

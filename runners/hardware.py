@@ -1,6 +1,6 @@
 """The hardware that a job ran on, by kind: read from the records of its nodes, and compared with another job's.
 
-Each node of a job leaves a record (`runners.processes.hardware_record`) with what the vendors' tools answered there, as
+Each node of a job leaves a record (`runners.devices.record`) with what the vendors' tools answered there, as
 it stands. What they say is untrusted text. Whatever is missing, unreadable or in another form is unknown; unknown
 hardware is like any other. Standard library only.
 """

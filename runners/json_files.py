@@ -158,11 +158,16 @@ def encode_job(spec: JobSpec) -> dict[str, Any]:
     return {**asdict(spec), "directory": str(spec.directory), "files": {}, "env": dict(spec.env)}
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file by rename, so that a reader sees all of it or what was there before. Raises OSError."""
+def write_whole(path: Path, text: str, *, synced: bool = False) -> None:
+    """Write a file by rename, so that a reader sees all of it or what was there before. synced: on the disk before it
+    has its name. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if synced:
+                os.fsync(file.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -7,7 +7,6 @@ job itself, and beats what a scheduler says. Unknown keys are ignored, so that a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -16,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.hardware import MAX_KINDS, Hardware
 from meshtune.runners.job_files import UnfitFile, read_document
-from meshtune.runners.json_files import JOB_LIMITS, read_json_value
+from meshtune.runners.json_files import JOB_LIMITS, read_json_value, write_whole
 from meshtune.runners.measuring import Interval, median_interval
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.untrusted_text import UnreadableText, read_json
@@ -265,17 +264,8 @@ def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | N
     """
     # What the contract names comes last: no key of `extra` replaces it.
     document = {**(extra or {}), "version": RESULT_VERSION, **_without_none(asdict(outcome))}
-    final = directory / RESULT_FILE
-    draft = directory / f".{RESULT_FILE}.{os.getpid()}"
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(final)
-    finally:
-        draft.unlink(missing_ok=True)
-    return final
+    write_whole(directory / RESULT_FILE, json.dumps(document, indent=1, allow_nan=False), synced=True)
+    return directory / RESULT_FILE
 
 
 def read_result(directory: Path) -> Outcome:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from meshtune.runners.base import Runner
+from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.processes.job_user import RUN_AS
-from meshtune.runners.workloads.base import Workload
+from meshtune.runners.programs.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -27,30 +27,6 @@ _log = logging.getLogger(__name__)
 GROUP = "meshtune.runners"
 # Names become parts of paths and addresses.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-
-# extra -> its modules by the names of their libraries. A runner or workload of that name needs it: a runner where it is
-# created, a workload where its jobs run.
-EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "torch": {"PyTorch": "torch"},
-    "ray": {"Ray": "ray"},
-    "deephyper": {"DeepHyper": "deephyper"},
-    "optuna": {"Optuna": "optuna", "scikit-learn": "sklearn"},
-    "postgres": {"psycopg": "psycopg"},
-    "kubernetes": {"the Kubernetes client": "kubernetes"},
-    "report": {"Jinja": "jinja2", "Matplotlib": "matplotlib"},
-    "parquet": {"PyArrow": "pyarrow"},
-}
-
-
-class MissingExtra(Exception):
-    """A library is not installed; the message has the command that installs it."""
-
-
-def require_extra(extra: str, user: str) -> None:
-    """Check that an extra is installed, without importing it. user: what needs it. Raises MissingExtra."""
-    missing = [library for library, module in EXTRAS[extra].items() if find_spec(module) is None]
-    if missing:
-        raise MissingExtra(f"{user} needs {' and '.join(missing)}: pip install 'meshtune[{extra}]'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +55,16 @@ class Scheduler:
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
-    "local": Scheduler(runner="meshtune.runners.local.runner:create"),
+    "local": Scheduler(runner="meshtune.runners.schedulers.local.runner:create"),
     "ray": Scheduler(
-        runner="meshtune.runners.ray.runner:create",
+        runner="meshtune.runners.schedulers.ray.runner:create",
         told_apart={"address": "auto", "namespace": "meshtune"},
         question=("ray", "status"),
         allocation="RAY_JOB_ID",
     ),
     "slurm": Scheduler(
-        runner="meshtune.runners.slurm.modes:create",
-        script="meshtune.runners.slurm.script:render_script",
+        runner="meshtune.runners.schedulers.slurm.modes:create",
+        script="meshtune.runners.schedulers.slurm.script:render_script",
         words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",
         send="sbatch",
@@ -97,28 +73,28 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         allocation="SLURM_JOB_ID",
     ),
     "pbs": Scheduler(
-        runner="meshtune.runners.pbs.runner:create",
-        script="meshtune.runners.pbs.runner:render_script",
+        runner="meshtune.runners.schedulers.pbs.runner:create",
+        script="meshtune.runners.schedulers.pbs.runner:render_script",
         words="a job script for qsub that measures the setting again",
         script_file="job.pbs",
         send="qsub",
         question=("pbsnodes", "-l"),
         allocation="PBS_JOBID",
     ),
-    "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
-    "external": Scheduler(runner="meshtune.runners.external.runner:create"),
+    "simulated": Scheduler(runner="meshtune.runners.schedulers.simulated.runner:create"),
+    "external": Scheduler(runner="meshtune.runners.schedulers.external.runner:create"),
     "kubernetes": Scheduler(
-        runner="meshtune.runners.kubernetes.runner:create",
+        runner="meshtune.runners.schedulers.kubernetes.runner:create",
         told_apart={"context": "", "namespace": "default", "queue": ""},
     ),
     "jobset": Scheduler(
-        script="meshtune.runners.kubernetes.export:render_jobset",
+        script="meshtune.runners.schedulers.kubernetes.export:render_jobset",
         words="a Kubernetes JobSet that measures the setting again",
         script_file="jobset.yaml",
         send="kubectl create -f",
     ),
     "trainjob": Scheduler(
-        script="meshtune.runners.kubernetes.export:render_trainjob",
+        script="meshtune.runners.schedulers.kubernetes.export:render_trainjob",
         words="a TrainJob of Kubeflow Trainer that measures the setting again",
         script_file="trainjob.yaml",
         send="kubectl create -f",
@@ -128,12 +104,12 @@ SCHEDULERS: Mapping[str, Scheduler] = {
 RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
-    "torch": "meshtune.runners.workloads.torch:TorchWorkload",
-    "command": "meshtune.runners.workloads.command:CommandWorkload",
-    "megatron": "meshtune.runners.workloads.megatron:MegatronWorkload",
-    "deepspeed": "meshtune.runners.workloads.deepspeed:DeepSpeedWorkload",
-    "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
-    "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
+    "torch": "meshtune.runners.programs.workloads.torch:TorchWorkload",
+    "command": "meshtune.runners.programs.workloads.command:CommandWorkload",
+    "megatron": "meshtune.runners.programs.workloads.megatron:MegatronWorkload",
+    "deepspeed": "meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload",
+    "torchtitan": "meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload",
+    "simulated": "meshtune.runners.programs.workloads.simulated:SimulatedWorkload",
 }
 # The program that a workload's jobs run, for people.
 PROGRAMS: Mapping[str, str] = {

@@ -289,29 +289,3 @@ class ExactPeak:
     # How many were run.
     micro_batches: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchDevice:
-    """One device that torch sees. capability: as torch writes it, such as 9.0; empty where it has none."""
-
-    name: str
-    memory_bytes: int
-    capability: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchBuild:
-    """The torch that jobs would import. cuda, rocm, xpu: the version that it was built for, empty where it was not.
-    kind: of the devices that it sees: cuda (ROCm too), xpu or cpu. backends: versions of the communication libraries
-    by name, empty where a library tells none. error: why counting the devices failed."""
-
-    version: str
-    cuda: str
-    rocm: str
-    xpu: str
-    kind: str
-    devices: tuple[TorchDevice, ...]
-    backends: Mapping[str, str]
-    numpy: bool
-    error: str = ""

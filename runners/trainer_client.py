@@ -14,19 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, RunnerError
+from meshtune.runners.command import call
+from meshtune.runners.devices.facts import TorchBuild
 from meshtune.runners.documents import plain, read_value
+from meshtune.runners.extras import require_extra
 from meshtune.runners.logs.lines import read_tail
-from meshtune.runners.processes.command import call
-from meshtune.runners.processes.gang import exit_words, log_path, run_gang
-from meshtune.runners.registry import require_extra
-from meshtune.runners.trainer_answers import (
-    REQUEST_FILE,
-    ExactPeak,
-    Probed,
-    ProbeRequest,
-    TorchBuild,
-    read_probed,
-)
+from meshtune.runners.processes.gang import THREADS, exit_words, log_path, run_gang
+from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
 from meshtune.runners.untrusted_text import read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem
 
@@ -96,8 +90,6 @@ def _refusal(message: str) -> InvalidValue:
 # Starting the ranks of a busy machine, or those of other nodes; and how much longer measuring may take than planned.
 START_LIMIT_S = 240.0
 OVERRUN = 5.0
-# One compute thread per rank, as jobs have them, whatever the shell says.
-_OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ProbeFailed(RunnerError):
@@ -119,7 +111,8 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
             command=(sys.executable, "-m", "meshtune.runners.trainer.probe", name, *start),
             directory=directory,
             time_limit_s=limit_s,
-            env={key: value for key, value in os.environ.items() if key not in _OURS},
+            # One compute thread per rank, as jobs have them, whatever the shell says.
+            env={key: value for key, value in os.environ.items() if key not in THREADS},
         )
         end = run_gang(spec, None).result()
         if end.state is JobState.TIMED_OUT:

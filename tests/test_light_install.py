@@ -13,7 +13,7 @@ import pytest
 import yaml
 from command_lab import Result, run_meshtune
 
-from meshtune.runners.registry import EXTRAS
+from meshtune.runners.extras import EXTRAS
 
 LIBRARIES = (
     *("torch", "ray", "deephyper", "optuna", "pandas", "sklearn", "scipy", "matplotlib", "psycopg", "kubernetes"),

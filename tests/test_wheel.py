@@ -12,6 +12,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import jedi
 import pytest
 import yaml
 
@@ -52,14 +53,24 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources: a build leaves its own folders beside them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources: a build leaves its own folders beside them."""
+    source = tmp_path_factory.mktemp("sources") / "source"
     for part in (*PARTS, "examples"):
         shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("node_modules", "__pycache__", "web"))
-    for name in ("pyproject.toml", "setup.py", "README.md"):
+    shutil.copytree(ROOT / "src", source / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(source, tmp_path_factory.mktemp("wheel"))
+
+
+def build(source: Path, folder: Path) -> Path:
+    """The wheel of a folder or an archive of sources."""
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", folder, source], check=True, timeout=240)
     (built,) = folder.glob("*.whl")
@@ -86,13 +97,45 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {"meshtune", "meshtune-0.1.0.dist-info"}
     assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == {
-        *(*PARTS, "examples", "__init__.py"),
+        *(*PARTS, "examples", "__init__.py", "py.typed"),
     }
     embedded = {name.removeprefix("meshtune/examples/") for name in names if name.startswith("meshtune/examples/")}
     every = [*known().values(), *known_studies().values()]
     assert embedded == {"__init__.py", *(file for found in every for file in found)}
-    for needed in ("search_spaces/presets/", "api/examples/", "tuner/store/migrations/", "runners/sites/frontier.yaml"):
+    for needed in (
+        "search_spaces/presets/",
+        "api/examples/",
+        "tuner/store/migrations/",
+        "runners/sites/frontier.yaml",
+        "runners/programs/dialects/megatron/flags.txt",
+    ):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)
+
+
+def test_the_archive_of_sources_gives_the_same_wheel(source, wheel, tmp_path):
+    backend = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", backend, tmp_path], cwd=source, check=True, capture_output=True, timeout=240)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    rebuilt = build(archive, tmp_path)
+    assert contents(rebuilt) == contents(wheel)
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """Checksums by name."""
+    return {member.filename: member.CRC for member in zipfile.ZipFile(wheel).infolist()}
+
+
+def test_an_editor_finds_the_sources_of_an_editable_install(tmp_path):
+    venv.create(tmp_path, with_pip=False)
+    (packages,) = tmp_path.glob("lib/python*/site-packages")
+    (packages / "meshtune.pth").write_text(f"{ROOT / 'src'}\n")
+    environment = jedi.create_environment(tmp_path, safe=False)
+    for module, name, file in (
+        ("meshtune", "Client", "tuner/client/client.py"),
+        ("meshtune.runners.schedulers.slurm.runner", "SlurmRunner", "runners/schedulers/slurm/runner.py"),
+    ):
+        script = jedi.Script(f"from {module} import {name}\n{name}\n", environment=environment)
+        assert [found.module_path for found in script.goto(2, 1, follow_imports=True)] == [ROOT / "src/meshtune" / file]
 
 
 def test_a_campaign_ends_in_a_folder_with_packages_of_the_same_names(python, tmp_path):

@@ -14,8 +14,8 @@ from fastapi import APIRouter, Path
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
+from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.checks import did_you_mean

@@ -31,7 +31,6 @@ from descendants import adopt_orphans, end_descendants
 
 KIT = Path(__file__).resolve().parent
 ROOT = KIT.parents[1]
-FOLDERS = ("api", "runners", "search_spaces", "tuner")
 CLUSTER_FILE = "cluster.yaml"
 # Kept back of the whole for ending a part, copying and the last words; and of a part's limit, for its own end.
 END_S, PART_END_S = 3.0, 2.0
@@ -236,20 +235,16 @@ def read_result(folder: Path, code: int, late: str) -> dict[str, Any]:
 def environment(output: Path, wheels: Path = ROOT / ".whl") -> tuple[dict[str, str], str]:
     """The environment of the parts, in which `meshtune` is this tree and the wheels' libraries can be imported; and a
     sentence on the wheels."""
-    links, site = output / "links", output / "site"
-    shutil.rmtree(links, ignore_errors=True)
-    (links / "meshtune").mkdir(parents=True)
-    for name in FOLDERS:
-        (links / "meshtune" / name).symlink_to(ROOT / name)
-    (links / "meshtune" / "__init__.py").symlink_to(ROOT / "tuner" / "client" / "root" / "__init__.py")
+    installed, site = output / "installed", output / "site"
     # What asks for the version of the package finds one.
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    metadata = links / f"meshtune-{version}.dist-info"
-    metadata.mkdir()
+    metadata = installed / f"meshtune-{version}.dist-info"
+    shutil.rmtree(installed, ignore_errors=True)
+    metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: meshtune\nVersion: {version}\n")
     told = unpack_wheels(wheels, site)
     inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    paths = [str(links), *([str(site)] if site.exists() else []), *inherited]
+    paths = [str(ROOT / "src"), str(installed), *([str(site)] if site.exists() else []), *inherited]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
         **os.environ,

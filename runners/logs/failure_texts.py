@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.logs.lines import read_tail, split_lines, untagged
 
 if TYPE_CHECKING:  # jobs import this in their site's own environment, without RE2
-    from meshtune.runners.logs.patterns import Patterns
+    from meshtune.runners.programs.log_patterns import Patterns
 
 # Regular expressions that are searched for in one line, in this order, and where each text comes from. Each takes a
 # time that grows with the line alone: after what may stand anywhere in it, no repetition is without a limit.

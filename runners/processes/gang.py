@@ -22,7 +22,7 @@ from typing import NoReturn
 from zlib import crc32
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.processes.hardware_record import leave_record
+from meshtune.runners.devices.record import leave_record
 from meshtune.runners.processes.job_user import JobUser
 
 # What `python -m MODULE` would run, as a function of the arguments after it.
@@ -51,16 +51,14 @@ _INHERITED = (
 )
 
 
+# Threads that libraries would start in each process; `runners.report`, which people copy, has them too.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
 def minimal_environment() -> dict[str, str]:
     """The part of our environment that jobs may see, with one compute thread per process."""
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {
-        **kept,
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    return {**kept, **dict.fromkeys(THREADS, "1"), "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshtune.runners.trainer_answers import TorchBuild, TorchDevice
+from meshtune.runners.devices.facts import TorchBuild, TorchDevice
 
 
 def torch_build() -> TorchBuild:

@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshtune.runners.trainer.feed_forward import FeedForward
 from meshtune.runners.trainer.head import Head
 from meshtune.runners.trainer.job import Router
-from meshtune.runners.trainer.mixture import Mixture
+from meshtune.runners.trainer.mixture import FeedForward, Mixture
 from meshtune.runners.trainer.places import Places, place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import socket
 import sys
 import time
@@ -26,6 +25,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.devices.record import processor_name
 from meshtune.runners.json_files import read_json_file
 from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
@@ -252,9 +252,7 @@ def _ping_pong(layout: Layout, tier: Tier) -> Callable[[Tensor], None] | None:
 def device_name(device: torch.device) -> str:
     if device.type != "cpu":
         return str(torch.get_device_module(device).get_device_name(device))
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{named[0] if named else platform.machine()}, 1 core"
+    return f"{processor_name()}, 1 core"
 
 
 def memory_bytes(device: torch.device, ranks: int) -> int:

@@ -41,7 +41,9 @@ def local_servers(home: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"meshtune.runners.local.server" in words and any(word.startswith(os.fsencode(home)) for word in words):
+            if b"meshtune.runners.schedulers.local.server" in words and any(
+                word.startswith(os.fsencode(home)) for word in words
+            ):
                 found.append(int(entry.name))
     return found
 

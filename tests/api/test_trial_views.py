@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan

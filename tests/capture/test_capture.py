@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.runners.capture.session import Captured, capture
-from meshtune.runners.capture.slurm_variables import slurm_variables
-from meshtune.runners.capture.stand_in import is_training, options_end
-from meshtune.runners.dialects.call import launch_of
+from meshtune.runners.programs.capture.session import Captured, capture
+from meshtune.runners.programs.capture.slurm_variables import slurm_variables
+from meshtune.runners.programs.capture.stand_in import is_training, options_end
+from meshtune.runners.programs.dialects.call import launch_of
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
@@ -306,7 +306,7 @@ def test_slurm_s_variables_are_those_of_the_directives():
 
 
 def test_the_stand_in_imports_nothing_of_ours():
-    from meshtune.runners.capture import stand_in
+    from meshtune.runners.programs.capture import stand_in
 
     # -S: without site-packages.
     done = subprocess.run([sys.executable, "-SE", stand_in.__file__, "scontrol"], env={**os.environ}, check=False)

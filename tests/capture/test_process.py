@@ -16,8 +16,8 @@ import pytest
 from command_lab import run_meshtune
 from jobs import processes_where
 
-from meshtune.runners.capture.process import process_call
-from meshtune.runners.dialects.call import launch_of
+from meshtune.runners.programs.capture.process import process_call
+from meshtune.runners.programs.dialects.call import launch_of
 from meshtune.tuner.specs.document import parse_yaml
 
 SHAPES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 51200"
@@ -101,7 +101,7 @@ def test_a_process_that_is_gone_or_is_no_training_is_said_so(tmp_path):
 def test_the_process_of_another_user_is_not_read(tmp_path):
     """Who may not read it is `nobody`, in a process of its own."""
     code = (
-        "import os, json\nfrom meshtune.runners.capture.process import process_call\n"
+        "import os, json\nfrom meshtune.runners.programs.capture.process import process_call\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try:\n    process_call(int(os.environ['OF']))\nexcept Exception as error:\n    print(json.dumps(str(error)))\n"
     )

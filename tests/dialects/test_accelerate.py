@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from meshtune.runners.dialects.accelerate import render
-from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.programs.dialects.accelerate import render
+from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

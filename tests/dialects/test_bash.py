@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshtune.runners.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.dialects.bash.lexer import NotBash
-from meshtune.runners.dialects.bash.script import read_script
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.bash.lexer import NotBash
+from meshtune.runners.programs.dialects.bash.script import read_script
 
 
 def words(text: str) -> list[str]:

@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from meshtune.runners.dialects.base import CannotRead
-from meshtune.runners.dialects.bash.expansion import as_written
-from meshtune.runners.dialects.bash.launch import find_launch
-from meshtune.runners.dialects.sources import read_source
+from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.dialects.sources import read_source
 from meshtune.tuner.specs.import_script import import_notes, render_spec, spec_document
 
 FOLDER = TemporaryDirectory()

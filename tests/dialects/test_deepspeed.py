@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launches import launch_of
 
-from meshtune.runners.dialects.base import CannotExpress, CannotRead
-from meshtune.runners.dialects.deepspeed import DeepSpeedOptions, capabilities, render
-from meshtune.runners.dialects.deepspeed_reader import (
+from meshtune.runners.programs.dialects.base import CannotExpress, CannotRead
+from meshtune.runners.programs.dialects.deepspeed import DeepSpeedOptions, capabilities, render
+from meshtune.runners.programs.dialects.deepspeed_reader import (
     is_file,
     is_program,
     parse,

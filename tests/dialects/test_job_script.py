@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.dialects.base import Imported
-from meshtune.runners.dialects.job_script import read_job, with_job
 from meshtune.runners.documents import read_value
-from meshtune.runners.pbs.runner import PbsOptions
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.programs.dialects.base import Imported
+from meshtune.runners.programs.dialects.job_script import read_job, with_job
+from meshtune.runners.schedulers.pbs.runner import PbsOptions
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 
 SLURM = """#!/bin/bash
 #SBATCH --job-name=train -o logs/%j.out

@@ -6,10 +6,10 @@ import pytest
 import yaml
 from config_lab import Trials, changed, launch, questions
 
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.llm_foundry.reader import LOG, is_file, is_program, read_file_text, read_launch
-from meshtune.runners.dialects.omegaconf import overridden, resolved
-from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.llm_foundry.reader import LOG, is_file, is_program, read_file_text, read_launch
+from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
+from meshtune.runners.programs.log_patterns import Patterns
 
 CONFIG = """\
 variables:

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshtune.runners.dialects.base import CannotExpress
-from meshtune.runners.dialects.megatron.arguments import Flavour, MegatronOptions
-from meshtune.runners.dialects.megatron.dialect import capabilities_of, parse, render
-from meshtune.runners.dialects.megatron.flags import Program, flags, programs_with
+from meshtune.runners.programs.dialects.base import CannotExpress
+from meshtune.runners.programs.dialects.megatron.arguments import Flavour, MegatronOptions
+from meshtune.runners.programs.dialects.megatron.dialect import capabilities_of, parse, render
+from meshtune.runners.programs.dialects.megatron.flags import Program, flags, programs_with
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext

@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 from megatron_spaces import BATCH, CLUSTER, LLAMA, Case, cases
 
-from meshtune.runners.dialects.base import Arguments
-from meshtune.runners.dialects.megatron.arguments import CONTEXTS, SHARDINGS, Flavour, MegatronOptions, arguments_of
+from meshtune.runners.programs.dialects.base import Arguments
+from meshtune.runners.programs.dialects.megatron.arguments import (
+    CONTEXTS,
+    SHARDINGS,
+    Flavour,
+    MegatronOptions,
+    arguments_of,
+)
 from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.stages import layers_of_chunk

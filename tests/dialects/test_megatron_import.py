@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.dialects.base import CannotRead
-from meshtune.runners.dialects.megatron.dialect import parse
+from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.dialects.megatron.dialect import parse
 
 SHAPES = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --vocab-size 51200"
 BATCH = "--micro-batch-size 2 --global-batch-size 64 --bf16"

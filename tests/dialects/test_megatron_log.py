@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.dialects.base import CannotRead
-from meshtune.runners.dialects.megatron.flags import flags_by_dest
-from meshtune.runners.dialects.megatron.reader import is_log, parse, read_log
+from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.dialects.megatron.flags import flags_by_dest
+from meshtune.runners.programs.dialects.megatron.reader import is_log, parse, read_log
 
 TOLD = {
     "num_layers": 24,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.bash.launch import find_launch
-from meshtune.runners.dialects.megatron.reader import is_program, parse, read_launch
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.dialects.megatron.reader import is_program, parse, read_launch
 
 SHAPES = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --vocab-size 51200"
 BARE = f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPES} --micro-batch-size 2 --global-batch-size 64"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.dialects.base import render_lines
-from meshtune.runners.dialects.megatron.arguments import MegatronOptions, arguments_of
-from meshtune.runners.dialects.megatron.reader import parse
 from meshtune.runners.documents import read_value
+from meshtune.runners.programs.dialects.base import render_lines
+from meshtune.runners.programs.dialects.megatron.arguments import MegatronOptions, arguments_of
+from meshtune.runners.programs.dialects.megatron.reader import parse
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets

@@ -6,9 +6,9 @@ import pytest
 import yaml
 from config_lab import Trials, changed, launch, questions
 
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.nemo.layouts import BRIDGE, NEMO_2
-from meshtune.runners.dialects.nemo.reader import (
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.nemo.layouts import BRIDGE, NEMO_2
+from meshtune.runners.programs.dialects.nemo.reader import (
     is_file,
     is_log,
     is_program,
@@ -16,8 +16,8 @@ from meshtune.runners.dialects.nemo.reader import (
     read_launch,
     read_log,
 )
-from meshtune.runners.dialects.omegaconf import overridden
-from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.programs.dialects.omegaconf import overridden
+from meshtune.runners.programs.log_patterns import Patterns
 
 # Written in the manner of nemo_run/core/serialization/yaml.py: arguments of each call, and its _target_.
 RECIPE = """\

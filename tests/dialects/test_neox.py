@@ -9,8 +9,8 @@ import pytest
 import yaml
 from config_lab import Trials, changed, launch, questions
 
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.neox.reader import (
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.neox.reader import (
     LOG,
     is_file,
     is_log,
@@ -19,7 +19,7 @@ from meshtune.runners.dialects.neox.reader import (
     read_launch,
     read_log,
 )
-from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.programs.log_patterns import Patterns
 
 MODEL = """\
 {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshtune.runners.dialects.base import overlaid, read_base, render_toml
+from meshtune.runners.programs.dialects.base import overlaid, read_base, render_toml
 from meshtune.search_spaces.checks import InvalidValue
 
 KEYS = st.text(min_size=1, max_size=8)

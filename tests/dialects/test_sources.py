@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.runners.dialects import sources
+from meshtune.runners.programs.dialects import sources
 from meshtune.tuner.specs.document import parse_yaml
 
 SHAPES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 51200"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshtune.runners.dialects.base import CannotExpress, CannotRead
-from meshtune.runners.dialects.torchtitan.dialect import capabilities, parse, render
-from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
+from meshtune.runners.programs.dialects.base import CannotExpress, CannotRead
+from meshtune.runners.programs.dialects.torchtitan.dialect import capabilities, parse, render
+from meshtune.runners.programs.dialects.torchtitan.options import Release, TorchtitanOptions
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from meshtune.runners.dialects.base import CannotRead, Imported, Launch
-from meshtune.runners.dialects.torchtitan.keys import KEYS_0_2, OLD, RENAMED
-from meshtune.runners.dialects.torchtitan.models import CONFIG_FUNCTIONS, shapes_of
-from meshtune.runners.dialects.torchtitan.pipeline import stage_sizes
-from meshtune.runners.dialects.torchtitan.reader import (
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
+from meshtune.runners.programs.dialects.torchtitan.keys import KEYS_0_2, OLD, RENAMED
+from meshtune.runners.programs.dialects.torchtitan.models import CONFIG_FUNCTIONS, shapes_of
+from meshtune.runners.programs.dialects.torchtitan.pipeline import stage_sizes
+from meshtune.runners.programs.dialects.torchtitan.reader import (
     is_file,
     is_log,
     is_program,

@@ -12,11 +12,11 @@ import pytest
 from command_lab import run_campaign
 from torchtitan_lab import ON_CPU, RELEASES, environment
 
-from meshtune.runners.dialects.torchtitan.config import flat
-from meshtune.runners.dialects.torchtitan.dialect import capabilities
-from meshtune.runners.dialects.torchtitan.keys import KEYS_0_2, KEYS_0_3, ONLY_0_2_0, SECTIONS_0_3, SINCE_0_2_1
-from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
-from meshtune.runners.dialects.torchtitan.reader import is_log, read_log
+from meshtune.runners.programs.dialects.torchtitan.config import flat
+from meshtune.runners.programs.dialects.torchtitan.dialect import capabilities
+from meshtune.runners.programs.dialects.torchtitan.keys import KEYS_0_2, KEYS_0_3, ONLY_0_2_0, SECTIONS_0_3, SINCE_0_2_1
+from meshtune.runners.programs.dialects.torchtitan.options import Release, TorchtitanOptions
+from meshtune.runners.programs.dialects.torchtitan.reader import is_log, read_log
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext

@@ -12,9 +12,9 @@ import yaml
 from launches import launch_of
 
 from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.transformers.reader import is_file, is_program, read_file_text, read_launch
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.transformers.reader import is_file, is_program, read_file_text, read_launch
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec

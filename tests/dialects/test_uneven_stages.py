@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from config_lab import launch
 
-from meshtune.runners.dialects.base import CannotExpress, Imported
-from meshtune.runners.dialects.deepspeed import render as render_deepspeed
-from meshtune.runners.dialects.megatron.dialect import parse, render
-from meshtune.runners.dialects.megatron.flags import Program, programs_with
-from meshtune.runners.dialects.megatron.pipeline_split import sizes_of_layout, split_of_ends, written_out
-from meshtune.runners.dialects.nemo import reader as nemo
-from meshtune.runners.dialects.neox.reader import read_launch as read_neox
-from meshtune.runners.dialects.torchtitan.dialect import parse as parse_torchtitan
-from meshtune.runners.dialects.torchtitan.dialect import render as render_torchtitan
+from meshtune.runners.programs.dialects.base import CannotExpress, Imported
+from meshtune.runners.programs.dialects.deepspeed import render as render_deepspeed
+from meshtune.runners.programs.dialects.megatron.dialect import parse, render
+from meshtune.runners.programs.dialects.megatron.flags import Program, programs_with
+from meshtune.runners.programs.dialects.megatron.pipeline_split import sizes_of_layout, split_of_ends, written_out
+from meshtune.runners.programs.dialects.nemo import reader as nemo
+from meshtune.runners.programs.dialects.neox.reader import read_launch as read_neox
+from meshtune.runners.programs.dialects.torchtitan.dialect import parse as parse_torchtitan
+from meshtune.runners.programs.dialects.torchtitan.dialect import render as render_torchtitan
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

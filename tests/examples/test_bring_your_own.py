@@ -9,7 +9,7 @@ import pytest
 import yaml
 from command_lab import run_campaign
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ import yaml
 from command_lab import run_campaign
 
 from meshtune.runners.base import Start
-from meshtune.runners.dialects.megatron.dialect import parse
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.workloads.base import CONTEXT_FILE
+from meshtune.runners.programs.dialects.megatron.dialect import parse
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets

@@ -19,9 +19,9 @@ import pytest
 import yaml
 from command_lab import run_campaign
 
-from meshtune.runners.logs.reader import read_lines
 from meshtune.runners.outcome import Verdict, read_result
-from meshtune.runners.workloads.deepspeed import STEP_PATTERNS
+from meshtune.runners.programs.log_reader import read_lines
+from meshtune.runners.programs.workloads.deepspeed import STEP_PATTERNS
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.export import FORMATS, choose, export_of, write_export

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from command_lab import run_campaign
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.knob_check import unconfirmed_knobs
 from meshtune.tuner.specs.document import parse_yaml

@@ -7,8 +7,8 @@ from typing import ClassVar
 from jobs import Laboratory
 from slurm_lab import SlurmLab, wait_for
 
-from meshtune.runners.slurm.allocation import Allocation, AllocationRunner
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.schedulers.slurm.allocation import Allocation, AllocationRunner
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 
 
 class AllocationLaboratory(Laboratory):

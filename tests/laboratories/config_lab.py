@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from meshtune.runners.dialects.base import Imported, Launch
+from meshtune.runners.programs.dialects.base import Imported, Launch
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.specs.document import parse_yaml

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Runner
-from meshtune.runners.local.runner import LocalRunner
+from meshtune.runners.schedulers.local.runner import LocalRunner
 
 LIMIT_S = 60.0
 MARK = "LABORATORY"
@@ -188,7 +188,7 @@ class LocalLaboratory(Laboratory):
 
     def servers(self) -> list[int]:
         """The living servers of this laboratory; what they forked looks the same but for its parent."""
-        wanted = [b"meshtune.runners.local.server", str(self.folder / "spool").encode()]
+        wanted = [b"meshtune.runners.schedulers.local.server", str(self.folder / "spool").encode()]
         found = processes_where(
             lambda folder: all(word in (folder / "cmdline").read_bytes().split(b"\0") for word in wanted)
         )

@@ -9,8 +9,8 @@ from jobs import Laboratory
 from kubernetes_controllers import DEVICE
 from kubernetes_lab import NAMESPACE, KubernetesLab
 
-from meshtune.runners.kubernetes.options import KubernetesOptions
-from meshtune.runners.kubernetes.runner import KubernetesRunner
+from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions
+from meshtune.runners.schedulers.kubernetes.runner import KubernetesRunner
 
 IMAGE = "registry.example.org/train:1"
 

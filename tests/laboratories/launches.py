@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.dialects.base import Launch
+from meshtune.runners.programs.dialects.base import Launch
 
 
 def launch_of(command: str, *, files: dict[str, str] | None = None, **changes: Any) -> Launch:

@@ -17,7 +17,7 @@ from typing import Any
 
 from meshtune.runners import registry
 from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
+from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all

@@ -8,7 +8,7 @@ import pytest
 from jobs import Laboratory
 from pretended_pbs import PretendedPbs
 
-from meshtune.runners.pbs.runner import PbsOptions, PbsRunner
+from meshtune.runners.schedulers.pbs.runner import PbsOptions, PbsRunner
 
 
 class PbsLaboratory(Laboratory):

@@ -8,8 +8,8 @@ from typing import ClassVar
 from jobs import Laboratory
 from slurm_lab import SlurmLab
 
-from meshtune.runners.slurm.pilot import PilotRunner, create_pilots
-from meshtune.runners.slurm.script import Mode, SlurmOptions
+from meshtune.runners.schedulers.slurm.pilot import PilotRunner, create_pilots
+from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)

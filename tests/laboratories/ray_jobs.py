@@ -7,7 +7,7 @@ from pathlib import Path
 from jobs import Laboratory
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.ray.runner import RayRunner
+from meshtune.runners.schedulers.ray.runner import RayRunner
 
 
 class RayLaboratory(Laboratory):

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from meshtune.runners.ray.runner import RayOptions, RayRunner
+from meshtune.runners.schedulers.ray.runner import RayOptions, RayRunner
 
 # Another cluster's token, which this user may have, is no use here; and nothing may be written to the home folder.
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jobs import Laboratory
 
 from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
-from meshtune.runners.workloads.simulated import SimulatedWorkload
+from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
+from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

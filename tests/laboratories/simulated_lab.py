@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.trial import Origin, Trial

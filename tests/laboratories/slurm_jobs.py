@@ -7,8 +7,8 @@ from typing import ClassVar
 from jobs import Laboratory
 from slurm_lab import SlurmLab
 
-from meshtune.runners.slurm.runner import SlurmRunner
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.schedulers.slurm.runner import SlurmRunner
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 
 
 class SlurmLaboratory(Laboratory):

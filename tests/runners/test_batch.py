@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from meshtune.runners.base import RunnerUnavailable
-from meshtune.runners.batch.records import Records
-from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, REQUEUED_FILE, SubmitHost, render_body
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.schedulers.batch.records import Records
+from meshtune.runners.schedulers.batch.script import CLAIM_FILE, CLAIMED_CODE, REQUEUED_FILE, SubmitHost, render_body
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.script import (
+from meshtune.runners.schedulers.batch.script import (
     SubmitHost,
     read_setup_failure,
     render_launch,
     render_preparation,
     render_setup,
 )
-from meshtune.runners.pbs import runner as pbs
-from meshtune.runners.slurm import script as slurm
-from meshtune.runners.slurm.allocation import Allocation, render_step
+from meshtune.runners.schedulers.pbs import runner as pbs
+from meshtune.runners.schedulers.slurm import script as slurm
+from meshtune.runners.schedulers.slurm.allocation import Allocation, render_step
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -259,7 +259,7 @@ def test_a_step_of_an_allocation_takes_the_template_too():
     step = render_step(spec(), slurm.SlurmOptions(**template), allocation, "allocation=7 cpus_on_node=16\n")
     subprocess.run(["bash", "-n"], input=step, text=True, check=True)
     assert "--mpi=pmix --cpu-bind=map_cpu:49,57,17,25 --gpu-bind=closest --no-container-mount-home" in step
-    assert "-m meshtune.runners.batch.launch_wrapper apptainer exec --nv $SIF\n" in step
+    assert "-m meshtune.runners.schedulers.batch.launch_wrapper apptainer exec --nv $SIF\n" in step
     assert step.endswith("launched=$?\njob_teardown\nexit $launched\n")
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus, Start
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.patterns import NAMES
+from meshtune.runners.base import Cause, JobState, JobStatus, Start
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import read_context
-from meshtune.runners.workloads.command import FRAMEWORKS, PLACEHOLDERS, CommandOptions, CommandWorkload
+from meshtune.runners.programs.log_patterns import NAMES
+from meshtune.runners.programs.workloads.base import read_context
+from meshtune.runners.programs.workloads.command import FRAMEWORKS, PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext

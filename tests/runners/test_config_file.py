@@ -8,7 +8,7 @@ import tomllib
 import pytest
 import yaml
 
-from meshtune.runners.workloads.config_file import ConfigFile, Format, parse_template
+from meshtune.runners.programs.workloads.config_file import ConfigFile, Format, parse_template
 from meshtune.search_spaces.checks import InvalidValue
 
 VALUES = {"tp": 4, "sequence_parallel": True, "recompute": "full", "directory": "/a b/c", "name": "x; rm -rf /"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.logs.failure_texts import (
     FAILURE_TEXTS,
     MAX_BYTES,
@@ -21,7 +21,7 @@ from meshtune.runners.logs.failure_texts import (
     phase_of,
     read_last_words,
 )
-from meshtune.runners.workloads.base import VERDICTS
+from meshtune.runners.programs.workloads.base import VERDICTS
 
 OOM, ILLEGAL, HANG, COMMUNICATION = Cause.OOM, Cause.ILLEGAL_SETTING, Cause.HANG, Cause.COMMUNICATION
 LINES = [

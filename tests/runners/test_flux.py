@@ -18,11 +18,10 @@ from meshtune_flux.runner import FluxRunner, create
 from meshtune_flux.script import FluxOptions, render, render_script
 from meshtune_flux.vocabulary import RESULTS, STATES, expand_hosts, plain_id, read_jobs, read_status, status_of
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start, SubmitFailed
-from meshtune.runners.batch.launch_wrapper import End, Note
-from meshtune.runners.batch.script import SubmitHost
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start, SubmitFailed
 from meshtune.runners.documents import read_value
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
+from meshtune.runners.schedulers.batch.script import SubmitHost
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 

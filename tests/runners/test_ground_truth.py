@@ -10,9 +10,9 @@ import pytest
 
 from meshtune.runners.base import JobState
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.simulated.ground_truth import Conditions, hidden_constants, run, truth
+from meshtune.runners.programs.workloads.simulated import Code, SimulatedJob
+from meshtune.runners.schedulers.simulated.ground_truth import Conditions, hidden_constants, run, truth
 from meshtune.runners.step_breakdown import Part
-from meshtune.runners.workloads.simulated import Code, SimulatedJob
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec

@@ -11,6 +11,7 @@ import pytest
 from jobs import LocalLaboratory, alive
 
 from meshtune.runners.base import JobState
+from meshtune.runners.devices.record import leave_record, processor
 from meshtune.runners.hardware import (
     MAX_KINDS,
     MAX_RECORD_BYTES,
@@ -24,7 +25,6 @@ from meshtune.runners.hardware import (
     same_hardware,
 )
 from meshtune.runners.outcome import ResultMalformed, parse_result
-from meshtune.runners.processes.hardware_record import leave_record, processor
 from meshtune.search_spaces.checks import InvalidValue
 
 # As nvidia-smi 550 and 535 print them.

@@ -13,19 +13,18 @@ from tempfile import gettempdir
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.launch_wrapper import read_notes
-from meshtune.runners.batch.records import Record
-from meshtune.runners.batch.script import CLAIM_FILE
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.job_files import MAX_ENTRIES, UnfitFile, list_entries, open_file, read_document
 from meshtune.runners.logs.lines import MAX_LOG_BYTES, lines_of, read_tail
-from meshtune.runners.logs.reader import rank_logs
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.programs.log_reader import rank_logs
+from meshtune.runners.programs.workloads import base
+from meshtune.runners.programs.workloads.command import CommandWorkload
+from meshtune.runners.programs.workloads.torch import TorchWorkload
+from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
+from meshtune.runners.schedulers.batch.records import Record
+from meshtune.runners.schedulers.batch.script import CLAIM_FILE
 from meshtune.runners.trainer.failure import Phase, describe, read_failures
-from meshtune.runners.workloads import base
-from meshtune.runners.workloads.command import CommandWorkload
-from meshtune.runners.workloads.torch import TorchWorkload
 
 
 def make_socket(path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from meshtune.runners.processes.gang import meeting_here, rank_environment
+from meshtune.runners.programs.workloads.base import read_context
+from meshtune.runners.programs.workloads.knobs import names_of
 from meshtune.runners.registry import create_workload
 from meshtune.runners.trainer.job import OPTIONS, Job, TrainerOptions, parse_job
-from meshtune.runners.workloads.base import read_context
-from meshtune.runners.workloads.knobs import names_of
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet

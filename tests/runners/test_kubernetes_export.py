@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.kubernetes.export import object_name, render_jobset, render_trainjob
+from meshtune.runners.schedulers.kubernetes.export import object_name, render_jobset, render_trainjob
 from meshtune.search_spaces.checks import InvalidValue
 
 GOLDEN = Path(__file__).parent / "golden"

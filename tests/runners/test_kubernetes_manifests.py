@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.kubernetes.manifests import User, object_name, render_job, render_service
-from meshtune.runners.kubernetes.options import KubernetesOptions, options_for
+from meshtune.runners.schedulers.kubernetes.manifests import User, object_name, render_job, render_service
+from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions, options_for
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 

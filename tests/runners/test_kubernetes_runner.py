@@ -18,8 +18,7 @@ from kubernetes import client, config
 from kubernetes_jobs import IMAGE, KubernetesLaboratory
 from kubernetes_lab import KubernetesLab
 
-from meshtune.runners.base import JobState, Refused, RunnerUnavailable, Start
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, Refused, RunnerUnavailable, Start
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState
-from meshtune.runners.batch.launch_wrapper import End, Note
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.kubernetes.statuses import _DISRUPTIONS, INDEX, Seen, status_of
+from meshtune.runners.base import Cause, JobSpec, JobState
+from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
+from meshtune.runners.schedulers.kubernetes.statuses import _DISRUPTIONS, INDEX, Seen, status_of
 
 SPEC = JobSpec(name="job", command=("x",), directory=Path("/x"), nodes=2, devices_per_node=1, time_limit_s=60.0)
 T0 = "2026-11-24T03:00:00Z"

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.logs.failure_texts import LastWords, read_last_words
 from meshtune.runners.logs.lines import split_lines
-from meshtune.runners.logs.patterns import Found, Patterns
+from meshtune.runners.programs.log_patterns import Found, Patterns
 from meshtune.search_spaces.checks import InvalidValue
 
 PATTERNS = Patterns({"step_time_s": r"step \d+ took ([\d.]+)", "illegal": "is not divisible by"})

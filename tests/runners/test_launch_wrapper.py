@@ -15,8 +15,16 @@ import pytest
 from jobs import alive, processes_where, wait_for
 
 from meshtune.runners.base import JobSpec, JobState
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, End, Note, noted_end, rank_of, read_notes, render_gang
 from meshtune.runners.processes.gang import GRACE_S
+from meshtune.runners.schedulers.batch.launch_wrapper import (
+    GANG_FILE,
+    End,
+    Note,
+    noted_end,
+    rank_of,
+    read_notes,
+    render_gang,
+)
 
 
 def spec_of(directory: Path, script: str, **changes) -> JobSpec:
@@ -33,13 +41,16 @@ def spec_of(directory: Path, script: str, **changes) -> JobSpec:
 
 
 # A rank that gives its peers an hour.
-PATIENT = ("-c", "import sys; from meshtune.runners.batch import launch_wrapper as w; sys.exit(w.main(grace_s=3600))")
+PATIENT = (
+    "-c",
+    "import sys; from meshtune.runners.schedulers.batch import launch_wrapper as w; sys.exit(w.main(grace_s=3600))",
+)
 
 
 def start(
     spec: JobSpec,
     rank: int = 3,
-    program: Sequence[str] = ("-m", "meshtune.runners.batch.launch_wrapper"),
+    program: Sequence[str] = ("-m", "meshtune.runners.schedulers.batch.launch_wrapper"),
     **environment,
 ):
     (spec.directory / GANG_FILE).write_text(render_gang(spec))
@@ -78,6 +89,12 @@ def test_a_rank_knows_its_place_and_sees_what_the_script_set(tmp_path):
     (note,) = read_notes(tmp_path)
     assert (note.rank, note.host, note.end, note.exit_code) == (3, "n1", End.ITSELF, 0)
     assert note.started_at <= note.finished_at <= time.time()
+
+
+def test_scripts_that_were_exported_earlier_start_it_by_its_old_name(tmp_path):
+    program = ("-m", "meshtune.runners.batch.launch_wrapper", "env", "FIRST=1")
+    assert end(start(spec_of(tmp_path, 'test "$FIRST" = 1'), program=program)) == 0
+    assert [note.rank for note in read_notes(tmp_path)] == [3]
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", -9)])

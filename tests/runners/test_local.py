@@ -13,8 +13,7 @@ import pytest
 from jobs import alive, children
 
 from meshtune.runners.base import JobState, RunnerUnavailable, SubmitFailed
-from meshtune.runners.local.runner import create
-from meshtune.runners.processes.host import MOST_PROCESSES
+from meshtune.runners.schedulers.local.runner import MOST_PROCESSES, create
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 

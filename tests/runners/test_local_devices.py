@@ -12,7 +12,7 @@ import pytest
 from jobs import wait_for
 
 from meshtune.runners.base import JobState, Refused
-from meshtune.runners.local.devices import Neighbours, visible_devices
+from meshtune.runners.devices.visible import Neighbours, visible_devices
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.processes.gang import PERIOD_S
 from meshtune.runners.registry import create_runner, create_workload

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.logs.lines import split_lines, untagged
-from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.processes.gang import exit_text, log_path
-from meshtune.runners.workloads.base import CONTEXT_FILE, LogContext, render_context
+from meshtune.runners.programs.log_patterns import Patterns
+from meshtune.runners.programs.log_reader import LogReading, outcome_from_log, read_lines
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
 PATTERNS = Patterns(

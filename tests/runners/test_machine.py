@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.machine import vendor_tools
-from meshtune.runners.machine.facts import (
+from meshtune.runners.devices import vendor_tools
+from meshtune.runners.devices.facts import (
     Accelerator,
     DeviceLink,
     DeviceProcess,
@@ -26,12 +26,13 @@ from meshtune.runners.machine.facts import (
     Machine,
     NetworkInterface,
     SchedulerFact,
+    TorchBuild,
+    TorchDevice,
     Vendor,
 )
-from meshtune.runners.machine.findings import RULES, Level, device_count, findings
-from meshtune.runners.machine.host import read_disk, read_host, read_infiniband, read_interfaces
-from meshtune.runners.machine.read import read_schedulers
-from meshtune.runners.machine.vendor_tools import (
+from meshtune.runners.devices.findings import RULES, Level, device_count, findings
+from meshtune.runners.devices.host import read_disk, read_host, read_infiniband, read_interfaces
+from meshtune.runners.devices.vendor_tools import (
     UnreadableAnswer,
     parse_amd,
     parse_driver,
@@ -40,7 +41,7 @@ from meshtune.runners.machine.vendor_tools import (
     parse_topology,
     read_accelerators,
 )
-from meshtune.runners.trainer_answers import TorchBuild, TorchDevice
+from meshtune.runners.machine import read_schedulers
 
 MIB, GIB = 2**20, 2**30
 NVIDIA = (Path(__file__).parent / "machine_answers" / "nvidia-smi.xml").read_text()

@@ -12,8 +12,8 @@ from jobs import children, wait_steps
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, read_failures
-from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus, Start
-from meshtune.runners.dialects.base import CannotExpress
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus, Start
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.dialects.base import CannotExpress
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.pbs.vocabulary import Unreadable, read_jobs
+from meshtune.runners.schedulers.pbs.vocabulary import Unreadable, read_jobs
 
 # As pbs_json.c writes it, until 23.06: one item per line, four spaces, no space after the colon.
 OLD = """{

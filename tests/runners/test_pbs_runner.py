@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
-from meshtune.runners.batch.launch_wrapper import End, Note
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.pbs.runner import PbsOptions, PbsRunner
+from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
+from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
+from meshtune.runners.schedulers.pbs.runner import PbsOptions, PbsRunner
 
 ID = "7.pbs01.example.org"
 # qstat.c prints the head of its answer whatever it found.

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.pbs.vocabulary import read_status
+from meshtune.runners.base import Cause, JobState, JobStatus
+from meshtune.runners.schedulers.pbs.vocabulary import read_status
 
 # The attributes of a job that ended, as `qstat -x -f -F json` gives them.
 JOB = {

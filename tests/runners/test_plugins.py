@@ -24,7 +24,7 @@ PLACE = """
 from meshtune.runners.registry import Scheduler
 
 PLACE = Scheduler(
-    runner="meshtune.runners.local.runner:create",
+    runner="meshtune.runners.schedulers.local.runner:create",
     script="{module}:render",
     words="a script for the site's own scheduler",
     script_file="job.site",
@@ -171,7 +171,7 @@ call("run", "campaign.yaml", "--home", "home")
 call("export", campaign, "--home", "home", "--trial", "best", "--format", "site", "-o", "out")
 
 from meshtune.api.openapi import SPEC_SCHEMA
-from meshtune.runners.machine.read import broken_schedulers, read_schedulers
+from meshtune.runners.machine import broken_schedulers, read_schedulers
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.specs.document import commands_named
 

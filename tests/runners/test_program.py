@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from meshtune.runners.programs.workloads.program import program_of
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.program import program_of
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ import pytest
 from ray_jobs import RayLaboratory
 from ray_lab import RayLab
 
-from meshtune.runners.base import JobState, RunnerUnavailable
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, RunnerUnavailable
 from meshtune.runners.processes.gang import log_path
 
 pytestmark = pytest.mark.ray
@@ -108,7 +107,7 @@ def test_a_killed_service_loses_nothing(lab):
 import sys, time
 from pathlib import Path
 from meshtune.runners.base import JobSpec
-from meshtune.runners.ray.runner import RayOptions, RayRunner
+from meshtune.runners.schedulers.ray.runner import RayOptions, RayRunner
 address, root, directory, script = sys.argv[1:]
 runner = RayRunner(Path(root), RayOptions(address=address), devices="CPU")
 runner.submit(JobSpec(name="job", command=("sh", "-c", script), directory=Path(directory), time_limit_s=60))
@@ -195,7 +194,9 @@ def test_a_small_job_starts_while_a_large_one_waits_and_gets_no_warm_agents_befo
     "title",
     [
         pytest.param("ray::Agent", id="agent", marks=long),
-        pytest.param(f"{sys.executable}\0-m\0meshtune.runners.ray.fork_server", id="fork server", marks=slow),
+        pytest.param(
+            f"{sys.executable}\0-m\0meshtune.runners.schedulers.ray.fork_server", id="fork server", marks=slow
+        ),
     ],
 )
 def test_a_killed_agent_loses_its_job_and_the_next_gets_another(title, wide):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, Start
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting
+from meshtune.runners.base import Cause, JobSpec, JobState, Start
+from meshtune.runners.schedulers.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting
 
 
 def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> RayJob:

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.registry import (
-    EXTRAS,
-    RUNNERS,
-    WORKLOADS,
-    UnknownBackend,
-    check_pair,
-    create_runner,
-    create_workload,
-)
+from meshtune.runners.extras import EXTRAS
+from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import Capabilities
 

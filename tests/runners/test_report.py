@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from meshtune.runners import report as helper
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE, VERDICTS, LogContext, render_context
 from meshtune.runners.report import (
     REPORT_URL,
     TOKEN_FILE,
@@ -26,7 +27,6 @@ from meshtune.runners.report import (
     report_failure,
     send,
 )
-from meshtune.runners.workloads.base import CONTEXT_FILE, VERDICTS, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
 LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "TORCHELASTIC_RUN_ID")

@@ -9,7 +9,7 @@ import pytest
 from jobs import alive, wait_for
 
 from meshtune.runners.base import RunnerUnavailable
-from meshtune.runners.processes.command import call
+from meshtune.runners.command import call
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.shared_look import RETRY_S, SharedLook, SharedRunner, share
+from meshtune.runners.schedulers.batch.shared_look import RETRY_S, SharedLook, SharedRunner, share
 
 QUEUED, RUNNING, DONE = (JobStatus(state=state) for state in (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED))
 

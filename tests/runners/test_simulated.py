@@ -13,10 +13,10 @@ import pytest
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
+from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedWorkload, parse_job
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.registry import create_runner
-from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
-from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedWorkload, parse_job
-from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec

@@ -6,8 +6,8 @@ import pytest
 from simulated_jobs import CLUSTER, MODEL
 
 from meshtune.runners.outcome import Verdict, read_result
-from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
-from meshtune.runners.workloads.simulated import SimulatedWorkload
+from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
+from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet

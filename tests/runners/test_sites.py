@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.script import SubmitHost
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.pbs import runner as pbs
+from meshtune.runners.schedulers.batch.script import SubmitHost
+from meshtune.runners.schedulers.pbs import runner as pbs
+from meshtune.runners.schedulers.slurm import script as slurm
 from meshtune.runners.sites.profiles import Sure, find_site, own_folder, parse_site, site_names, with_site
-from meshtune.runners.slurm import script as slurm
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.presets import cluster_presets

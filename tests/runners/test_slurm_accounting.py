@@ -12,10 +12,9 @@ from slurm_accounting_lab import AccountedSlurmLab, why_no_accounting
 from slurm_jobs import SlurmLaboratory
 from slurm_lab import why_not
 
-from meshtune.runners.base import JobState, Refused
-from meshtune.runners.batch.records import Records
-from meshtune.runners.batch.script import CLAIM_FILE
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, Refused
+from meshtune.runners.schedulers.batch.records import Records
+from meshtune.runners.schedulers.batch.script import CLAIM_FILE
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]  # its daemons take some 9 s to start
 

@@ -11,10 +11,15 @@ import pytest
 from allocation_jobs import AllocationLaboratory
 from jobs import processes_where
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Refused, Start
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.slurm.allocation import Allocation, AllocationRunner, create_steps, read_allocation, render_step
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, NoTimeLeft, Refused, Start
+from meshtune.runners.schedulers.slurm.allocation import (
+    Allocation,
+    AllocationRunner,
+    create_steps,
+    read_allocation,
+    render_step,
+)
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -75,7 +80,7 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
         "--cpus-per-task=$((2 * 4 / 4)) --job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
         "--time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --mem=0 --gres=gpu:4 --exclude=n2 bash -c "
     )
-    assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper")
+    assert lines[-1].endswith("-m meshtune.runners.schedulers.batch.launch_wrapper")
 
 
 def started(options: SlurmOptions, cpus_on_node: int) -> str:

@@ -11,8 +11,7 @@ import pytest
 from jobs import wait_for
 from slurm_jobs import SlurmLaboratory
 
-from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, Start
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, Start
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.registry import create_runner, create_workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec

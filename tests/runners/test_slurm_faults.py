@@ -12,8 +12,7 @@ import pytest
 from jobs import processes_where, wait_for
 from slurm_jobs import SlurmLaboratory
 
-from meshtune.runners.base import JobState
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import create_workload
 

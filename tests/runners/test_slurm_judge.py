@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
-from meshtune.runners.batch.launch_wrapper import End, Note
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.slurm.vocabulary import parse_jobs, status_of, suspects
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
+from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
+from meshtune.runners.schedulers.slurm.vocabulary import parse_jobs, status_of, suspects
 
 SPEC = JobSpec(name="job", command=("true",), directory=Path("/d"), nodes=2, devices_per_node=2, time_limit_s=60.0)
 NODES = ("n0", "n1")

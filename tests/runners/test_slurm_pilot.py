@@ -8,9 +8,8 @@ import pytest
 from pilot_jobs import CPU, OPTIONS, PilotLaboratory
 from slurm_lab import wait_for
 
-from meshtune.runners.base import JobState, Refused
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.slurm.pilot import create_pilots
+from meshtune.runners.base import Cause, JobState, Refused
+from meshtune.runners.schedulers.slurm.pilot import create_pilots
 from meshtune.search_spaces.cluster import ClusterSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
-from meshtune.runners.batch.launch_wrapper import End, Note, write_note
-from meshtune.runners.batch.script import CLAIM_FILE, REQUEUED_FILE
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.slurm.runner import SlurmRunner
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
+from meshtune.runners.schedulers.batch.launch_wrapper import End, Note, write_note
+from meshtune.runners.schedulers.batch.script import CLAIM_FILE, REQUEUED_FILE
+from meshtune.runners.schedulers.slurm.runner import SlurmRunner
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 
 PARTITION = "PartitionName=main Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[0-3] State=UP"
 DISABLED = "echo Slurm accounting storage is disabled >&2; exit 1"

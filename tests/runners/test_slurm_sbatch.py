@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit
+from meshtune.runners.schedulers.slurm.sbatch import directives, exporting, node_count, submit
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name="my job" --nodes=4  # four

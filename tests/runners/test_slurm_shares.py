@@ -12,9 +12,9 @@ from slurm_jobs import SlurmLaboratory
 from slurm_lab import SlurmLab, why_not
 
 from meshtune.runners.base import JobState
-from meshtune.runners.slurm.allocation import AllocationRunner, read_allocation
-from meshtune.runners.slurm.runner import SlurmRunner
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.schedulers.slurm.allocation import AllocationRunner, read_allocation
+from meshtune.runners.schedulers.slurm.runner import SlurmRunner
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
-from meshtune.runners.processes.command import Answer
-from meshtune.runners.slurm.nodes import (
+from meshtune.runners.base import Cause, JobState, JobStatus
+from meshtune.runners.command import Answer
+from meshtune.runners.schedulers.slurm.nodes import (
     Partition,
     Share,
     expand_hosts,
@@ -20,7 +19,7 @@ from meshtune.runners.slurm.nodes import (
     room_for,
     share_per_device,
 )
-from meshtune.runners.slurm.vocabulary import REFUSALS, SILENCES, meaning_of, parse_jobs
+from meshtune.runners.schedulers.slurm.vocabulary import REFUSALS, SILENCES, meaning_of, parse_jobs
 
 
 # The words of job_state_string (src/common/slurm_protocol_defs.c, 22.05), and those that

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from meshtune.runners.base import JobSpec, JobState
-from meshtune.runners.local.spool import Spool, SpooledJob
+from meshtune.runners.schedulers.local.spool import Spool, SpooledJob
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ ADDER = """
 import sys
 from pathlib import Path
 from meshtune.runners.base import JobSpec
-from meshtune.runners.local.spool import Spool, SpooledJob
+from meshtune.runners.schedulers.local.spool import Spool, SpooledJob
 root, me = Path(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()

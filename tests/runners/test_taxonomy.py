@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
-from meshtune.runners.workloads.command import CommandWorkload
+from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

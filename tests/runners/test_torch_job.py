@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.runners.base import JobState
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

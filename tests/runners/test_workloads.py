@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.logs.lines import LOG_TAIL_BYTES, read_tail
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, RankFailure, write_failure
 from meshtune.runners.trainer.job import Job, Measuring, parse_job
-from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext

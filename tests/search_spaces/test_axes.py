@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.job import Job, require_supported
-from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.model import ModelSpec

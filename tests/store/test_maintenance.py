@@ -14,8 +14,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, text
 
+from meshtune.runners.command import call
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.processes.command import call
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance, schema, tables
 from meshtune.tuner.store.mark import path_of

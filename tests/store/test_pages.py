@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.tuner.access.tokens import Ownership, Rights, Scope, Token

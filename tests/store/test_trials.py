@@ -3,7 +3,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand, Limits
 from meshtune.tuner.campaign.campaign import CampaignState

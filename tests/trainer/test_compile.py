@@ -23,13 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import RESULT_FILE, read_result
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.exact import exact_peak
 from meshtune.runners.trainer.job import Job, Measuring, require_supported
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import Sharding
 from meshtune.runners.trainer.train import build_chunk
-from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 
 TOLERANCE = 1e-4

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.trainer.failure import Phase, RankFailure, describe, first_cause, read_failures, write_failure
 from meshtune.runners.trainer.job import JobMalformed

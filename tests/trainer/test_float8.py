@@ -7,6 +7,7 @@ import torch
 from counting import Counting
 from torch import nn
 
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.told_knobs import ToldKnob
 from meshtune.runners.trainer.exact import exact_peak
 from meshtune.runners.trainer.float8 import Float8Linear, compute_in_float8
@@ -14,7 +15,6 @@ from meshtune.runners.trainer.job import require_supported
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.runners.trainer.train import recompute_layers
-from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Recompute, Selective

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from meshtune.runners.trainer.head import Head
-from meshtune.runners.trainer.loss_scale import BACKOFF, GROWTH, GROWTH_INTERVAL, INITIAL_FACTOR, LossScaler
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW
+from meshtune.runners.trainer.train import BACKOFF, GROWTH, GROWTH_INTERVAL, INITIAL_FACTOR, LossScaler
 
 # float16 keeps 11 bits of a number; in four losses near 5 up to 7e-4 was seen, and 1e-2 for a lost update.
 TOLERANCE = 2e-3

@@ -13,8 +13,8 @@ from pythons import interpreter
 ROOT = Path(__file__).parents[2]
 # Of the trainer what needs no torch; its other modules are compiled only.
 TORCHLESS = (
-    *("report", "outcome", "json_files", "trainer_answers", "batch.launch_wrapper", "processes.hardware_record"),
-    "kubernetes.pod",
+    *("report", "outcome", "json_files", "trainer_answers", "devices.facts", "devices.record"),
+    *("schedulers.batch.launch_wrapper", "schedulers.kubernetes.pod"),
     *("trainer.job", "trainer.failure"),
 )
 IMPORTS = f"""

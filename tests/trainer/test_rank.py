@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from service_process import free_port
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, read_failures
 from meshtune.runners.trainer.job import render_job
-from meshtune.runners.workloads.torch import TorchWorkload
 
 SLOW = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

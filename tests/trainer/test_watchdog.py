@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, read_failures, stillness
 from meshtune.runners.trainer.job import Measuring
-from meshtune.runners.workloads.torch import TorchWorkload
 
 # In the third step rank 1 stops, and only then the watchdogs begin to watch: up to there a busy machine may take longer
 # than the stall limit for anything.

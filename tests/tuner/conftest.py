@@ -20,11 +20,10 @@ import pytest
 from new_stores import migrations_run_once
 
 from meshtune.runners import registry
-from meshtune.runners.base import JobSpec, JobState, JobStatus, NoTimeLeft, Refused
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, NoTimeLeft, Refused
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
-from meshtune.runners.workloads.base import Workload, outcome_from_result, outcome_without_result
+from meshtune.runners.programs.workloads.base import Workload, outcome_from_result, outcome_without_result
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32

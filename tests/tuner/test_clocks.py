@@ -189,7 +189,7 @@ def campaign(tmp_path: Path) -> Iterator[Callable[..., list[Trial]]]:
         if server is not None:
             spool = home.runner("local")
             (spool / "jobs").mkdir(parents=True)
-            module = ("-m", "meshtune.runners.local.server", str(spool), "--idle-s", "20")
+            module = ("-m", "meshtune.runners.schedulers.local.server", str(spool), "--idle-s", "20")
             started.append(subprocess.Popen([sys.executable, *module], env=server))
             wait_for(lambda: (spool / "server.lock").exists())
         command = [sys.executable, "-m", "meshtune.tuner.cli", "run", "spec.yaml", "--home", str(home.root)]

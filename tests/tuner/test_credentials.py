@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.script import submit_host
-from meshtune.runners.pbs.runner import render_script as pbs_script
 from meshtune.runners.processes.gang import minimal_environment
-from meshtune.runners.slurm.script import render_script as slurm_script
+from meshtune.runners.schedulers.batch.script import submit_host
+from meshtune.runners.schedulers.pbs.runner import render_script as pbs_script
+from meshtune.runners.schedulers.slurm.script import render_script as slurm_script
 from meshtune.tuner.access.tokens import SECRET_VARIABLES, database_url
 
 SECRET = "postgresql://user:hunter2@host/db"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from command_lab import shown
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.tuner.campaign.campaign import CampaignState

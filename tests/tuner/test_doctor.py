@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from command_lab import run_meshtune, shown
 
+from meshtune.runners.devices.facts import Machine
+from meshtune.runners.devices.findings import Finding, Level
 from meshtune.runners.documents import read_value
-from meshtune.runners.machine.facts import Machine
-from meshtune.runners.machine.findings import Finding, Level
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.cli.render.doctor import doctor_page
 from meshtune.tuner.service import self_test

@@ -13,8 +13,8 @@ import pytest
 from command_lab import run_meshtune
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState

@@ -13,8 +13,8 @@ import toy
 import yaml
 from command_lab import run_meshtune
 
-from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.runners.registry import PROGRAMS, WORKLOADS
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState

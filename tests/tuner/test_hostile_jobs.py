@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from trust_neighbour import LEAVES as ENDLESS
 
-from meshtune.runners.base import RunnerUnavailable
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, RunnerUnavailable
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.search_spaces.presets import knob_catalogs
 from meshtune.tuner.campaign.spec import Acceptance, job_of
 from meshtune.tuner.specs.document import InvalidSpec, commands_named, parse_yaml

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from postgres_lab import PostgresLab
 
-from meshtune.runners.file_queue import JOBS, OVER
+from meshtune.runners.schedulers.file_queue import JOBS, OVER
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.documents import plain
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.kubernetes.options import KubernetesOptions
-from meshtune.runners.pbs.runner import PbsOptions
-from meshtune.runners.ray.runner import RayOptions
 from meshtune.runners.registry import RUNNERS, WORKLOADS
-from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions
+from meshtune.runners.schedulers.pbs.runner import PbsOptions
+from meshtune.runners.schedulers.ray.runner import RayOptions
+from meshtune.runners.schedulers.slurm.script import SlurmOptions
 from meshtune.runners.trainer.job import Measuring
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.layer_shapes import LatentAttention

@@ -15,9 +15,9 @@ from jobs import LIMIT_S, processes_where, wait_for
 from service_lab import ServiceLab
 
 from meshtune.runners.base import JobSpec, JobState
-from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.processes.job_user import RUN_AS, job_user
 from meshtune.runners.registry import create_runner
+from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 

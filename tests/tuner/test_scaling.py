@@ -9,7 +9,7 @@ import pytest
 import toy
 from command_lab import shown
 
-from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, UNCALIBRATED, Calibration

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from meshtune.runners.base import InvalidJob
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, InvalidJob
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from slurm_lab import SlurmLab, wait_for
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial

@@ -11,7 +11,7 @@ import toy
 import yaml
 from slurm_lab import SlurmLab, wait_for
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.trial import Trial

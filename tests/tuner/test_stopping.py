@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState

@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue, word

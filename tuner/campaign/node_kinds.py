@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.hardware import Hardware, kinds_text, nodes_text, same_hardware, unlike_kinds
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, unfit_name
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext

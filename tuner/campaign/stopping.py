@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.second_runs import next_turn

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.search_spaces.checks import Checks

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from meshtune.runners.base import JobStatus
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobStatus
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 

@@ -21,8 +21,8 @@ app = typer.Typer(cls=CommandTable, no_args_is_help=True, add_completion=False, 
 USER_ERRORS = frozenset(
     {
         "meshtune.runners.base:RunnerError",
-        "meshtune.runners.dialects.base:CannotExpress",
-        "meshtune.runners.registry:MissingExtra",
+        "meshtune.runners.programs.dialects.base:CannotExpress",
+        "meshtune.runners.extras:MissingExtra",
         "meshtune.runners.registry:UnknownBackend",
         "meshtune.search_spaces.checks:InvalidValue",
         "meshtune.tuner.campaign.changes:CannotChange",

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Budget

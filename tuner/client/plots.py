@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshtune.runners.registry import require_extra
+from meshtune.runners.extras import require_extra
 from meshtune.tuner.client.requests import Steps
 from meshtune.tuner.client.transport import Awaiting, Blocking, step
 from meshtune.tuner.results.analysis.analysis import Analysis

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import PurePosixPath
 from textwrap import wrap
 
-from meshtune.runners.dialects.base import Files
+from meshtune.runners.programs.dialects.base import Files
 from meshtune.tuner.results.handover import Handover
 
 README = "README.txt"

@@ -14,9 +14,8 @@ from textwrap import wrap
 from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
-from meshtune.runners.dialects.base import CannotExpress, Files
 from meshtune.runners.documents import plain
+from meshtune.runners.programs.dialects.base import CannotExpress, Files
 from meshtune.runners.registry import (
     PROGRAMS,
     SIMULATED,
@@ -27,6 +26,7 @@ from meshtune.runners.registry import (
     load_part,
     schedulers,
 )
+from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.knob_values import word
@@ -210,7 +210,9 @@ def _deepspeed_line(export: Export, files: Files) -> str:
     spec, own = export.spec, export.workload_options("deepspeed")
     words = "--deepspeed_config ds_config.json"
     if spec.workload.kind == "deepspeed":
-        words = load("meshtune.runners.dialects.deepspeed:script_words")(spec.model, export.plan, spec.seed, own)
+        words = load("meshtune.runners.programs.dialects.deepspeed:script_words")(
+            spec.model, export.plan, spec.seed, own
+        )
     size = f"--num_nodes {export.cluster.nodes} --num_gpus {export.cluster.devices_per_node}"
     told = export.told("deepspeed")
     words = " ".join(filter(None, [words, shlex.join(told.arguments)]))
@@ -261,21 +263,21 @@ _FORMATS = (
     _dialect(
         "megatron",
         "arguments and launch script of Megatron-LM or Megatron-DeepSpeed",
-        "meshtune.runners.dialects.megatron.dialect:render",
+        "meshtune.runners.programs.dialects.megatron.dialect:render",
         lambda *_: "bash launch.sh",
     ),
-    _dialect("deepspeed", "a ds_config.json", "meshtune.runners.dialects.deepspeed:render", _deepspeed_line),
+    _dialect("deepspeed", "a ds_config.json", "meshtune.runners.programs.dialects.deepspeed:render", _deepspeed_line),
     _dialect(
         "torchtitan",
         "torchtitan's flags, or its TOML file",
-        "meshtune.runners.dialects.torchtitan.dialect:render",
+        "meshtune.runners.programs.dialects.torchtitan.dialect:render",
         _torchtitan_line,
         dtypes=("float32", "bfloat16"),
     ),
     _dialect(
         "accelerate",
         "the YAML file of accelerate launch",
-        "meshtune.runners.dialects.accelerate:render",
+        "meshtune.runners.programs.dialects.accelerate:render",
         _accelerate_line,
         program="Accelerate",
     ),

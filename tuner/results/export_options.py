@@ -44,7 +44,7 @@ _PROGRAM = {
 # By format: the class of the options, and their meanings in the order of a form.
 _MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "megatron": (
-        "meshtune.runners.dialects.megatron.arguments:MegatronOptions",
+        "meshtune.runners.programs.dialects.megatron.arguments:MegatronOptions",
         {
             "script": "the program",
             "flavour": "whose arguments: Megatron-LM's or Megatron-DeepSpeed's",
@@ -55,7 +55,7 @@ _MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         },
     ),
     "deepspeed": (
-        "meshtune.runners.dialects.deepspeed:DeepSpeedOptions",
+        "meshtune.runners.programs.dialects.deepspeed:DeepSpeedOptions",
         {
             "script": "the program, in place of a module",
             "module": "the program, in place of a script",
@@ -66,7 +66,7 @@ _MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         },
     ),
     "torchtitan": (
-        "meshtune.runners.dialects.torchtitan.options:TorchtitanOptions",
+        "meshtune.runners.programs.dialects.torchtitan.options:TorchtitanOptions",
         {
             "release": "v0.3 has flags; v0.2 and v0.2.0 a TOML file",
             **_DTYPE,
@@ -74,11 +74,11 @@ _MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         },
     ),
     "accelerate": (
-        "meshtune.runners.dialects.accelerate:AccelerateOptions",
+        "meshtune.runners.programs.dialects.accelerate:AccelerateOptions",
         {"script": "the program", "directory": "folder of the program", **_DTYPE},
     ),
     "slurm": (
-        "meshtune.runners.slurm.script:SlurmOptions",
+        "meshtune.runners.schedulers.slurm.script:SlurmOptions",
         {
             **{name: f"as sbatch's --{name}" for name in ("partition", "account", "qos", "constraint", "reservation")},
             "gres": "name of one device, such as gpu:h100; a job asks for as many per node as the plan uses",
@@ -89,7 +89,7 @@ _MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         },
     ),
     "pbs": (
-        "meshtune.runners.pbs.runner:PbsOptions",
+        "meshtune.runners.schedulers.pbs.runner:PbsOptions",
         {
             "queue": "as qsub's -q",
             "project": "as qsub's -A",
@@ -108,7 +108,7 @@ _MANIFEST = {
     "queue": "a LocalQueue of Kueue",
     "device": "resource of a device, such as amd.com/gpu; '' for none",
 }
-_OPTIONS = "meshtune.runners.kubernetes.export:ManifestOptions"
+_OPTIONS = "meshtune.runners.schedulers.kubernetes.export:ManifestOptions"
 _KUBERNETES = {
     "jobset": (_OPTIONS, {**_MANIFEST, "claims": "volume claims by the path where pods see them: {/data: team-data}"}),
     "trainjob": (_OPTIONS, {**_MANIFEST, "runtime": "its ClusterTrainingRuntime, which defines the volumes"}),

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshtune.runners.dialects.base import Files
+from meshtune.runners.programs.dialects.base import Files
+from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import load
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
-from meshtune.runners.workloads.knobs import arguments, keys, variables
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 
 # The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.
 _FILES = {"deepspeed": "ds_config.json", "megatron": "ds_config.json"}
-_FLAG = "meshtune.runners.workloads.torchtitan:key_flag"
+_FLAG = "meshtune.runners.programs.workloads.torchtitan:key_flag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

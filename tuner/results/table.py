@@ -14,8 +14,8 @@ from enum import StrEnum
 from io import BytesIO, StringIO
 from typing import Any
 
+from meshtune.runners.extras import require_extra
 from meshtune.runners.outcome import Measurement
-from meshtune.runners.registry import require_extra
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import Campaign

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.listing import in_order, in_random_order, whole
 from meshtune.search_spaces.plan import Plan

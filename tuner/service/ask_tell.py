@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from meshtune.runners.documents import plain
-from meshtune.runners.external.runner import ExternalRunner, NotClaimed, OpenJob
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
 from meshtune.runners.registry import EXTERNAL
+from meshtune.runners.schedulers.external.runner import ExternalRunner, NotClaimed, OpenJob
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan

@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from meshtune.runners.base import JobStatus, RunnerUnavailable
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobStatus, RunnerUnavailable
 from meshtune.runners.hardware import read_hardware
 from meshtune.runners.outcome import Outcome, Verdict
-from meshtune.runners.workloads.base import Workload
+from meshtune.runners.programs.workloads.base import Workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # How long one look waits, and for how long in all a job's files are tried.

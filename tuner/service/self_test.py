@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.machine.facts import Machine
-from meshtune.runners.machine.findings import Finding, Level, device_count
+from meshtune.runners.devices.facts import Machine
+from meshtune.runners.devices.findings import Finding, Level, device_count
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan

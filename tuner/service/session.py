@@ -23,8 +23,8 @@ from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import create_runner, scheduler_name
-from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version

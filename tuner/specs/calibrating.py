@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.runners.registry import MissingExtra, create_runner, require_library
+from meshtune.runners.extras import MissingExtra
+from meshtune.runners.registry import create_runner, require_library
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec

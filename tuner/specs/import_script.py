@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from meshtune.runners.dialects.base import Imported
+from meshtune.runners.programs.dialects.base import Imported
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.search_spaces.space import Bounds

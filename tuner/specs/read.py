@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from meshtune.runners.dialects.transformers.config_json import read_config
 from meshtune.runners.documents import read_value
+from meshtune.runners.extras import MissingExtra
 from meshtune.runners.json_files import shown
+from meshtune.runners.programs.dialects.transformers.config_json import read_config
+from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import (
     WORKLOADS,
-    MissingExtra,
     UnknownBackend,
     check_pair,
     complete_workload,
@@ -26,7 +27,6 @@ from meshtune.runners.registry import (
     require_library,
     runners,
 )
-from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knobs import KnobSet

@@ -25,7 +25,7 @@ from sqlalchemy import URL, Connection, Double, Engine, cast, create_engine, eve
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
-from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.tuner.store import mark
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable, translating
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, ColumnElement, Connection, Select, and_, exists, func, inspect, or_, select, text
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState

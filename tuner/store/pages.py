@@ -27,7 +27,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights

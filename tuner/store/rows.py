@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import JSON, Row, literal, null
 
+from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
-from meshtune.runners.failure_cause import Cause
 from meshtune.runners.hardware import Hardware, HardwareKind
 from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile

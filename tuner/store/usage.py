@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, case, func, or_, select
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshtune.runners.devices.facts import Machine
+from meshtune.runners.devices.findings import Finding, Level, findings
 from meshtune.runners.documents import plain
-from meshtune.runners.machine.facts import Machine
-from meshtune.runners.machine.findings import Finding, Level, findings
-from meshtune.runners.machine.read import read_machine
+from meshtune.runners.machine import read_machine
 from meshtune.tuner.cli.common import errors, print_found
 from meshtune.tuner.cli.render.doctor import doctor_page
 

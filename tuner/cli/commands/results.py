@@ -11,8 +11,8 @@ from pathlib import Path
 import typer
 
 from meshtune.runners.documents import MISSING, plain
+from meshtune.runners.extras import require_extra
 from meshtune.runners.outcome import Outcome
-from meshtune.runners.registry import require_extra
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of

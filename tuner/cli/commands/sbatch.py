@@ -23,7 +23,7 @@ from urllib.parse import urlencode, urlsplit
 
 import typer
 
-from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit, takes_next_word
+from meshtune.runners.schedulers.slurm.sbatch import directives, exporting, node_count, submit, takes_next_word
 from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_VARIABLES

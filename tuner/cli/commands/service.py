@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
-from meshtune.runners.processes.command import call
+from meshtune.runners.command import call
 from meshtune.runners.processes.job_user import RUN_AS, job_user, shut_home
 from meshtune.tuner.access.tokens import (
     AuditRecord,

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from meshtune.runners.capture.process import read_process
-from meshtune.runners.capture.read import read_captured
-from meshtune.runners.capture.session import capture as capture_calls
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.sources import read_command, read_source
+from meshtune.runners.programs.capture.process import read_process
+from meshtune.runners.programs.capture.read import read_captured
+from meshtune.runners.programs.capture.session import capture as capture_calls
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.sources import read_command, read_source
 from meshtune.runners.untrusted_text import UnreadableText
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.presets import cluster_presets

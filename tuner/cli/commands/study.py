@@ -12,8 +12,9 @@ import typer
 from rich.console import RenderableType
 
 from meshtune.runners.documents import plain
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.runners.json_files import write_whole
-from meshtune.runners.registry import MissingExtra, require_extra, runners
+from meshtune.runners.registry import runners
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import InvalidValue, did_you_mean
 from meshtune.tuner.campaign.campaign import Home

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.runners.machine.facts import Accelerator, Host, Machine
-from meshtune.runners.machine.findings import Finding, Level
+from meshtune.runners.devices.facts import Accelerator, Host, Machine
+from meshtune.runners.devices.findings import Finding, Level
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.cli.render.tables import new_table
 

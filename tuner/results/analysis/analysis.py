@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue

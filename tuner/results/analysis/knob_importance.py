@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.knob import KnobKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.results.analysis.knob_effects import searched, value_in

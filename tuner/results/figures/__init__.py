@@ -4,6 +4,6 @@ They can be told apart in grey and by colour-blind people: what has a colour of 
 Importing any of this without Matplotlib raises MissingExtra, with the command that installs it.
 """
 
-from meshtune.runners.registry import require_extra
+from meshtune.runners.extras import require_extra
 
 require_extra("report", "drawing figures")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from meshtune.runners.base import Cause
 from meshtune.runners.documents import plain
-from meshtune.runners.failure_cause import Cause
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.changes import extendable

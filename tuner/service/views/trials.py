@@ -9,7 +9,7 @@ from math import isfinite
 
 from typing_extensions import TypeAliasType
 
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Straggler

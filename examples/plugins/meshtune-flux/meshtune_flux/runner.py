@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.base import BatchRunner
-from meshtune.runners.batch.launch_wrapper import read_notes
-from meshtune.runners.batch.records import Record
-from meshtune.runners.batch.shared_look import SharedRunner, share
+from meshtune.runners.command import Answer
 from meshtune.runners.documents import read_value
-from meshtune.runners.processes.command import Answer
+from meshtune.runners.schedulers.batch.base import BatchRunner
+from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
+from meshtune.runners.schedulers.batch.records import Record
+from meshtune.runners.schedulers.batch.shared_look import SharedRunner, share
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune_flux.script import LOG_FILE, SCRIPT_FILE, FluxOptions, render
 from meshtune_flux.vocabulary import Unreadable, plain_id, read_jobs, read_status, status_of

@@ -10,7 +10,9 @@ from math import ceil
 from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.script import (
+from meshtune.runners.documents import read_value
+from meshtune.runners.processes.gang import FIRST_PORT, PORTS
+from meshtune.runners.schedulers.batch.script import (
     BACKSTOP_S,
     BatchOptions,
     SubmitHost,
@@ -19,8 +21,6 @@ from meshtune.runners.batch.script import (
     render_rank,
     submit_host,
 )
-from meshtune.runners.documents import read_value
-from meshtune.runners.processes.gang import FIRST_PORT, PORTS
 from meshtune.search_spaces.checks import Checks
 
 SCRIPT_FILE = "flux.sh"

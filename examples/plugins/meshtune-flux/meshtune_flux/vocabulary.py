@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.batch.launch_wrapper import Note, forgotten_status, noted_end, noted_status
-from meshtune.runners.failure_cause import Cause
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
 from meshtune.runners.processes.gang import exit_words
+from meshtune.runners.schedulers.batch.launch_wrapper import Note, forgotten_status, noted_end, noted_status
 
 
 class Unreadable(ValueError):

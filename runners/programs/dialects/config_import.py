@@ -1,0 +1,187 @@
+"""Configuration files of other programs as `workload: {kind: command}`: what a plan sets in them becomes placeholders.
+
+The reader of a program looks values up by dotted keys and tells what it met by questions and notes; the rest of the
+file stays as the user wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from meshtune.runners.json_files import shown
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_yaml
+from meshtune.search_spaces.checks import MAX_WHOLE
+
+# Runs the lines that set the environment up, then the command.
+SETUP_FILE = "setup.sh"
+# Keys that are asked about one by one; of more of them the names alone are told.
+_MAX_ASKED = 8
+
+
+def read_mapping(name: str, text: str) -> dict[str, Any]:
+    """A YAML file of keys. Raises CannotRead."""
+    try:
+        document = read_yaml(text)
+    except UnreadableText as error:
+        raise CannotRead(f"{name} {error}") from None
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise CannotRead(f"{name} is no mapping of keys")
+    return document
+
+
+def text_of(launch: Launch, name: str, reads: str, instead: str) -> str:
+    """The text of a file that a start names, from the launch or from its folder. Raises CannotRead, whose words are:
+    `reads` before the name, `instead` behind what else to import."""
+    for known in (name, f"./{name}", PurePosixPath(name).name):
+        if known in launch.files:
+            return launch.files[known]
+    path = Path(launch.directory or ".") / name
+    try:
+        return read_file(path, SLOW_LIMITS.max_bytes)
+    except (OSError, UnreadableText) as error:
+        told = f"{launch.place}: {reads} {name}, which cannot be read here ({path}: {error})"
+        raise CannotRead(f"{told}; import where the file is{instead}") from None
+
+
+def at(config: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted key; None where it is not there."""
+    value: Any = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def holds(config: Mapping[str, Any], path: str) -> bool:
+    """Whether the key is there, be it null."""
+    section, _, key = path.rpartition(".")
+    holder = at(config, section) if section else config
+    return isinstance(holder, Mapping) and key in holder
+
+
+def literal(text: str) -> str:
+    """A text that has no placeholders, as a template."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+@dataclass(slots=True)
+class ConfigReading:
+    """A configuration being read. place: the file or line, for questions and notes."""
+
+    config: Mapping[str, Any]
+    place: str
+    questions: list[Question] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def ask(self, path: str, text: str) -> None:
+        question = Question(path, f"{self.place}: {text}")
+        if question not in self.questions:
+            self.questions.append(question)
+
+    def note(self, text: str) -> None:
+        self.notes.append(f"{self.place}: {text}")
+
+    def get(self, path: str) -> Any:
+        return at(self.config, path)
+
+    def whole(self, path: str, answer: str, least: int = 1) -> int | None:
+        """The whole number at a key; None where it is not there. What is no such number is asked. answer: the key of
+        the spec."""
+        value = self.get(path)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_WHOLE:
+            return value
+        self.ask(answer, f"{path} is {shown(value)}, which is no whole number from {least}; what does training use?")
+        return None
+
+    def flag(self, path: str, answer: str = "") -> bool | None:
+        """The truth value at a key; None where it is not there. What is none is asked."""
+        value = self.get(path)
+        if value is None or isinstance(value, bool):
+            return value
+        self.ask(answer, f"{path} is {shown(value)}, which is neither true nor false; what does training use?")
+        return None
+
+    def ask_unknown(self, keys: Sequence[str], program: str) -> None:
+        """Keys that the program is not known to have."""
+        if keys:
+            more = f" and {len(keys) - _MAX_ASKED} more" if len(keys) > _MAX_ASKED else ""
+            names = ", ".join(keys[:_MAX_ASKED]) + more
+            self.ask(
+                "", f"{names}: no key that {program} is known to have; do they change the model, the batch or speed?"
+            )
+
+
+def command_options(
+    reading: ConfigReading, launch: Launch | None, words: Sequence[str], example: str
+) -> dict[str, Any]:
+    """The options of the workload that say how the program starts.
+
+    words: the program and its arguments, templates; their files are in the job's folder. launch: where the start was
+    read; None: from a file alone, and the command is asked. example: a command to answer with."""
+    if launch is None:
+        reading.ask("workload.command", f"the file does not say how it is started; such as: {example}")
+        return {}
+    unknown = [word for word in words if not is_known(word)]
+    if unknown:
+        names = ", ".join(map(as_written, unknown))
+        reading.ask(
+            "workload.command", f"what {names} stands for is not known here; write the words that training starts with"
+        )
+    found: dict[str, Any] = {} if unknown else {"command": list(words)}
+    if launch.setup:
+        lines = ["# The environment of the command that follows as arguments.", *launch.setup, 'exec "$@"']
+        found["files"] = {SETUP_FILE: literal("".join(f"{line}\n" for line in lines))}
+        if not unknown:
+            found["command"] = ["bash", "-l", f"{{directory}}/{SETUP_FILE}", *words]
+    found["working_directory"] = launch.directory or "."
+    if not launch.directory:
+        reading.note("workload.working_directory is the folder where meshtune runs: the start does not say its own")
+    if launch.env:
+        found["env"] = {name: literal(value) for name, value in launch.env.items()}
+    return found
+
+
+def program_words(launch: Launch) -> list[str]:
+    """The program as Python starts it, as templates."""
+    script = launch.script
+    return ["python", *(["-m", literal(script[3:])] if script.startswith("-m ") else [literal(script)])]
+
+
+# A start on a cluster takes minutes before the first step.
+_TIME_LIMIT_S = 1200
+
+
+def imported(
+    reading: ConfigReading,
+    launch: Launch | None,
+    *,
+    model: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    workload: Mapping[str, Any],
+    global_batch_size: int | None,
+    nodes: int | None,
+    devices_per_node: int | None,
+) -> Imported:
+    """What was read, without the values that are asked."""
+    asked = {question.path for question in reading.questions}
+
+    def known(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if value is not None and f"{section}.{key}" not in asked}
+
+    why = f"trial.time_limit_s {_TIME_LIMIT_S}: on a cluster a start takes minutes before the first step"
+    return Imported(
+        model=known("model", model),
+        plan=known("baseline", plan),
+        workload=known("workload", workload),
+        trial={"time_limit_s": _TIME_LIMIT_S},
+        global_batch_size=None if "global_batch_size" in asked else global_batch_size,
+        nodes=nodes,
+        devices_per_node=devices_per_node,
+        questions=tuple(reading.questions),
+        notes=(*(launch.notes if launch else ()), *reading.notes, why),
+    )

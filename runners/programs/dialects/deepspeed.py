@@ -1,0 +1,202 @@
+"""DeepSpeed's words for a plan: a ds_config.json, laid over the user's own. Written for DeepSpeed 0.19.8.
+
+Tensor parallelism is AutoTP's, context parallelism Ulysses'. Stages of a pipeline and recomputation are the
+script's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.documents import read_value
+from meshtune.runners.programs.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
+from meshtune.runners.programs.workloads.config_file import Template, parse_template
+from meshtune.runners.trainer.job import Dtype as Dtype
+from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
+from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import EVEN_ALONE, Capabilities, Constraint
+from meshtune.search_spaces.layer_shapes import Shape
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute
+
+CONFIG_FILE = "ds_config.json"
+# ThroughputTimer times from the third step on (its start_step in deepspeed/utils/timer.py).
+UNTIMED_STEPS = 2
+# The shapes of the model that a script may be told.
+_SHAPES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+PLACEHOLDERS = (*PLAN_FIELDS, *_SHAPES, "global_batch_size", "config", "steps", "seed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeedOptions(ProgramOptions):
+    """script or module: the program. arguments: texts such as `--max-steps {steps}`, with PLACEHOLDERS. config: the
+    user's ds_config, or the path of its file. pipeline_module: the script builds a PipelineModule of {pp} stages."""
+
+    script: str = ""
+    module: str = ""
+    arguments: tuple[str, ...] = ("--deepspeed_config {config}",)
+    config: Mapping[str, Any] | str = field(default_factory=dict)
+    pipeline_module: bool = False
+    dtype: Dtype = Dtype.BFLOAT16
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        self._check(checks, least_warmup=UNTIMED_STEPS)
+        checks.require(not (self.script and self.module), "module", f"does not go with script({self.script})")
+        found = bool(self.directory) or Path(self.script or "/").is_absolute()
+        checks.require(found, "script", f"{self.script} is relative: say to which directory, such as `directory: .`")
+        try:
+            stages = self.tells("pp") or not self.pipeline_module
+            checks.require(stages, "arguments", "a pipeline_module must be told its stages: {pp} is missing")
+        except InvalidValue as error:
+            for problem in error.problems:
+                checks.require(False, problem.path, problem.message)
+        except ValueError as error:
+            checks.require(False, "arguments", str(error))
+        checks.done()
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """The words of the arguments. Raises InvalidValue for an unknown placeholder, ValueError for an open quote."""
+        words = [word for text in self.arguments for word in read_words(text)]
+        return tuple(parse_template(word, PLACEHOLDERS, "arguments") for word in words)
+
+    def tells(self, name: str) -> bool:
+        """Whether the script is told this part of the plan."""
+        return any(name in template.names for template in self.templates)
+
+    def words(self, model: ModelSpec, plan: Plan, seed: int, config: Path) -> list[str]:
+        """The script's arguments for one plan. config: where its ds_config lies."""
+        values: dict[str, Any] = {
+            **{name: getattr(model, name) for name in _SHAPES},
+            **plan.as_dict(),
+            "global_batch_size": plan.global_batch_size,
+            "config": config,
+            "steps": self.steps,
+            "seed": seed,
+        }
+        return [template.fill(values) for template in self.templates]
+
+
+_ALONE = Constraint(
+    "deepspeed-tp-alone",
+    "AutoTP and Ulysses each lay out the devices anew, and ds_config has no words for both (deepspeed/__init__.py)",
+    lambda c, s: (c["tp"] == 1) | (c["cp"] == 1),
+    lambda p, s: f"tp({p.tp}) with cp({p.cp})",
+)
+_NO_SEQUENCE = Constraint(
+    "deepspeed-sequence-parallel",
+    "AutoTP keeps whole activations between the blocks; give sequence_parallel: [false] with tp",
+    lambda c, s: (c["tp"] == 1) | (c["sequence_parallel"] == 0),
+    lambda p, s: f"sequence_parallel(True) with tp({p.tp})",
+)
+_NO_PIPELINE = Constraint(
+    "deepspeed-pp",
+    "stages of a pipeline are the script's PipelineModule, not ds_config's; say pipeline_module: true where it has one",
+    lambda c, s: c["pp"] == 1,
+    lambda p, s: f"pp({p.pp})",
+)
+_PIPELINE_ALONE = Constraint(
+    "deepspeed-pipeline-module",
+    "a PipelineModule goes with data parallelism only; its tensor parallelism is Megatron's (workload megatron)",
+    lambda c, s: (c["tp"] == 1) & (c["cp"] == 1),
+    lambda p, s: f"tp({p.tp}) * cp({p.cp}) with a pipeline_module",
+)
+
+
+def capabilities(options: DeepSpeedOptions) -> Capabilities:
+    """Which plans DeepSpeed and this script can run."""
+    recompute = [Recompute.NONE, Recompute.FULL] if options.pipeline_module else [Recompute.NONE]
+    if options.tells("recompute"):
+        recompute = list(Recompute)
+    return Capabilities(
+        recompute=frozenset(recompute),
+        recompute_intervals=options.tells("recompute_interval"),
+        # runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
+        zero_stages_with_pp=frozenset({0, 1}),
+        contexts=frozenset({ContextParallel.ULYSSES}),
+        choice_of_sequence_parallel=True,
+        expert_parallel=options.tells("ep"),
+        experts=True,
+        stage_splits=None
+        if options.tells("first_stage_less_layers") and options.tells("last_stage_less_layers")
+        else EVEN_ALONE,
+        # The script builds the model.
+        shapes=frozenset(Shape),
+        rules=(_ALONE, _NO_SEQUENCE, _PIPELINE_ALONE if options.pipeline_module else _NO_PIPELINE),
+    )
+
+
+def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
+    """The ds_config.json of a plan. extra: options of the workload. Raises CannotExpress, InvalidValue."""
+    config = config_of(model, plan, cluster, read_value(DeepSpeedOptions, dict(extra or {})))
+    return {CONFIG_FILE: json.dumps(config, indent=2) + "\n"}
+
+
+def script_words(model: ModelSpec, plan: Plan, seed: int, extra: Mapping[str, Any]) -> str:
+    """The script's arguments beside a CONFIG_FILE, quoted for a shell. extra: options of the workload. Raises
+    InvalidValue."""
+    return shlex.join(read_value(DeepSpeedOptions, dict(extra)).words(model, plan, seed, Path(CONFIG_FILE)))
+
+
+def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepSpeedOptions) -> dict[str, Any]:
+    """The ds_config of a plan. Raises CannotExpress, and InvalidValue where the user's own cannot be read."""
+    require_words("DeepSpeed", model, plan, cluster, capabilities(options))
+    return overlaid(read_base(options.config, read_config), words(plan, options))
+
+
+def offloads_optimizer(options: DeepSpeedOptions) -> bool:
+    """Whether the config keeps the optimizer's state on the host. One that is the path of a file is not looked into."""
+    config: Any = options.config
+    for key in ("zero_optimization", "offload_optimizer", "device"):
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config not in (None, "none")
+
+
+def words(plan: Plan, options: DeepSpeedOptions) -> dict[str, Any]:
+    """What a plan says in ds_config; None for a key that it must not have."""
+    # With AutoTP alone DeepSpeed counts every tensor rank's samples (runtime/config.py: world_size is that of the whole
+    # job), and refuses the true product; what it does not find it counts itself.
+    named = plan.global_batch_size if plan.tp == 1 else None
+    context = {"sequence_parallel_size": plan.cp, "data_parallel_size": plan.dp} if plan.cp > 1 else {}
+    # What the script is told by its arguments is not said twice.
+    checkpoints = options.pipeline_module and not options.tells("recompute")
+    pipeline = {"activation_checkpoint_interval": int(plan.recompute is Recompute.FULL)}
+    return {
+        "train_batch_size": named,
+        "train_micro_batch_size_per_gpu": plan.micro_batch_size,
+        "gradient_accumulation_steps": plan.grad_accum_steps,
+        "zero_optimization": {"stage": plan.zero_stage},
+        "bf16": {"enabled": options.dtype is Dtype.BFLOAT16},
+        "fp16": {"enabled": options.dtype is Dtype.FLOAT16},
+        "tensor_parallel": {"autotp_size": plan.tp if plan.tp > 1 else None},
+        "sequence_parallel_size": None,
+        "data_parallel_size": None,
+        **context,
+        **({"pipeline": pipeline} if checkpoints else {}),
+    }
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """A ds_config as it stands. Raises ValueError, whose message names the line."""
+    try:
+        # DeepSpeed refuses a key that stands twice, and so do we (dict_raise_error_on_duplicate_keys).
+        config = read_json(text)
+    except UnreadableText as error:
+        if not error.line:
+            raise
+        lines = text.splitlines() or [""]
+        line = lines[min(error.line, len(lines)) - 1].strip()
+        # DeepSpeed reads Hjson, which has them.
+        comments = re.search(r"(?:^|\s)(?:#|//|/\*)", line)
+        hint = "comments are not JSON: take them out" if comments else error.message.removeprefix("is not JSON: ")
+        raise ValueError(f"line {error.line} ({line[:60]!r}): {hint}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"a ds_config is an object, not {type(config).__name__}")
+    return config

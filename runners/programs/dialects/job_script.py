@@ -1,0 +1,286 @@
+"""What the head of a batch script asks of Slurm or PBS, as the spec's runner: `#SBATCH` and `#PBS` lines.
+
+What the runner has no option for goes to its `extra_lines`; what belongs to one job alone (name, output, mail) is left
+out. Other schedulers are told in a question."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question
+from meshtune.runners.programs.dialects.bash.expansion import is_known
+from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
+from meshtune.runners.untrusted_text import UnreadableText
+
+# sbatch(1).
+_SHORT: Mapping[str, str] = {
+    "-A": "account", "-a": "array", "-b": "begin", "-C": "constraint", "-c": "cpus-per-task", "-D": "chdir",
+    "-d": "dependency", "-e": "error", "-F": "nodefile", "-G": "gpus", "-H": "hold", "-i": "input", "-J": "job-name",
+    "-k": "no-kill", "-L": "licenses", "-M": "clusters", "-m": "distribution", "-N": "nodes", "-n": "ntasks",
+    "-O": "overcommit", "-o": "output", "-p": "partition", "-Q": "quiet", "-q": "qos", "-S": "core-spec",
+    "-s": "oversubscribe", "-t": "time", "-v": "verbose", "-W": "wait", "-w": "nodelist", "-x": "exclude",
+}  # fmt: skip
+# The runner's options of the same name.
+_NAMED = ("partition", "account", "qos", "constraint", "reservation")
+# Of one job alone, or said anew for each trial.
+_LEFT_OUT = frozenset(
+    {
+        *("array", "begin", "chdir", "cpus-per-gpu", "cpus-per-task", "dependency", "error", "exclude", "export"),
+        *(
+            "get-user-env",
+            "gpus",
+            "gpus-per-node",
+            "gpus-per-task",
+            "gres",
+            "hold",
+            "input",
+            "job-name",
+            "kill-on-bad-exit",
+        ),
+        *("mail-type", "mail-user", "no-kill", "no-requeue", "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node"),
+        *("open-mode", "output", "parsable", "quiet", "requeue", "signal", "test-only", "time", "time-min", "verbose"),
+        *("wait", "tasks-per-node", "deadline", "container-image", "container-mounts", "hetjob", "packjob", *_NAMED),
+    }
+)
+_VALUE = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]+")
+_PLACEHOLDER = re.compile(
+    r"[<>${}]|^x{3,}$|^(your|my|change|todo|fixme|account|partition|project|queue)[_-]?\w*$", re.I
+)
+_WHOLE = re.compile(r"[1-9][0-9]{0,6}")
+_TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,4}(?::\d{1,2}){0,2})(?:\.\d+)?")
+_OTHERS = {"#BSUB": "LSF", "#COBALT": "Cobalt", "#flux:": "Flux", "#OAR": "OAR", "#$ -": "Grid Engine"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """runner: the spec's section, with its kind. time_limit_s: of the script's job, None where it says none."""
+
+    runner: Mapping[str, Any]
+    time_limit_s: int | None = None
+    nodes: int | None = None
+    devices_per_node: int | None = None
+    questions: tuple[Question, ...] = ()
+
+
+@dataclass(slots=True)
+class _Reading:
+    runner: dict[str, Any]
+    questions: list[Question] = field(default_factory=list)
+
+    def take(self, key: str, name: str, value: str) -> None:
+        """An option of the runner by its directive's value; a placeholder is a question."""
+        if _PLACEHOLDER.search(value) or not _VALUE.fullmatch(value):
+            self.questions.append(
+                Question(f"runner.{key}", f"the batch script has {name} {value!r}: name the real one")
+            )
+        else:
+            self.runner[key] = value
+
+
+def with_job(imported: Imported, script: str, setup: Sequence[str]) -> Imported:
+    """With the scheduler of a script's head. setup: its lines that prepare the environment; a workload that has
+    lines of a shell has them there. Raises CannotRead."""
+    job = read_job(script)
+    own = "setup" in imported.workload or imported.workload.get("kind") == "command"
+    ready = {"setup": list(setup)} if setup and not own else {}
+    if job is None:
+        told = f"trials do not run the script's setup ({'; '.join(setup)[:200]}): start `meshtune run` where it has run"
+        return replace(imported, notes=(*imported.notes, told)) if ready else imported
+    trial = dict(imported.trial)
+    notes = imported.notes
+    longest = None if job.time_limit_s is None else max(60, job.time_limit_s - int(BACKSTOP_S))
+    if longest is not None and trial.get("time_limit_s", longest + 1) > longest:
+        trial["time_limit_s"] = longest
+        notes = (
+            *notes,
+            f"time_limit_s {longest}: the script's job may take {job.time_limit_s} s, start and end included",
+        )
+    return replace(
+        imported,
+        runner=imported.runner or {**job.runner, **ready},
+        trial=trial,
+        questions=(*imported.questions, *job.questions),
+        notes=notes,
+    )
+
+
+def with_devices(launch: Launch, script: str) -> Launch:
+    """With the nodes and devices that the script's job has, where the launcher takes what it finds."""
+    job = None if not all(map(is_known, launch.launcher)) else read_job(script)
+    if job is None:
+        return launch
+    return replace(
+        launch,
+        nodes=launch.nodes or job.nodes,
+        devices_per_node=launch.devices_per_node or job.devices_per_node,
+    )
+
+
+def read_job(script: str) -> Job | None:
+    """What a batch script asks for; None where it asks no scheduler. Raises CannotRead."""
+    try:
+        if options := slurm_options(script):
+            return _slurm(options)
+        if words := directives(script, "PBS"):
+            return _pbs(words)
+    except UnreadableText as error:
+        raise CannotRead(f"its lines for the scheduler: {error}") from None
+    for mark, name in _OTHERS.items():
+        if re.search(rf"(?m)^{re.escape(mark)}", script):
+            told = (
+                f"the script is one of {name}, for which there is no runner: say where trials run (slurm, pbs, local)"
+            )
+            return Job(runner={}, questions=(Question("runner.kind", told),))
+    return None
+
+
+def slurm_options(script: str) -> dict[str, str]:
+    """The `#SBATCH` options by their long names; "" for one without a value. Raises UnreadableText."""
+    found: dict[str, str] = {}
+    words = directives(script, "SBATCH")
+    for word, following in pairwise([*words, "-"]):
+        if word.startswith("--"):
+            name, joined, value = word[2:].partition("=")
+            found[name] = value if joined else "" if following.startswith("-") else following
+        elif word.startswith("-") and (name := _SHORT.get(word[:2], "")):
+            found[name] = word[2:].removeprefix("=") or ("" if following.startswith("-") else following)
+        elif word == "hetjob" or word == "packjob":
+            found["hetjob"] = ""
+    return found
+
+
+def devices_per_node(options: Mapping[str, str]) -> int | None:
+    """The GPUs of a node that a Slurm script asks for."""
+    gres = options.get("gres", "")
+    for value in (options.get("gpus-per-node", ""), gres if gres.startswith("gpu") else ""):
+        if number := _whole(value.partition("(")[0].rpartition(":")[2]):
+            return number
+    nodes, tasks = _whole(options.get("nodes", "1")), _whole(_tasks_per_node(options))
+    total, each = (
+        _whole(options.get("gpus", "").rpartition(":")[2]),
+        _whole(options.get("gpus-per-task", "").rpartition(":")[2]),
+    )
+    if total and nodes and total % nodes == 0:
+        return total // nodes
+    return tasks * each if tasks and each else None
+
+
+def _slurm(options: Mapping[str, str]) -> Job:
+    reading = _Reading({"kind": "slurm"})
+    for name in _NAMED:
+        if name in options:
+            reading.take(name, f"--{name}", options[name])
+    gres = options.get("gres") or "gpu:" + options.get("gpus-per-node", options.get("gpus", ""))
+    kind = gres.split("(")[0].split(":")
+    if kind[0] == "gpu" and len(kind) > 1 and kind[1] and not _whole(kind[1]):
+        reading.take("gres", "--gres", f"gpu:{kind[1]}")
+    elif "gres" in options and kind[0] != "gpu":
+        reading.runner.setdefault("extra_lines", []).append(f"#SBATCH --gres={options['gres']}")
+    if excluded := options.get("exclude"):
+        reading.runner["exclude"] = re.findall(r"[^,\[]+(?:\[[^]]*\])?[^,\[]*", excluded)
+    devices = devices_per_node(options)
+    each, tasks = _whole(options.get("cpus-per-task", "")), _whole(_tasks_per_node(options)) or 1
+    if cpus := _whole(options.get("cpus-per-gpu", "")):
+        reading.runner["cpus_per_device"] = cpus
+    elif each and devices and each * tasks % devices == 0:
+        reading.runner["cpus_per_device"] = each * tasks // devices
+    for name, value in options.items():
+        if name not in _LEFT_OUT:
+            line = f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}"
+            reading.runner.setdefault("extra_lines", []).append(line)
+    if "array" in options:
+        told = f"the script is a job array (--array={options['array']}): which of its settings is the baseline?"
+        reading.questions.append(Question("", told))
+    if "hetjob" in options:
+        reading.questions.append(
+            Question("", "the script is a heterogeneous job, of which trials take one kind of node")
+        )
+    if image := options.get("container-image"):
+        told = (
+            f"the script's job runs in the container {image}, and trials start `python` as it is. Name a Python inside "
+            f'of it: an executable file with `exec srun --container-image={image} python3 "$@"` or the like'
+        )
+        reading.questions.append(Question("workload.python", told))
+    return Job(
+        runner=reading.runner,
+        time_limit_s=_seconds(options.get("time", "")),
+        nodes=_whole(options.get("nodes", "")),
+        devices_per_node=devices,
+        questions=tuple(reading.questions),
+    )
+
+
+def _tasks_per_node(options: Mapping[str, str]) -> str:
+    return options.get("ntasks-per-node", options.get("tasks-per-node", ""))
+
+
+def _pbs(words: Sequence[str]) -> Job:
+    """qsub(1B) of PBS Pro, and Torque's `nodes=4:ppn=8`."""
+    reading = _Reading({"kind": "pbs"})
+    nodes, devices, time_limit = None, None, ""
+    for option, value in pairwise([*words, ""]):
+        match option[:2]:
+            case "-q":
+                reading.take("queue", "-q", option[2:] or value)
+            case "-A":
+                reading.take("project", "-A", option[2:] or value)
+            case "-P" | "-W" | "-p":
+                reading.runner.setdefault("extra_lines", []).append(f"#PBS {option[:2]} {option[2:] or value}")
+            case "-J":
+                told = f"the script is a job array ({value}): which of its settings is the baseline?"
+                reading.questions.append(Question("", told))
+            case "-l":
+                for part in (option[2:] or value).split(","):
+                    name, _, said = part.partition("=")
+                    count, _, chunk = said.partition(":")
+                    if name == "walltime":
+                        time_limit = said
+                    elif name in ("filesystems", "place"):
+                        reading.take(name, f"-l {name}", said)
+                    elif name == "select":
+                        nodes = _whole(count)
+                        found = re.search(r"\bngpus=(\d+)", chunk)
+                        devices = _whole(found[1]) if found else devices
+                        if chunk:
+                            reading.take("select", "-l select", chunk)
+                        if "+" in chunk:
+                            reading.questions.append(Question("runner.select", f"several kinds of nodes: {said}"))
+                            reading.runner.pop("select", None)
+                    elif name == "nodes":
+                        nodes = _whole(count)
+                        found = re.search(r"\bgpus=(\d+)", chunk)
+                        devices = _whole(found[1]) if found else devices
+                        told = f"`-l nodes={said}` are Torque's words; say what a node must have in PBS Pro's"
+                        reading.questions.append(Question("runner.select", told))
+                    elif name:
+                        reading.runner.setdefault("extra_lines", []).append(f"#PBS -l {part}")
+    return Job(
+        runner=reading.runner,
+        time_limit_s=_seconds(time_limit),
+        nodes=nodes,
+        devices_per_node=devices,
+        questions=tuple(reading.questions),
+    )
+
+
+def _seconds(text: str) -> int | None:
+    """Of `minutes`, `minutes:seconds`, `hours:minutes:seconds`, and with `days-` before hours. sbatch(1), --time."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found["clock"].split(":")]
+    if found["days"]:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+    return ((int(found["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if _WHOLE.fullmatch(text) else None

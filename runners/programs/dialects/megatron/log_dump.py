@@ -1,0 +1,240 @@
+"""The arguments that Megatron prints at its start, found in a training's log and written as a command line again.
+
+Megatron-LM (megatron/training/arguments.py, _print_args, d98e8a64) and Megatron-DeepSpeed (megatron/arguments.py) print
+`  name ........ value`, the name and its dots 48 characters together, between two ruled lines. The values are those
+after validate_args; what it fills in by itself is not written as an argument again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshtune.runners.programs.dialects.base import CannotRead, Launch
+from meshtune.runners.programs.dialects.bash.expansion import unknown
+from meshtune.runners.programs.dialects.megatron.flags import Flag, flags_by_dest
+from meshtune.runners.untrusted_text import UnreadableText, read_yaml
+
+_BEGIN, _END = re.compile(r"-{10,} (?:\w+ )?arguments -{10,}"), re.compile(r"-{10,} end of (?:\w+ )?arguments -{10,}")
+# A name, its dots and its value; a launcher's prefix (`0: `, `[rank0]:`, a time) may stand before them.
+_LINE = re.compile(r"(?:^|[\s:\]|])\s*(?P<name>[A-Za-z_]\w*) (?P<dots>\.*) (?P<value>.*)$")
+_WIDTH = 48
+_LEAST_LINES = 20
+# Of a release's arguments that a dump may lack: forks take some away. A torn or filtered dump lacks more.
+_MAX_MISSING = 0.2
+_MAX_VALUE = 20_000
+_CONSTANTS: Mapping[str, Any] = {"None": None, "True": True, "False": False}
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?(?:[0-9]{1,18}\.?[0-9]{0,18}(?:e[-+]?[0-9]{1,3})?|inf)")
+_SECRET = re.compile(r"api_?key|secret|passw|(?:hf|auth|access)_token", re.IGNORECASE)
+# megatron's programs say what they build: pretrain_gpt.py, pretrain_bert.py, pretrain_t5.py ...
+_BUILDS = re.compile(r"\bbuilding (BERT|T5|ICT|Retro|retro|VIT|Mamba|mamba|[Mm]ultimodal)\w* model")
+# What validate_args and the environment fill in, in any release; for the rest `_follows` compares.
+_FILLED_IN = frozenset(
+    {
+        *("encoder_num_layers", "encoder_seq_length", "rank", "local_rank", "world_size", "padded_vocab_size"),
+        *("encoder_tensor_model_parallel_size", "encoder_pipeline_model_parallel_size", "max_seqlen_per_dp_cp_rank"),
+        *("no_load_optim", "no_load_rng", "align_param_gather", "lazy_mpu_init", "deepscale", "deepscale_config"),
+        *("rl_generation_batch_size", "rl_num_parallel_generations", "rl_parallel_generation_tasks"),
+        "rl_generation_lag",
+    }
+)
+_MEMBER = re.compile(r"^[A-Z]\w+\.(\w+)$")
+# Written although it is the default: DeepSpeed's file says the same, or something is wrong.
+_ALWAYS = frozenset({"zero_stage"})
+_DTYPES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.uint8": "fp8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """launch: the arguments as words. devices: in all. questions: (path, text)."""
+
+    launch: Launch
+    devices: int | None
+    questions: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+
+def is_log(text: str) -> bool:
+    """Whether a text has such a dump, whole or torn."""
+    return any(len(values) >= _LEAST_LINES for _, values, _ in _dumps(text))
+
+
+def find_dump(text: str) -> Dump:
+    """The last dump of a log. Raises CannotRead."""
+    dumps = [found for found in _dumps(text) if len(found[1]) >= _LEAST_LINES]
+    if not dumps:
+        raise CannotRead(
+            "no dump of Megatron's arguments (`--- arguments ---` and `name ...... value` lines) in this log"
+        )
+    start, raw, whole = dumps[-1]
+    values = {name: _value(written) for name, written in raw.items()}
+    place = f"line {start}"
+    if other := _BUILDS.search(text):
+        raise CannotRead(
+            f"{place}: Megatron, but the log says `{other[0]}`; the dialect reads decoder-only transformers"
+        )
+    if values.get("decoder_seq_length") or values.get("decoder_num_layers"):
+        raise CannotRead(
+            f"{place}: Megatron, but with a decoder of its own: the dialect reads decoder-only transformers"
+        )
+    questions = [
+        ("workload.script", "the log does not say which program it is of; pretrain_gpt.py?"),
+        ("workload.directory", "the log does not say the folder that the program starts in"),
+    ]
+    if str(values.get("tokenizer_type")).startswith("BertWordPiece"):
+        questions.append(("", "a tokenizer of BERT's: only decoder-only transformers are read rightly"))
+    if not whole:
+        questions.append(("", "the dump has no end: arguments may be missing"))
+    notes = [f"{len(dumps)} dumps of arguments; the last one is read"] if len(dumps) > 1 else []
+    if values.get("vocab_size") is None and (size := vocabulary(text)):
+        values["vocab_size"] = size
+    words, told = _words(values)
+    settings = deepspeed_settings(text)
+    name = str(values.get("deepspeed_config"))
+    devices = values.get("world_size")
+    launch = Launch(
+        script="",
+        words=tuple(words),
+        place=place,
+        nodes=None,
+        devices_per_node=None,
+        directory="",
+        setup=(),
+        env={},
+        files={name: settings} if settings else {},
+        notes=(),
+    )
+    number = devices if isinstance(devices, int) and devices > 0 else None
+    return Dump(launch, number, (*((path, text) for path, text in questions), *told), tuple(notes))
+
+
+def _dumps(text: str) -> Iterator[tuple[int, dict[str, str], bool]]:
+    """Each dump: the number of its first line, its raw values by name, and whether it ended."""
+    start, found = 0, dict[str, str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if _END.search(line):
+            if start:
+                yield start, found, True
+            start, found = 0, {}
+        elif _BEGIN.search(line):
+            if start:
+                yield start, found, False
+            start, found = number, {}
+        elif start and (name := _LINE.search(line)) and _is_entry(name["name"], name["dots"]):
+            found[name["name"]] = name["value"].strip()
+    if start:
+        yield start, found, False
+
+
+def _is_entry(name: str, dots: str) -> bool:
+    return len(name) + len(dots) == _WIDTH or (not dots and len(name) >= _WIDTH)
+
+
+def _value(written: str) -> Any:
+    """A value as Python printed it: None, a number, a list, or the text itself."""
+    if written in _CONSTANTS:
+        return _CONSTANTS[written]
+    if _WHOLE.fullmatch(written):
+        return int(written)
+    if _NUMBER.fullmatch(written):
+        return float(written)
+    try:
+        # Lists of Python's texts and numbers are YAML's.
+        return read_yaml(written) if written.startswith("[") and len(written) <= _MAX_VALUE else written
+    except UnreadableText:
+        return written
+
+
+def _words(values: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The values as command-line words, but for defaults and what validate_args filled in; and questions."""
+    words = list[str]()
+    secrets = [dest for dest in values if _SECRET.search(dest) and values[dest] not in (None, "")]
+    release = _release_of(values)
+    if len(missing := release.keys() - values.keys()) > _MAX_MISSING * len(release):
+        words.append(unknown(f"{len(missing)} of {len(release)} arguments that are missing in the log"))
+    for dest, forms in release.items():
+        if dest in values and dest not in secrets and dest not in _FILLED_IN and not _follows(dest, values):
+            given = next((form for form in forms if _is_given(form, values[dest])), None)
+            words += _written(given, values[dest]) if given else ()
+    told = [("", f"the log has {', '.join(secrets)}, which may be secrets and are not copied")] if secrets else []
+    return words, told
+
+
+def _release_of(values: Mapping[str, Any]) -> Mapping[str, tuple[Flag, ...]]:
+    """The flags by dest of the release that has the most of the dump's names; of several the one with the fewest
+    others, and the newest."""
+    names = values.keys()
+    releases = reversed(list(flags_by_dest().values()))
+    return max(releases, key=lambda by_dest: (len(by_dest.keys() & names), -len(by_dest)))
+
+
+def _is_given(form: Flag, value: Any) -> bool:
+    """Whether the value is not what the program has unless it is told otherwise."""
+    if value is None or value == "" or value == []:
+        return False
+    if form.kind in ("on", "off"):
+        return value is (form.kind == "on") and form.default is not value
+    return form.dest in _ALWAYS or (form.default != value and [str(form.default)] != list(_written(form, value)[1:]))
+
+
+def _written(form: Flag, value: Any) -> Sequence[str]:
+    if form.kind in ("on", "off"):
+        return (form.name,)
+    several = isinstance(value, (list, tuple)) and form.most > 1
+    texts = [str(one) for one in value] if several else [str(value)]
+    # An enum prints as Name.member, a type of torch as torch.name; the parser takes the member, and short names.
+    return (form.name, *(_DTYPES.get(text, _MEMBER.sub(r"\1", text)) for text in texts))
+
+
+def _follows(dest: str, values: Mapping[str, Any]) -> bool:
+    """Whether validate_args makes this value of others, so that it need not have been given."""
+    get = values.get
+    hidden, heads = get("hidden_size"), get("num_attention_heads")
+    tensor = get("tensor_model_parallel_size")
+    head = hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
+    made: Mapping[str, Any] = {
+        "kv_channels": head,
+        "num_key_value_heads": heads,
+        "expert_tensor_parallel_size": tensor,
+        "tensor_parallel_num_weight_shards": tensor,
+        "expert_tensor_parallel_num_weight_shards": get("expert_tensor_parallel_size"),
+        "dataloader_type": "single",
+        "async_tensor_model_parallel_allreduce": not (get("sequence_parallel") or tensor == 1),
+        "bias_gelu_fusion": not get("swiglu"),
+        "add_position_embedding": not get("use_rotary_position_embeddings"),
+        "moe_ffn_hidden_size": get("ffn_hidden_size"),
+        "eval_global_batch_size": get("global_batch_size"),
+        "eval_micro_batch_size": get("micro_batch_size"),
+        "start_weight_decay": get("weight_decay"),
+        "end_weight_decay": get("weight_decay"),
+        # On with interleaved stages alone, and turned off by validate_args without them.
+        "overlap_p2p_comm": get("virtual_pipeline_model_parallel_size") is not None,
+    }
+    return dest in made and values[dest] == made[dest]
+
+
+# megatron/tokenizer/tokenizer.py, _vocab_size_with_padding (Megatron-DeepSpeed 4efb479d; Megatron-LM alike).
+_VOCABULARY = re.compile(r"> padded vocab \(size: (\d{1,9})\) with \d+ dummy tokens")
+# deepspeed/runtime/config.py, print_user_config, 0.19.8: the settings as sorted JSON after `json = `.
+_SETTINGS = re.compile(r"^(?P<before>.*?)\bjson = \{", re.MULTILINE)
+_RANK = re.compile(r"^\s*(?:\[[^\]\n]{1,40}\]:?|\d{1,6}:|[\w.-]{1,64}: )\s?")
+_MAX_SETTINGS = 2_000
+
+
+def vocabulary(text: str) -> int | None:
+    """The tokenizer's words, without padding."""
+    found = _VOCABULARY.search(text)
+    return int(found[1]) if found else None
+
+
+def deepspeed_settings(text: str) -> str:
+    """DeepSpeed's settings as JSON, "" where the log has none whole."""
+    starts = list(_SETTINGS.finditer(text))
+    if not starts:
+        return ""
+    lines = text[starts[-1].end() - 1 :].splitlines()[:_MAX_SETTINGS]
+    stripped = [lines[0], *(_RANK.sub("", line) if '"' not in line.split(":")[0] else line for line in lines[1:])]
+    end = next((index for index, line in enumerate(stripped) if line.rstrip() == "}"), None)
+    return "" if end is None else "\n".join(stripped[: end + 1])

@@ -1,0 +1,95 @@
+"""Uneven pipeline stages in Megatron's arguments, and read from them.
+
+Rules from NVIDIA/Megatron-LM d98e8a64, megatron/core/transformer/transformer_block.py (get_num_layers_to_build) and
+pipeline_parallel_layer_layout.py (parse_str_to_list), and from bigscience-workshop/Megatron-DeepSpeed 8387ae17,
+megatron/model/gpt_model.py, whose word embeddings are always tied: `transformer|embedding` counts both ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from meshtune.runners.programs.dialects.base import Arguments
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.stages import EVEN, Split, layers_of_chunk, split_of
+
+ACCOUNTS = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
+LAYOUT = "--pipeline-model-parallel-layout"
+# Of a fork; DeepSpeed's other two Megatrons know the first method alone.
+METHOD = "--pp-partition-method"
+METHODS: Mapping[Split, str] = {EVEN: "type:transformer", (1, 1): "type:transformer|embedding"}
+UNEVEN = (*ENDS, LAYOUT, *ACCOUNTS)
+# What a layout repeats, and the longest one that is read: parentheses first, then single letters.
+_REPEATED = (re.compile(r"\(([^)]+)\)\*(\d{1,4})"), re.compile(r"(.)\*(\d{1,4})"))
+_MAX_LAYOUT = 20_000
+_STAGE = re.compile(r"E?t*L?")
+
+
+def words_of(model: ModelSpec, plan: Plan, given: Arguments) -> Iterator[tuple[str, *tuple[object, ...]]]:
+    """The arguments that split the pipeline as the plan says, the chunks of a rank included. given: the user's."""
+    split = plan.first_stage_less_layers, plan.last_stage_less_layers
+    counts_ends = max(split) <= 1
+    if plan.vpp > 1 and counts_ends and LAYOUT not in given:
+        # Older than --num-virtual-stages-per-pipeline-rank, so that more versions know it.
+        between = (model.layers + sum(split)) // (plan.pp * plan.vpp)
+        yield "--num-layers-per-virtual-pipeline-stage", between
+    if plan.pp > 1 and METHOD in given and split in METHODS:
+        yield METHOD, METHODS[split]
+    elif split != EVEN and counts_ends:
+        yield from ((name,) for name, fewer in zip(ACCOUNTS, split, strict=True) if fewer)
+    elif split != EVEN and plan.vpp == 1:
+        yield from zip(ENDS, (len(layers_of_chunk(plan, model.layers, end)) for end in (0, plan.pp - 1)), strict=True)
+    elif split != EVEN:
+        # The two arguments above cut all chunks of a rank alike; only a layout gives one of them fewer layers.
+        yield LAYOUT, layout_of(model, plan)
+
+
+def layout_of(model: ModelSpec, plan: Plan) -> str:
+    """The layers of every chunk, in order: E the embedding, t a layer, L the loss."""
+    chunks = ["t" * len(layers_of_chunk(plan, model.layers, chunk)) for chunk in range(plan.pp * plan.vpp)]
+    return f"E{'|'.join(chunks)}L"
+
+
+def written_out(layout: str) -> str:
+    """A layout with its repetitions written out, as Megatron does; at most about _MAX_LAYOUT letters of each."""
+    layout = layout.replace(",", "")
+    for pattern in _REPEATED:
+        layout = pattern.sub(lambda found: (found[1] * int(found[2]))[: _MAX_LAYOUT + 1], layout)
+    return layout
+
+
+def sizes_of_layout(layout: str) -> list[int] | None:
+    """Layers of each chunk that a layout, written out, says; None where it has other parts, such as an end without a
+    layer, or layers that predict further tokens (m)."""
+    stages = layout.split("|")
+    if len(layout) > _MAX_LAYOUT or not all(map(_STAGE.fullmatch, stages)):
+        return None
+    return [stage.count("t") for stage in stages]
+
+
+def split_of_ends(layers: int, pp: int, chunks: int, first: int | None, last: int | None) -> Split | None:
+    """The split where the first and the last rank hold so many layers, over all of their chunks; None: as many as the
+    others. None where no split does that."""
+    between, rest = 0, 0
+    if others := pp - (first is not None) - (last is not None):
+        between, rest = divmod(layers - (first or 0) - (last or 0), others)
+    ranks = [between] * pp
+    ranks[0] = between if first is None else first
+    ranks[-1] = between if last is None else last
+    if rest or sum(ranks) != layers or any(size % chunks for size in ranks):
+        return None
+    return split_of([ranks[chunk % pp] // chunks for chunk in range(pp * chunks)])
+
+
+def split_of_method(method: str) -> Split | None:
+    """The split of a partition method; None where it is no such type, or counts other modules."""
+    # Quotes that a shell would have taken away: DeepSpeed refuses a method with them.
+    kind, _, types = method.lower().strip("\"'").partition(":")
+    found: Mapping[frozenset[str], Split] = {
+        frozenset({"transformer"}): EVEN,
+        frozenset({"transformer", "embedding"}): (1, 1),
+        frozenset({"transformer", "embed"}): (1, 1),
+    }
+    return found.get(frozenset(types.split("|"))) if kind == "type" else None

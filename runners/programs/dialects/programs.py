@@ -1,0 +1,128 @@
+"""The programs whose starts, logs and configuration files can be read, and which of them wrote a text.
+
+Each module offers what makes sense for its program: `is_program(Launch)` with `read_launch`, `is_log(str)` with
+`read_log`, `is_file(name, str)` with `read_file_text`. They are asked in the order of the table; the first that
+recognises answers, and its refusal counts. Here is added what holds for every program: what the source itself left
+open, and the minutes that a program takes to start."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
+from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.other_programs import not_read, recognised
+from meshtune.search_spaces.checks import did_you_mean
+
+# Programs that start others come before those that they start. name, as for `--format` -> module.
+DIALECTS: Mapping[str, str] = {
+    "gpt-neox": "meshtune.runners.programs.dialects.neox.reader",
+    "nemo": "meshtune.runners.programs.dialects.nemo.reader",
+    "llm-foundry": "meshtune.runners.programs.dialects.llm_foundry.reader",
+    "torchtitan": "meshtune.runners.programs.dialects.torchtitan.reader",
+    "transformers": "meshtune.runners.programs.dialects.transformers.reader",
+    "megatron": "meshtune.runners.programs.dialects.megatron.reader",
+    "deepspeed": "meshtune.runners.programs.dialects.deepspeed_reader",
+}
+# A program that takes its process groups from another launcher is not what it looks like by its arguments.
+_NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {"accelerate": ("megatron", "torchtitan"), "composer": ("megatron",)}
+# Seconds of a trial where a dialect says none: large programs take 2 to 10 minutes to start on a cluster (imports from
+# a shared disk, groups of NCCL, kernels that are built), and 5 minutes are for the steps.
+TIME_LIMIT_S = 900
+_NEXT = (
+    "Next: meshtune import RUN.log, of a run's log with the arguments that the program prints at its start; "
+    "meshtune import --pid N, of a live process; or write a spec with `kind: command` (docs/how-to/workloads.md)"
+)
+
+
+def read_start(launch: Launch, dialect: str = "") -> Imported:
+    """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
+    if not dialect and (other := recognised(launch.script)):
+        raise CannotRead(f"{launch.place}: {not_read(other)}")
+    for module in _modules(dialect, "read_launch", launch.launcher[:1]):
+        if dialect or module.is_program(launch):
+            return _completed(_read(module.read_launch, launch), launch)
+    launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
+    words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
+    if other := recognised(f"{launch.script} {words}"):
+        raise CannotRead(f"{launch.place}: {not_read(other)}")
+    raise CannotRead(
+        f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}, is none of the programs that are "
+        f"known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. {_NEXT}"
+    )
+
+
+def read_log(text: str, dialect: str = "") -> Imported:
+    """What a log says at its start. Raises CannotRead."""
+    for module in _modules(dialect, "read_log"):
+        if dialect or module.is_log(text):
+            return _completed(_read(module.read_log, text))
+    raise CannotRead(f"holds no list of arguments of the programs that are known ({', '.join(DIALECTS)}). {_NEXT}")
+
+
+def read_file(name: str, text: str, dialect: str = "") -> Imported:
+    """What a configuration file says. Raises CannotRead."""
+    for module in _modules(dialect, "read_file_text"):
+        if dialect or module.is_file(name, text):
+            return _completed(_read(module.read_file_text, name, text))
+    if other := recognised(text):
+        raise CannotRead(not_read(other))
+    raise CannotRead(
+        f"is no configuration of a program that is known ({', '.join(DIALECTS)}). If a launch script names it: "
+        f"meshtune import SCRIPT, which reads both. {_NEXT}"
+    )
+
+
+def is_log(text: str) -> bool:
+    """Whether some program's list of arguments stands in the text."""
+    return any(module.is_log(text) for module in _modules("", "read_log"))
+
+
+def is_file(name: str, text: str) -> bool:
+    """Whether some program knows the text as its configuration."""
+    return any(module.is_file(name, text) for module in _modules("", "read_file_text"))
+
+
+def _modules(dialect: str, offers: str, launcher: tuple[str, ...] = ()) -> Iterator[Any]:
+    if dialect and dialect not in DIALECTS:
+        raise CannotRead(f"no dialect is called {dialect!r}; {did_you_mean(dialect, DIALECTS)}")
+    for name in (dialect,) if dialect else DIALECTS:
+        if not dialect and name in _NOT_STARTED_BY.get("".join(launcher), ()):
+            continue
+        module: ModuleType = import_module(DIALECTS[name])
+        if hasattr(module, offers):
+            yield module
+        elif dialect:
+            what = {"read_launch": "start", "read_log": "log", "read_file_text": "configuration file"}[offers]
+            raise CannotRead(f"of {dialect} no {what} can be read")
+
+
+def _read(reader: Callable[..., Imported], *given: Any) -> Imported:
+    """What a dialect reads; its refusal names what to do next. Raises CannotRead."""
+    try:
+        return reader(*given)
+    except CannotRead as error:
+        told = str(error)
+        raise CannotRead(told if "meshtune " in told or "Next:" in told else f"{told}. {_NEXT}") from None
+
+
+def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
+    """With the minutes of a start, and with what the source left open."""
+    notes = imported.notes
+    trial = dict(imported.trial)
+    if "time_limit_s" not in trial:
+        trial["time_limit_s"] = TIME_LIMIT_S
+        notes = (*notes, f"time_limit_s {TIME_LIMIT_S}: 10 minutes for the program's start, 5 for its steps")
+    if launch is None:
+        return replace(imported, trial=trial, notes=tuple(dict.fromkeys(notes)))
+    return replace(
+        imported,
+        trial=trial,
+        questions=tuple(dict.fromkeys((*launch.questions, *imported.questions))),
+        notes=tuple(dict.fromkeys((*launch.notes, *notes))),
+    )

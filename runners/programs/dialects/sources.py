@@ -1,0 +1,58 @@
+"""Reads a file that somebody names, whatever it is: a launch script, a configuration, a log; or one command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from meshtune.runners.programs.dialects import programs
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.dialects.job_script import with_job
+from meshtune.runners.untrusted_text import SLOW_LIMITS
+
+# Programs print their arguments when they start; before that come a cluster's own words, of each of many ranks.
+_MAX_LOG = 16_000_000
+_CONFIGURATIONS = (".json", ".toml", ".yaml", ".yml")
+_LOGS = (".log", ".out", ".err")
+
+
+def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
+    """What the file says. given: variables that a script finds. number: which of several starts, from 1; 0 where there
+    is one. dialect: of `programs.DIALECTS`, "" by what recognises it. Raises OSError, CannotRead."""
+    with path.open("rb") as file:
+        content = file.read(_MAX_LOG)
+    text = content.decode("utf-8", errors="replace")
+    small = len(content) <= SLOW_LIMITS.max_bytes
+    if not text.startswith("#!") and path.suffix not in (".sh", ".slurm", ".sbatch", ".pbs"):
+        if small and (path.suffix in _CONFIGURATIONS or dialect or programs.is_file(path.name, text)):
+            return _read_file(path, text, dialect)
+        if path.suffix in _LOGS or programs.is_log(text):
+            return programs.read_log(text, dialect)
+    if not small:
+        raise CannotRead(f"has more than {SLOW_LIMITS.max_bytes:,} bytes, and is no log of a program that is known")
+    return read_script(text, path=path, given=given, number=number, dialect=dialect)
+
+
+def read_script(text: str, *, path: Path, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
+    """What a launch script says, and the head of it that is the scheduler's. Raises CannotRead."""
+    launch = find_launch(text, path=path, given=given, number=number)
+    return with_job(programs.read_start(launch, dialect), text, launch.setup)
+
+
+def read_command(text: str, *, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
+    """What one command line says, as if typed in the present folder; no shell runs. Raises CannotRead."""
+    launch = find_launch(text, path=Path("command"), given=given, number=number)
+    return programs.read_start(launch, dialect)
+
+
+def _read_file(path: Path, text: str, dialect: str) -> Imported:
+    """A configuration; what a dialect was named for and does not know as one is a script or a log of it."""
+    try:
+        return programs.read_file(path.name, text, dialect)
+    except CannotRead:
+        if dialect and path.suffix not in _CONFIGURATIONS:
+            if programs.is_log(text):
+                return programs.read_log(text, dialect)
+            return read_script(text, path=path, given={}, dialect=dialect)
+        raise

@@ -1,0 +1,232 @@
+"""Reads the logs of other people's trainers: numbers step by step, and what became of the job that wrote them.
+
+Of a step that is told several times the last word counts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from math import isfinite
+from pathlib import Path
+
+from meshtune.runners.base import Cause, JobState, JobStatus
+from meshtune.runners.job_files import list_entries
+from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
+from meshtune.runners.logs.lines import lines_of, read_tail, untagged
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.log_patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
+from meshtune.runners.programs.workloads.base import (
+    CONTEXT_FILE,
+    LogContext,
+    failed,
+    outcome_without_result,
+    read_context,
+)
+from meshtune.search_spaces.knob_values import KnobValue
+
+MAX_LOSSES = 4
+# Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
+_BLAMED = re.compile(r"^rank (\d+) ")
+_MAX_BYTES = 2.0**32  # in any unit: what no device has
+# As `log_path` names them: a job may leave files of any name.
+_RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReading:
+    """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
+    memory_bytes: the most that was told, by rank; None: no line says whose. last_step: the highest number of a timed
+    step, their number where they have none. knobs: what was told last of those that have a pattern."""
+
+    timings: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
+    last_step: int = 0
+    knobs: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
+    """What the lines hold. Where several ranks write into one log, the steps are those of the one that tells most."""
+    streams: dict[int | None, _Stream] = {}
+    memory: dict[int | None, int] = {}
+    knobs: dict[str, str] = {}
+    for line in lines:
+        rank, words = untagged(line)
+        for name in patterns.knobs:
+            if (text := patterns.knob(name, words)) is not None:
+                knobs[name] = text
+        if patterns.memory is not None and (found := patterns.find(patterns.memory, words)) is not None:
+            owner = rank if found.rank is None else found.rank
+            size = positive(found)
+            if size is not None and size < _MAX_BYTES:
+                memory[owner] = max(memory.get(owner, 0), round(size * MEMORY[patterns.memory]))
+        timing = positive(patterns.find(patterns.timing, words))
+        loss, step = patterns.find(LOSS, words), patterns.find(STEP, words)
+        if timing is not None or loss is not None:
+            stream = streams.setdefault(rank, _Stream())
+            number = int(step.value) if step is not None and isfinite(step.value) else None
+            stream.take(number, timing, None if loss is None else loss.value)
+    best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
+    return LogReading(
+        timings=_in_order(best.timings),
+        losses=_in_order(best.losses),
+        memory_bytes=memory,
+        last_step=max(best.timings, default=0),
+        knobs=knobs,
+    )
+
+
+class _Stream:
+    """The steps that one rank tells, by number; without numbers, by their order."""
+
+    def __init__(self) -> None:
+        self.timings: dict[int, float] = {}
+        self.losses: dict[int, float] = {}
+        self._numbered = False
+        self._step = 0
+
+    def take(self, step: int | None, timing: float | None, loss: float | None) -> None:
+        """One line's numbers. A loss in a line of its own belongs to the step that was told last."""
+        if step is not None:
+            self._step, self._numbered = step, True
+        elif timing is not None and not self._numbered:
+            self._step += 1
+        if timing is not None:
+            self.timings[self._step] = timing
+        if loss is not None:
+            self.losses[self._step] = loss
+
+
+def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
+    return tuple(values[step] for step in sorted(values))
+
+
+def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, steps: int) -> Outcome:
+    """What became of a job of a program that reports by its log, from the logs of its ranks in `directory`.
+
+    steps: how many the program was asked to take, warm-up included. The log has no meaning where its context cannot be
+    read. Raises OSError. A job that failed after its last step measured all that it was to measure."""
+    logs = rank_logs(directory)
+    readings = {rank: read_lines(lines_of(path, len(logs)), patterns) for rank, path in logs.items()}
+    # In a pipeline the last stage alone knows the loss.
+    told_by = max(readings, key=lambda rank: (*_told(readings[rank]), -rank), default=0)
+    tail = read_tail(log_path(directory, told_by))
+    if status.state in (JobState.CANCELLED, JobState.LOST):
+        return outcome_without_result(status, tail)
+    try:
+        context = read_context(directory)
+    except (FileNotFoundError, ValueError) as error:
+        left = outcome_without_result(status, tail)
+        return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
+    times = step_times_s(readings.get(told_by, LogReading()), patterns, context)
+    ended_well = status.state is JobState.SUCCEEDED
+    if len(times) >= steps or (ended_well and len(times) > context.warmup_steps):
+        measurement = context.measurement(
+            times,
+            first_losses=tuple(takewhile(isfinite, readings[told_by].losses[:MAX_LOSSES])),
+            peak_memory_bytes=_memory(readings),
+            knobs=_knobs(readings, told_by, patterns, context),
+        )
+        short = "" if len(times) >= steps else f"the log tells {len(times)} of {steps} steps"
+        return Outcome(verdict=Verdict.OK, measurement=measurement, reason=short)
+    if ended_well:
+        told = f"took {len(times)} steps, and {context.warmup_steps} of them are warm-up"
+        if not times:
+            told = f"no line of its logs matches {patterns.timing}: {patterns.source}"
+        return failed(Cause.USER_BUG, f"the job ended without an error, but {told}", log_tail=tail)
+    return outcome_of_failure(status, logs, patterns, tail)
+
+
+def _knobs(
+    readings: Mapping[int, LogReading], told_by: int, patterns: Patterns, context: LogContext
+) -> dict[str, KnobValue | None]:
+    """What the logs say of the knobs that have a pattern; None where they say nothing of one that was told."""
+    texts = {name: text for reading in (*readings.values(), readings[told_by]) for name, text in reading.knobs.items()}
+    found: dict[str, KnobValue | None] = {}
+    for name in patterns.knobs:
+        if (told := context.knobs.get(name)) is not None:
+            missing = told.value if told.text is None else None
+            found[name] = told.texts.get(texts[name], texts[name]) if name in texts else missing
+    return found
+
+
+def _told(reading: LogReading) -> tuple[int, int]:
+    """How many steps a rank told, and of how many the loss."""
+    return len(reading.timings), sum(map(isfinite, reading.losses))
+
+
+def outcome_of_failure(
+    status: JobStatus, logs: Mapping[int, Path], patterns: Patterns | None, log_tail: str
+) -> Outcome:
+    """Why a job failed that left no result file: what its runner knows, what its logs say, what its exit code means.
+
+    logs: by rank. log_tail: for a job whose logs say nothing of a failure. Raises OSError."""
+    if status.cause is not None:
+        return outcome_without_result(status, log_tail)
+    heard = {rank: words for rank, path in logs.items() if (words := read_last_words_of(path, patterns)) is not None}
+    rank = min(heard, key=lambda rank: (PRECEDENCE.index(heard[rank].cause), rank), default=None)
+    if rank is None or _says_too_little(heard[rank].cause, status, heard):
+        if status.exit_code == os.EX_IOERR:
+            told = f"{status.reason}: it could write neither its result nor why"
+            return failed(Cause.STORAGE, told, log_tail=log_tail)
+        if status.exit_code in CANNOT_RUN:
+            return failed(Cause.USER_BUG, f"{status.reason}: the command cannot be run", log_tail=log_tail)
+        return outcome_without_result(status, log_tail)
+    words = heard[rank]
+    return failed(
+        words.cause,
+        words.line,
+        failed_rank=rank if words.rank is None else words.rank,
+        phase=words.phase,
+        log_tail=read_tail(logs[rank]),
+    )
+
+
+def _says_too_little(cause: Cause, status: JobStatus, heard: Mapping[int, LastWords]) -> bool:
+    """True where the runner knows better than the logs: what was at its time limit is late, not crashed; what a signal
+    ended needs no other reason; and of a rank that died without a word its peers say only that it is gone."""
+    if status.state is JobState.TIMED_OUT:
+        return cause in (Cause.CRASH, Cause.COMMUNICATION)
+    by_signal = (status.exit_code or 0) < 0
+    return (by_signal and cause in (Cause.CRASH, Cause.USER_BUG)) or (is_echo(cause) and died_silently(status, heard))
+
+
+def died_silently(status: JobStatus, heard: Container[int]) -> bool:
+    """True where the rank that ended first is not among those that were heard. A runner that names none knows of one by
+    its signal alone."""
+    match = _BLAMED.match(status.reason)
+    return (status.exit_code or 0) < 0 if match is None else int(match[1]) not in heard
+
+
+def rank_logs(directory: Path) -> dict[int, Path]:
+    """The logs of a job's ranks; empty where its folder is gone. Raises OSError."""
+    found = sorted(int(match[1]) for name in list_entries(directory) if (match := _RANK_LOG.fullmatch(name)))
+    return {rank: log_path(directory, rank) for rank in found}
+
+
+def _memory(readings: Mapping[int, LogReading]) -> tuple[int, ...]:
+    """The peaks that the logs tell, in the order of ranks."""
+    peaks: dict[int, int] = {}
+    for rank, reading in readings.items():
+        for owner, size in reading.memory_bytes.items():
+            named = rank if owner is None else owner
+            peaks[named] = max(peaks.get(named, 0), size)
+    return tuple(peaks[rank] for rank in sorted(peaks))
+
+
+def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -> list[float]:
+    """The time of every step in the log, by what a step of this job is."""
+    unit = patterns.timing
+    if unit in STEP_TIMES:
+        return [timing / STEP_TIMES[unit] for timing in reading.timings]
+    per_step = {
+        "steps_per_s": 1.0,
+        "samples_per_s": context.plan.global_batch_size,
+        "tokens_per_s": context.tokens_per_step,
+        "tokens_per_s_per_device": context.tokens_per_step / context.devices,
+    }[unit]
+    return [per_step / timing for timing in reading.timings]

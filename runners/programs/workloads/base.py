@@ -1,0 +1,268 @@
+"""The seam to the training code: how a Plan becomes a job, and what its end means."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.job_files import read_document, storage_fault
+from meshtune.runners.json_files import read_versioned, render_versioned
+from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.told_knobs import ToldKnob, told_knobs
+from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knob_values import KnobValue
+from meshtune.search_spaces.knobs import KnobSet
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.plan import Plan
+
+# The context of a job's log, in its directory: what a step is, whose time a program's log tells.
+CONTEXT_FILE = "brief.json"
+_CONTEXT_VERSION = 1
+# What a search may learn from each cause. A hang is late: it would have reached its time limit.
+VERDICTS: Mapping[Cause, Verdict] = {
+    Cause.OOM: Verdict.OOM,
+    Cause.ILLEGAL_SETTING: Verdict.ILLEGAL,
+    Cause.HANG: Verdict.TIMED_OUT,
+    Cause.COMMUNICATION: Verdict.LOST,
+    Cause.NODE_FAULT: Verdict.LOST,
+    Cause.STORAGE: Verdict.LOST,
+    Cause.PREEMPTION: Verdict.LOST,
+    Cause.OTHER_HARDWARE: Verdict.LOST,
+    Cause.TIME_LIMIT: Verdict.TIMED_OUT,
+    Cause.USER_BUG: Verdict.CRASHED,
+    Cause.CRASH: Verdict.CRASHED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """The arguments of `Workload.materialize`."""
+
+    name: str
+    model: ModelSpec
+    plan: Plan
+    cluster: ClusterSpec
+    directory: Path
+    seed: int
+    time_limit_s: float
+    incumbent_step_time_s: float | None
+    knobs: tuple[Knob, ...] = ()
+
+    def job(
+        self, command: tuple[str, ...], files: Mapping[str, str], env: Mapping[str, str] | None = None, **rest: Any
+    ) -> JobSpec:
+        """Its job, on all devices of its cluster. rest: fields of JobSpec."""
+        return JobSpec(
+            name=self.name,
+            command=command,
+            directory=self.directory,
+            nodes=self.cluster.nodes,
+            devices_per_node=self.cluster.devices_per_node,
+            time_limit_s=self.time_limit_s,
+            files=files,
+            env=env or {},
+            **rest,
+        )
+
+
+class Workload(ABC):
+    """Training code that can be profiled. Holds no state between calls."""
+
+    @staticmethod
+    def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
+        """The options of a spec, with those that it leaves out and the cluster decides."""
+        return options
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """Which plans it can run."""
+
+    @property
+    @abstractmethod
+    def framework(self) -> FrameworkProfile:
+        """What the physics needs to know of it."""
+
+    @property
+    def program(self) -> str:
+        """The name of the user's program that its jobs run, by which measurements of one are told from another's; ""
+        where the kind of the workload and its framework say all."""
+        return ""
+
+    def problems_with(self, model: ModelSpec) -> list[Problem]:
+        """Why its options do not go with the model, by option."""
+        return []
+
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        """Why its jobs cannot be told of some of the knobs, by the knob's name."""
+        return []
+
+    def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
+        """The names in its options that are those of knobs alone, and of none of these, by option."""
+        return []
+
+    @property
+    def option_values(self) -> Mapping[str, KnobValue]:
+        """The values of the options that knobs can set, which hold where none does."""
+        return {}
+
+    @property
+    def dtype(self) -> str:
+        """The number format it computes in, by which a device's peak FLOP/s is looked up."""
+        return self.framework.dtype
+
+    @property
+    def knows_dtype(self) -> bool:
+        """False where nobody said the number format, and that of a framework is taken that may be like it."""
+        return True
+
+    @abstractmethod
+    def job(self, request: JobRequest) -> JobSpec:
+        """The job of `materialize`."""
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
+        knobs: Sequence[Knob] = (),
+    ) -> JobSpec:
+        """The job that measures `plan`, as pure text: nothing is written or started.
+
+        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this. knobs: those of the space, whose
+        values the plan has."""
+        own = tuple(knob for knob in knobs if knob.name in plan.knobs)
+        request = JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own)
+        return self.job(request)
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        """What became of a job whose state is final, from what it left in `directory`. May be repeated.
+
+        A failure without a result, whose folder is gone or cannot be written just now, is the storage's. Raises
+        RunnerUnavailable where what the job left cannot be read now."""
+        try:
+            reported = outcome_from_result(directory)
+            outcome = self.read_without_result(directory, status) if reported is None else reported
+        except OSError as error:
+            raise RunnerUnavailable(f"what a job left cannot be read: {error}") from error
+        except (ValueError, ArithmeticError) as error:  # numbers of the job's own making
+            reported, outcome = None, failed(Cause.CRASH, f"what the job left makes no sense: {error}")
+        missing = reported is None or reported.reason.startswith(_MALFORMED)
+        if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG) and (fault := storage_fault(directory)):
+            outcome = failed(Cause.STORAGE, f"{fault}; {outcome.reason}", log_tail=outcome.log_tail)
+        if status.warning:
+            return replace(outcome, reason="; ".join(told for told in (outcome.reason, status.warning) if told))
+        return outcome
+
+    @abstractmethod
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
+        """The outcome of a job that left no result file, by its logs and its runner. Raises OSError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContext:
+    """tokens_per_step: over all replicas. warmup_steps: the first steps, which are not timed. knobs: what the job is
+    told of them; command: where arguments tell one, the words of its command line but for these. Others as
+    Measurement."""
+
+    plan: Plan
+    tokens_per_step: int
+    devices: int
+    model_flops_per_token: float
+    peak_flops_per_device: float | None = None
+    warmup_steps: int = 0
+    device: DeviceKind = DeviceKind.CUDA
+    knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+
+    def measurement(self, step_times_s: Sequence[float], **rest: Any) -> Measurement:
+        """What the program measured, warm-up steps first. Raises InvalidValue where no step is left to time."""
+        return Measurement(
+            step_times_s=tuple(step_times_s[self.warmup_steps :]),
+            warmup_times_s=tuple(step_times_s[: self.warmup_steps]),
+            tokens_per_step=self.tokens_per_step,
+            devices=self.devices,
+            model_flops_per_token=self.model_flops_per_token,
+            peak_flops_per_device=self.peak_flops_per_device,
+            **rest,
+        )
+
+
+def context_file(request: JobRequest, *, dtype: str, warmup_steps: int, command: Sequence[str] = ()) -> dict[str, str]:
+    """The file of one trial's context, by its name. dtype: what the program computes in, for the device's peak.
+    command: see LogContext."""
+    told = told_knobs(request.knobs, request.plan)
+    context = LogContext(
+        plan=request.plan,
+        tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
+        devices=request.plan.world_size,
+        model_flops_per_token=request.model.flops_per_token,
+        peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
+        warmup_steps=warmup_steps,
+        device=request.cluster.device.kind,
+        knobs=told,
+        command=tuple(command) if any(knob.way == "argument" for knob in told.values()) else (),
+    )
+    return {CONTEXT_FILE: render_context(context)}
+
+
+def render_context(context: LogContext) -> str:
+    return render_versioned(context, _CONTEXT_VERSION)
+
+
+def read_context(directory: Path) -> LogContext:
+    """Raises OSError, ValueError."""
+    return read_versioned(LogContext, read_document(directory / CONTEXT_FILE), _CONTEXT_VERSION)
+
+
+def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command, started in a directory of its own choice rather than in its job's."""
+    return ("sh", "-c", 'cd "$0" && exec "$@"', str(directory), *command)
+
+
+def failed(cause: Cause, reason: str, **rest: Any) -> Outcome:
+    """A failure of known cause. rest: fields of Outcome."""
+    return Outcome(verdict=VERDICTS[cause], cause=cause, reason=reason, **rest)
+
+
+def outcome_without_result(status: JobStatus, log_tail: str) -> Outcome:
+    """What a job's end means when it left no result file and no word of its own: what its runner says of it."""
+    log_tail = log_tail or status.log_tail
+    if status.state is JobState.CANCELLED:
+        return Outcome(verdict=Verdict.CANCELLED, reason=status.reason, log_tail=log_tail)
+    if status.state is JobState.SUCCEEDED:
+        return failed(Cause.CRASH, "the job ended without an error, but wrote no result file", log_tail=log_tail)
+    if status.cause is not None:
+        return failed(status.cause, status.reason, log_tail=log_tail)
+    verdict = {JobState.TIMED_OUT: Verdict.TIMED_OUT, JobState.LOST: Verdict.LOST}.get(status.state, Verdict.CRASHED)
+    return Outcome(verdict=verdict, cause=FAILED[verdict], reason=status.reason, log_tail=log_tail)
+
+
+_MALFORMED = "the result file is malformed: "
+
+
+def outcome_from_result(directory: Path) -> Outcome | None:
+    """The outcome in the job's result file, None where there is none. A malformed file is a crash of the job. Raises
+    OSError."""
+    try:
+        return read_result(directory)
+    except ResultMissing:
+        return None
+    except ResultMalformed as error:
+        return failed(Cause.CRASH, f"{_MALFORMED}{error}", log_tail=read_tail(log_path(directory, 0)))

@@ -1,0 +1,324 @@
+"""Any script as a workload: a command line, environment and files with placeholders, which a trial's values fill.
+
+The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns. What it can run
+follows from what its command tells it: a dimension without a placeholder has one value."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
+from meshtune.runners.documents import read_value
+from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.outcome import RESULT_FILE, Outcome
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.log_patterns import Patterns
+from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
+from meshtune.runners.programs.workloads.base import (
+    CONTEXT_FILE,
+    JobRequest,
+    Workload,
+    context_file,
+    failed,
+    in_directory,
+    outcome_without_result,
+)
+from meshtune.runners.programs.workloads.command_plans import capabilities_of, fixed_plan, worded_rules
+from meshtune.runners.programs.workloads.config_file import (
+    Choice,
+    ConfigFile,
+    Format,
+    Template,
+    parse_template,
+    unknown_placeholder,
+    word,
+)
+from meshtune.runners.programs.workloads.knobs import (
+    Telling,
+    arguments,
+    find_file,
+    keys,
+    placeholders,
+    problems,
+    variables,
+)
+from meshtune.runners.programs.workloads.program import program_of, words_of
+from meshtune.runners.report import DIRECTORY, STEPS
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knob_values import KNOB_NAME
+from meshtune.search_spaces.knobs import KnobSet
+from meshtune.search_spaces.physics import framework_profiles
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
+from meshtune.search_spaces.plan import PLAN_FIELDS
+
+# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp", "megatron-core-bfloat16" ...
+FRAMEWORKS: Mapping[str, FrameworkProfile] = {
+    name.lower().replace("_", "-"): value
+    for name, value in vars(framework_profiles).items()
+    if isinstance(value, FrameworkProfile) and not name.startswith("_")
+} | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}
+_MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+_TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
+_PLACES = ("name", "directory", "python")
+# A letter or digit first: names with a dot before them, and those of logs and notes of ranks, are meshtune's.
+_FILE_NAME = re.compile(r"(?!rank-)[A-Za-z0-9][A-Za-z0-9._-]*")
+PLACEHOLDERS = (*PLAN_FIELDS, *_MODEL, *_TRIAL, *_PLACES)
+# A shell's text whose last word is one of these, or ends in a sign, ends with no program's arguments.
+_CLOSING = ("}", "fi", "done", "esac")
+_SIGNS = (";", "&", "|")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOptions:
+    """command: arguments, or a text for `sh -c`; it, `env`, `files` and what `configs` set have placeholders.
+
+    working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
+    processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
+    plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many it
+    is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
+    in, by default that framework's."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    command: tuple[str, ...] | str
+    working_directory: str | None = None
+    start: Start = Start.DEVICE
+    env: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    configs: dict[str, ConfigFile] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    log: dict[str, str] = field(default_factory=dict)
+    steps: int = 15
+    warmup_steps: int = 5
+    framework: str = "trainer-bfloat16"
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(bool(self.command), "command", "must name a program")
+        checks.at_least(0, warmup_steps=self.warmup_steps)
+        needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
+        checks.require(self.steps > self.warmup_steps, "steps", needed)
+        known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"
+        checks.require(self.framework in FRAMEWORKS, "framework", f"{self.framework!r} {known}")
+        for path, names in (("files", self.files), ("configs", self.configs)):
+            for name in names:
+                plain = _FILE_NAME.fullmatch(name) is not None
+                checks.require(plain, f"{path}.{name}", "must be the plain name of a file in the job's folder")
+                free = name not in (CONTEXT_FILE, RESULT_FILE) and (path == "files" or name not in self.files)
+                checks.require(free, f"{path}.{name}", "is the name of another file there")
+        checks.done()
+
+
+class CommandWorkload(Workload):
+    """Profiles a user's own script. Raises InvalidValue for wrong options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = read_value(CommandOptions, _worded(options))
+        self._knows_dtype = "dtype" in options or "framework" in options
+        self._templates = _parse(self._options)
+        # Every placeholder that the script is told by.
+        self._choices = _choices(self._options)
+        self._told = frozenset(
+            [name for template in self._templates.values() for name in template.names]
+            + [choice.axis for choice in self._choices]
+        )
+        self._fixed = fixed_plan(self._options.fixed, self._told)
+        self._patterns = _patterns(self._options.log)
+        # Of knobs: which ones there are is not known here.
+        self._named = {name: path for path, each in self._templates.items() for name in each.names - {*PLACEHOLDERS}}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        able = capabilities_of(self._fixed, self._told)
+        pads = self.framework.vocab_multiple > 1
+        return replace(able, uneven_vocab=pads, rules=(*able.rules, *worded_rules(self._choices)))
+
+    @property
+    def framework(self) -> FrameworkProfile:
+        framework = FRAMEWORKS[self._options.framework]
+        return framework if self._options.dtype is None else replace(framework, dtype=self._options.dtype)
+
+    @property
+    def knows_dtype(self) -> bool:
+        return self._knows_dtype
+
+    @property
+    def program(self) -> str:
+        return program_of(self._options.command)
+
+    def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
+        known, read = {*PLACEHOLDERS, *knobs.names}, self._patterns.knobs if self._patterns else ()
+        unknown = [Problem(f"log.knob_{name}", "is of no knob of the spec") for name in read if name not in knobs.names]
+        named = self._named.items()
+        return unknown + [unknown_placeholder(name, known, path) for name, path in named if name not in knobs.names]
+
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        options, where = self._options, "workload.command"
+        standing = {part.partition("=")[0]: where for part in words_of(options.command)}
+        files = {
+            name: {key: f"workload.configs.{name}.set" for key in config.set}
+            for name, config in options.configs.items()
+        }
+        telling = Telling(
+            workload="command",
+            variables={name: "workload.env" for name in options.env},
+            arguments=standing,
+            files=files,
+            placeholders={*self._named, *PLACEHOLDERS},
+        )
+        return [*problems(knobs, telling), *self._more_problems(knobs)]
+
+    def _more_problems(self, knobs: KnobSet) -> Iterator[Problem]:
+        """What is wrong with knobs for a reason of this workload's own."""
+        text = self._options.command
+        last = text.split()[-1] if isinstance(text, str) and text.split() else ""
+        for knob in knobs:
+            if knob.way == "placeholder" and knob.name in PLACEHOLDERS:
+                yield Problem(knob.name, f"{{{knob.name}}} stands for something else: choose another name")
+            closed = last in _CLOSING or last.endswith(_SIGNS) or last.count(")") > last.count("(")
+            if knob.way == "argument" and closed:
+                told = f"cannot be appended to a command that ends in {last!r}: write {{{knob.name}}} where it belongs"
+                yield Problem(f"{knob.name}.argument", told)
+            if knob.way == "config" and (found := find_file(str(knob.config), self._options.configs)) is not None:
+                flat = self._options.configs[found[0]].format is not Format.ARGS or "." not in found[1]
+                told = f"{found[0]} has arguments, and no keys below others as {found[1]}"
+                if not flat:
+                    yield Problem(f"{knob.name}.config", told)
+
+    def job(self, request: JobRequest) -> JobSpec:
+        """The job that runs the script. incumbent_step_time_s changes nothing: a script decides nothing by itself.
+        Raises InvalidValue where the base of a configuration file cannot be read."""
+        options = self._options
+        values: dict[str, Any] = {
+            **placeholders(request),
+            **request.plan.axes_as_dict(),
+            **{field: getattr(request.model, field) for field in _MODEL},
+            **{field: getattr(request.plan, field) for field in ("world_size", "global_batch_size")},
+            **{field: getattr(request.cluster, field) for field in ("nodes", "devices_per_node")},
+            **{field: getattr(options, field) for field in ("steps", "warmup_steps")},
+            **{field: getattr(request, field) for field in ("seed", "name", "directory")},
+            # Plans keep it true where there is nothing to split; programs on Megatron-Core refuse it there.
+            "sequence_parallel": request.plan.sequence_parallel and request.plan.tp > 1,
+            "dtype": self.dtype,
+            "python": sys.executable,
+        }
+        command, added = self._command(values), arguments(request.knobs, request.plan)
+        own = command if not isinstance(options.command, str) else words_of(command[-1])
+        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps, command=own)
+        env = {key: self._templates[f"env.{key}"].fill(values) for key in options.env}
+        return request.job(
+            self._started(command, added),
+            {**context, **self._files(values, keys(request.knobs, request.plan))},
+            {
+                **env,
+                **variables(request.knobs, request.plan),
+                DIRECTORY: str(request.directory),
+                STEPS: str(options.steps),
+            },
+            start=options.start,
+        )
+
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
+        if self._patterns is not None:
+            return outcome_from_log(directory, status, self._patterns, steps=self._options.steps)
+        tail = read_tail(log_path(directory, 0))
+        if status.state in (JobState.CANCELLED, JobState.LOST):
+            return outcome_without_result(status, tail)
+        if status.state is JobState.SUCCEEDED:
+            told = (
+                "the command ended without an error, but wrote no result.json: "
+                "see meshtune.runners.report, or the option log"
+            )
+            return failed(Cause.USER_BUG, told, log_tail=tail)
+        return outcome_of_failure(status, rank_logs(directory), None, tail)
+
+    def _command(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        options = self._options
+        if isinstance(options.command, str):
+            return ("sh", "-c", self._templates["command"].fill(values, shlex.quote))
+        return tuple(self._templates[f"command.{index}"].fill(values) for index in range(len(options.command)))
+
+    def _started(self, command: tuple[str, ...], added: Sequence[str]) -> tuple[str, ...]:
+        """The command with the arguments that knobs add, started where it is to start."""
+        if added and isinstance(self._options.command, str):
+            command = (*command[:-1], f"{command[-1].rstrip()} {shlex.join(added)}")
+        elif added:
+            command = (*command, *added)
+        if self._options.working_directory is None:
+            return command
+        return in_directory(Path(self._options.working_directory).resolve(), command)
+
+    def _files(self, values: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
+        configs = self._options.configs
+        found = [(*place, value) for key, value in told.items() if (place := find_file(key, configs)) is not None]
+        return {name: self._templates[f"files.{name}"].fill(values) for name in self._options.files} | {
+            name: config.render(
+                self._templates, values, f"configs.{name}", {key: value for file, key, value in found if file == name}
+            )
+            for name, config in configs.items()
+        }
+
+
+def _worded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with numbers and truth values among arguments and variables as the words that they are to be. Raises
+    InvalidValue."""
+    checks = Checks()
+    command, env = options.get("command", ""), options.get("env", {})
+    listed = isinstance(command, list | tuple)
+    told = f"must be a text or a list of arguments, not {command!r}"
+    checks.require(listed or isinstance(command, str), "command", told)
+    parts = {f"command.{index}": part for index, part in enumerate(command)} if listed else {}
+    parts |= {f"env.{key}": value for key, value in env.items()} if isinstance(env, Mapping) else {}
+    for path, part in parts.items():
+        checks.require(isinstance(part, str | int | float), path, f"must be a text or a number, not {part!r}")
+    checks.done()
+    worded = dict(options)
+    if listed:
+        worded["command"] = tuple(word(part) for part in command)
+    if isinstance(env, Mapping):
+        worded["env"] = {key: word(value) for key, value in env.items()}
+    return worded
+
+
+def _parse(options: CommandOptions) -> dict[str, Template]:
+    """The template of each text, by its path in the options. Raises InvalidValue with the problems of all of them."""
+    texts = (
+        {"command": options.command}
+        if isinstance(options.command, str)
+        else {f"command.{index}": text for index, text in enumerate(options.command)}
+    )
+    texts |= {f"env.{key}": text for key, text in options.env.items()}
+    texts |= {f"files.{name}": text for name, text in options.files.items()}
+    for name, config in options.configs.items():
+        texts |= {f"configs.{name}.set.{key}": text for key, text in config.set.items() if isinstance(text, str)}
+    templates: dict[str, Template] = {}
+    problems: list[Problem] = []
+    for path, text in texts.items():
+        try:
+            templates[path] = parse_template(text, PLACEHOLDERS, path, others=KNOB_NAME)
+        except InvalidValue as error:
+            problems += error.problems
+    if problems:
+        raise InvalidValue(problems)
+    return templates
+
+
+def _choices(options: CommandOptions) -> tuple[Choice, ...]:
+    """Raises InvalidValue."""
+    named = [config.choices(f"configs.{name}") for name, config in options.configs.items()]
+    return tuple(choice for choices in named for choice in choices.values())
+
+
+def _patterns(log: Mapping[str, str]) -> Patterns | None:
+    try:
+        return Patterns(log) if log else None
+    except InvalidValue as error:
+        raise InvalidValue([problem.under("log") for problem in error.problems]) from None

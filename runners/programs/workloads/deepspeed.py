@@ -1,0 +1,197 @@
+"""The deepspeed workload: a user's own script under DeepSpeed for a few steps, measured by DeepSpeed's own log.
+
+One process per device; DeepSpeed reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. Read are the samples per
+second of each single step, never a running average."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from meshtune.runners.base import Cause, JobSpec, JobStatus
+from meshtune.runners.documents import read_value
+from meshtune.runners.logs.lines import lines_of
+from meshtune.runners.outcome import Measurement, Outcome
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.dialects.base import overlaid
+from meshtune.runners.programs.dialects.deepspeed import (
+    CONFIG_FILE,
+    UNTIMED_STEPS,
+    DeepSpeedOptions,
+    Dtype,
+    capabilities,
+    config_of,
+    offloads_optimizer,
+)
+from meshtune.runners.programs.dialects.deepspeed import words as words_of_plan
+from meshtune.runners.programs.log_patterns import Patterns
+from meshtune.runners.programs.log_reader import outcome_from_log
+from meshtune.runners.programs.workloads.base import (
+    JobRequest,
+    LogContext,
+    Workload,
+    context_file,
+    failed,
+    in_directory,
+    read_context,
+)
+from meshtune.runners.programs.workloads.config_file import placed
+from meshtune.runners.programs.workloads.knobs import Telling, arguments, dotted, keys, problems, variables
+from meshtune.runners.untrusted_text import read_words
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.knobs import KnobSet
+from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED, FrameworkProfile
+from meshtune.search_spaces.plan import Plan
+
+# What DeepSpeed's own checks say (runtime/config.py, runtime/engine.py, runtime/pipe/engine.py).
+_ILLEGAL = (
+    r"(?:Error|Exception): .*(?:Check batch related parameters|Train batch size: |Micro batch size per gpu: "
+    r"|Gradient accumulation steps: |ZeRO-2 and ZeRO-3 are incompatible|Maximum supported ZeRO stage|autotp_size)"
+)
+# ThroughputTimer.stop in deepspeed/utils/timer.py, whose GB are 2^30 bytes.
+STEP_PATTERNS = Patterns(
+    {
+        "step": r"\bglobal_step=(\d+), RunningAvgSamplesPerSec=",
+        "samples_per_s": r", CurrSamplesPerSec=([-+.\deE]+),",
+        "memory_gib": r", MaxMemAllocated=([-+.\deE]+)GB",
+        "illegal": _ILLEGAL,
+    }
+)
+# PipelineEngine.train_batch in deepspeed/runtime/pipe/engine.py. Its iter time has three decimals only.
+PIPELINE_PATTERNS = Patterns(
+    {
+        "step": r"^steps: (\d+) loss: ",
+        "samples_per_s": r" iter time \(s\): [.\d]+ samples/sec: ([.\d]+)",
+        "loss": r"^steps: \d+ loss: ([-+.\deE]+|nan|inf) ",
+        "illegal": _ILLEGAL,
+    }
+)
+# The product that the samples per second are of (DeepSpeedConfig.print in deepspeed/runtime/config.py).
+_BATCH = re.compile(r"\]\s+train_batch_size \.+ ([1-9][0-9]{0,14})\s*$")
+# Whom a trial does not tell of its steps.
+_MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
+
+
+class DeepSpeedWorkload(Workload):
+    """Profiles a script under DeepSpeed. Raises InvalidValue for wrong options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = read_value(DeepSpeedOptions, dict(options))
+        if not (self._options.script or self._options.module):
+            raise InvalidValue([Problem("script", "is missing, and so is module")])
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self._options)
+
+    @property
+    def framework(self) -> FrameworkProfile:
+        known = replace(DEEPSPEED, host_optimizer=offloads_optimizer(self._options))
+        if self._options.dtype is Dtype.FLOAT32:
+            # Four bytes of everything, and no second copy of the weights.
+            return replace(
+                known,
+                name="DeepSpeed, float32",
+                dtype=str(Dtype.FLOAT32),
+                weight_bytes=4,
+                gradient_bytes=4,
+                optimizer_bytes=8,
+                activation_bytes=4,
+                transfer_bytes=4,
+                reduce_bytes=4,
+                gather_bytes=4,
+            )
+        return replace(known, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))
+
+    @property
+    def program(self) -> str:
+        return self._options.module or PurePath(self._options.script).name
+
+    def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
+        options = self._options
+        given = (word.partition("=")[0] for text in options.arguments for word in read_words(text))
+        # In one of them the plan sets whatever it sets in any.
+        words = [words_of_plan(Plan(tp=tp, cp=cp), options) for tp, cp in ((1, 1), (2, 1), (1, 2))]
+        by_plan = {key: "the plan" for each in words for key in dotted(each)}
+        telling = Telling(
+            workload="deepspeed",
+            variables={**dict.fromkeys(options.env, "workload.env"), "DS_ACCELERATOR": "meshtune"},
+            arguments=dict.fromkeys(given, "workload.arguments"),
+            files={CONFIG_FILE: {**dict.fromkeys(dotted(_measured({})), "every trial"), **by_plan}},
+        )
+        return problems(knobs, telling)
+
+    def job(self, request: JobRequest) -> JobSpec:
+        """A script decides nothing by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress, and
+        InvalidValue where the user's ds_config cannot be read."""
+        options = self._options
+        program = ["-m", options.module] if options.module else [options.script]
+        words = options.words(request.model, request.plan, request.seed, request.directory / CONFIG_FILE)
+        command: tuple[str, ...] = (options.python, *program, *words, *arguments(request.knobs, request.plan))
+        if options.directory:
+            # Where the tuner runs is what a relative directory of the spec counts from.
+            command = in_directory(Path(options.directory).absolute(), command)
+        config = config_of(request.model, request.plan, request.cluster, options)
+        measured = overlaid(config, _measured(config))
+        for key, value in keys(request.knobs, request.plan).items():
+            measured = placed(measured, key.removeprefix(f"{CONFIG_FILE}:").split("."), value)
+        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
+        on_cpu = {"DS_ACCELERATOR": "cpu"} if request.cluster.device.kind is DeviceKind.CPU else {}
+        files = {CONFIG_FILE: json.dumps(measured, indent=2) + "\n", **context}
+        return request.job(command, files, {**on_cpu, **options.env, **variables(request.knobs, request.plan)})
+
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
+        patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS
+        outcome = outcome_from_log(directory, status, patterns, steps=self._options.steps - self._untimed)
+        if outcome.measurement is None:
+            return outcome
+        context = read_context(directory)
+        batch = _counted_batch(directory)
+        if batch is None and context.plan.tp > 1:
+            told = "the log does not say how many samples DeepSpeed counts in a step (train_batch_size, at level info)"
+            return failed(Cause.USER_BUG, told, log_tail=outcome.log_tail)
+        return replace(outcome, measurement=_corrected(outcome.measurement, context, batch))
+
+    @property
+    def _untimed(self) -> int:
+        """Steps that DeepSpeed takes before it tells their times."""
+        return 0 if self._options.pipeline_module else UNTIMED_STEPS
+
+
+def _measured(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trial's ds_config says beyond the plan: to tell every step, without what would slow it down."""
+    return {
+        "steps_per_print": 1,
+        # Without it DeepSpeed says nothing below a warning since 0.17.6; it knows the key since 0.19.3.
+        "log_level": "info",
+        # Its timers wait for the device several times per micro-batch.
+        "wall_clock_breakdown": False,
+        "timers": {"throughput": {"enabled": True, "synchronized": True}},
+        "autotuning": None,
+        "flops_profiler": None,
+        **{monitor: {"enabled": False} for monitor in _MONITORS if monitor in config},
+    }
+
+
+def _counted_batch(directory: Path) -> int | None:
+    """The samples that DeepSpeed counts in one step, by its log; None where that does not say."""
+    found = (_BATCH.search(line) for line in lines_of(log_path(directory, 0)))
+    return next((int(match[1]) for match in found if match is not None), None)
+
+
+def _corrected(measurement: Measurement, context: LogContext, batch: int | None) -> Measurement:
+    """The measurement, by the samples that DeepSpeed counted: of AutoTP's ranks it counts each one's. On a CPU its
+    memory is the whole process's, interpreter and libraries included, and so not kept."""
+    ratio = 1.0 if batch is None else batch / context.plan.global_batch_size
+    return replace(
+        measurement,
+        step_times_s=tuple(time * ratio for time in measurement.step_times_s),
+        warmup_times_s=tuple(time * ratio for time in measurement.warmup_times_s),
+        peak_memory_bytes=() if context.device is DeviceKind.CPU else measurement.peak_memory_bytes,
+    )

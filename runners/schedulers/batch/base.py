@@ -1,0 +1,137 @@
+"""The runner of a batch scheduler, over records of its jobs: what is the same for all that are asked by commands."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from meshtune.runners.base import (
+    Cause,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Refused,
+    RunnerUnavailable,
+    SubmitFailed,
+)
+from meshtune.runners.command import Answer, call
+from meshtune.runners.json_files import write_whole
+from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.schedulers.batch.records import Record, RecordingRunner
+from meshtune.runners.schedulers.batch.script import BatchOptions, SubmitHost, read_setup_failure, submit_host
+
+Options = TypeVar("Options", bound=BatchOptions)
+
+
+class BatchRunner(RecordingRunner[Options]):
+    """A Runner over a batch scheduler and the records under `root`; a subclass says how the scheduler is asked."""
+
+    # Of the job script, in the job's folder.
+    script_file: ClassVar[str]
+    # Of the scheduler's log there.
+    log_file: ClassVar[str]
+    # Parts of a complaint by which the scheduler refuses a request, as it is set up now.
+    refusals: ClassVar[Sequence[str]]
+    # The words of the command that ends jobs, and parts of its complaint about one that has ended.
+    cancel_command: ClassVar[str]
+    over: ClassVar[Sequence[str]]
+    # The variables that say where the scheduler is, and how it is reached.
+    connection: ClassVar[Sequence[str]] = ()
+    # Parts of a complaint that leave open whether the request was taken.
+    silences: ClassVar[Sequence[str]] = ()
+
+    @staticmethod
+    @abstractmethod
+    def script_text(spec: JobSpec, options: Options, host: SubmitHost) -> str:
+        """The job script. The job's directory is absolute."""
+
+    @abstractmethod
+    def _send(self, spec: JobSpec, script: Path) -> tuple[Answer, str | None]:
+        """What the scheduler says when the script is sent, and the job's id in that. Raises RunnerUnavailable."""
+
+    @abstractmethod
+    def _search(self, record: Record) -> str | None:
+        """The id by which the scheduler knows a job whose id never came back. Raises RunnerUnavailable."""
+
+    @abstractmethod
+    def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+        """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable."""
+
+    def _environment(self, program: str) -> Mapping[str, str]:
+        """All that a command of the scheduler sees: none of our secrets, and where the scheduler is."""
+        named = {name: os.environ[name] for name in self.connection if name in os.environ}
+        return {**submit_host().environment, **named, "LC_ALL": "C"}
+
+    def _more_files(self, spec: JobSpec) -> Mapping[str, str]:
+        return {self.script_file: self.script_text(spec, self._options, submit_host())}
+
+    def _deliver(self, spec: JobSpec) -> str:
+        answer, id = self._send(spec, spec.directory / self.script_file)
+        if answer.code != 0 and not answer.says(self.silences):
+            kind = Refused if answer.says(self.refusals) else SubmitFailed
+            raise kind(f"{spec.name} was refused: {answer.complaint}")
+        if id is None:
+            raise RunnerUnavailable(answer.complaint)
+        return id
+
+    def _find_sent(self, record: Record) -> str | None:
+        return record.claimed_by or self._search(record)
+
+    def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+        return {
+            id: explained(status, records[id].directory, self.log_file) if status.state.final else status
+            for id, status in self._look(records).items()
+        }
+
+    def cancel(self, id: str) -> None:
+        record = self._records.of(id)
+        if record is None or record.final is not None:
+            return
+        self._note_cancel(id, record)
+        answer = self._call(*self.cancel_command.split(), *dict.fromkeys((id, record.number)))
+        if answer.code != 0 and not answer.says(self.over):
+            raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
+
+    def close(self) -> None:  # most schedulers hold nothing
+        """There is nothing to give back."""
+
+    def _call(self, *arguments: str) -> Answer:
+        return call(arguments, time_limit_s=self._options.call_limit_s, environment=self._environment(arguments[0]))
+
+    def _ask(self, *arguments: str) -> str:
+        """The output of a command that must succeed. Raises RunnerUnavailable."""
+        answer = self._call(*arguments)
+        if answer.code != 0:
+            raise RunnerUnavailable(f"{arguments[0]}: {answer.complaint}")
+        return answer.out
+
+    def _write_script(self, spec: JobSpec) -> Path:
+        path = spec.directory / self.script_file
+        write_whole(path, self.script_text(spec, self._options, submit_host()))
+        return path
+
+
+def explained(status: JobStatus, directory: Path, log_file: str) -> JobStatus:
+    """A final status with what the job's folder and its scheduler's log tell of a failure that no rank told."""
+    if status.state not in (JobState.FAILED, JobState.LOST, JobState.TIMED_OUT):
+        return status
+    with suppress(OSError):
+        status = replace(status, log_tail=read_tail(directory / log_file))
+    failure = read_setup_failure(directory)
+    if failure and status.state is not JobState.TIMED_OUT:
+        return replace(status, state=JobState.FAILED, reason=failure, cause=Cause.USER_BUG, failed_nodes=())
+    if status.state is JobState.FAILED and status.exit_code is None and status.cause is None:
+        lines = [line.strip() for line in status.log_tail.splitlines() if line.strip()]
+        # What a launcher says last is that it ends its tasks; its first complaint says why.
+        said = next((line for line in lines if _COMPLAINT.search(line)), lines[-1] if lines else "")
+        return replace(status, reason=f"{status.reason}: {said}" if said else status.reason)
+    return status
+
+
+_COMPLAINT = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)

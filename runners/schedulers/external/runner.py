@@ -1,0 +1,152 @@
+"""The external runner: jobs wait until a program of somebody else's claims them, and end when it says how they went.
+
+Nothing is started here. A job's state follows from files (`schedulers.file_queue`) and the clock: of a job that is not
+over they hold its folder, when it was sent, who claimed it and when.
+
+A claimed job that leaves a result (`result.json`) in its folder has succeeded, and is over at its next look. One that
+leaves none within its time limit has timed out: nobody can tell a setting that hangs from a program that forgot it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meshtune.runners.base import JobSpec, JobState, JobStatus, require_fit
+from meshtune.runners.documents import read_value
+from meshtune.runners.job_files import opened_folder
+from meshtune.runners.outcome import RESULT_FILE
+from meshtune.runners.schedulers.file_queue import FileQueue
+from meshtune.search_spaces.checks import CLOSED
+from meshtune.search_spaces.cluster import ClusterSpec
+
+WAITS = "waits for a program that claims it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalOptions:
+    """There are none."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJob:
+    """A job that is not over. Times are seconds since the epoch. command: what would run it here. claimed_by: whoever
+    claims once more with the same word gets it again; empty where nobody has claimed it."""
+
+    name: str
+    directory: Path
+    command: tuple[str, ...]
+    time_limit_s: float
+    submitted_at: float
+    claimed_at: float | None = None
+    claimed_by: str = ""
+
+
+class NotClaimed(Exception):
+    """The job is not one that somebody works on, so nobody can say how it went; the message says what it is."""
+
+
+class ExternalRunner:
+    """A Runner over the files under `root`. clock: seconds since the epoch."""
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
+        self._queue = FileQueue(root, OpenJob, clock)
+
+    def submit(self, spec: JobSpec) -> str:
+        require_fit(spec.name)
+        return self._queue.submit(
+            spec,
+            lambda now: OpenJob(
+                name=spec.name,
+                directory=spec.directory.resolve(),
+                command=spec.command,
+                time_limit_s=spec.time_limit_s,
+                submitted_at=now,
+            ),
+        )
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        unknown = JobStatus(state=JobState.LOST, reason="the external runner does not know this job")
+        if not self._queue.begun:
+            return dict.fromkeys(ids, unknown)
+        with self._queue.alone(f"the external jobs in {self._queue.root} cannot be read") as now:
+            return {id: self._look(id, now) or unknown for id in ids}
+
+    def cancel(self, id: str) -> None:
+        if self.find(id) is None:
+            return
+        with self._queue.alone(f"{id} cannot be cancelled") as now:
+            status, job = self._look(id, now), self._queue.job(id)
+            if job is not None and status is not None and not status.state.final:
+                self._queue.end(id, _ended(JobState.CANCELLED, job, now, "cancelled"))
+
+    def find(self, name: str) -> str | None:
+        return self._queue.find(name)
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def claim(self, names: Sequence[str], most: int, by: str = "") -> list[OpenJob]:
+        """Of these jobs at most so many that were claimed by this word before, or else wait, in their order; they run
+        from now on, each for one claimant. by: a word of the request, so that it may be repeated; empty: it may not.
+        Raises RunnerUnavailable."""
+        if not self._queue.begun:
+            return []
+        with self._queue.alone(f"the external jobs in {self._queue.root} cannot be claimed") as now:
+            there = [name for name in names if (status := self._look(name, now)) and not status.state.final]
+            open_ = [job for name in there if (job := self._queue.job(name)) is not None]
+            own = [job for job in open_ if by and job.claimed_by == by]
+            if own:
+                return own
+            free = [job for job in open_ if job.claimed_at is None]
+            claimed = [replace(job, claimed_at=now, claimed_by=by) for job in free[:most]]
+            for job in claimed:
+                self._queue.write(job)
+            return claimed
+
+    def require_claimed(self, name: str) -> None:
+        """Raises NotClaimed for a job that waits or is over, RunnerUnavailable."""
+        status = self.poll([name])[name]
+        if status.state is JobState.QUEUED:
+            raise NotClaimed("nobody has claimed it: ask for it first (`:suggest`)")
+        if status.state.final and status.state is not JobState.SUCCEEDED:
+            raise NotClaimed(f"its job is {status.state}: {status.reason}")
+
+    def _look(self, id: str, now: float) -> JobStatus | None:
+        """Its state, written down where it is over; None for one that never was. Raises OSError, ValueError."""
+        if (ended := self._queue.ended(id)) is not None:
+            return ended
+        if self.find(id) is None or (job := self._queue.job(id)) is None:
+            return None
+        if job.claimed_at is None:
+            return JobStatus(state=JobState.QUEUED, reason=WAITS)
+        if (reported_at := _reported_at(job.directory)) is not None:
+            ended_at = min(now, max(job.claimed_at, reported_at))
+            return self._queue.end(id, _ended(JobState.SUCCEEDED, job, ended_at, "", exit_code=0))
+        if now < (late_at := job.claimed_at + job.time_limit_s):
+            return JobStatus(state=JobState.RUNNING, started_at=job.claimed_at)
+        reason = f"whoever claimed it told no result within its time limit of {job.time_limit_s:g} s"
+        return self._queue.end(id, _ended(JobState.TIMED_OUT, job, late_at, reason))
+
+
+def _ended(state: JobState, job: OpenJob, at: float, reason: str, exit_code: int | None = None) -> JobStatus:
+    return JobStatus(state=state, reason=reason, exit_code=exit_code, started_at=job.claimed_at, finished_at=at)
+
+
+def _reported_at(directory: Path) -> float | None:
+    """When the job's result was written, None while there is none. Raises OSError."""
+    try:
+        with opened_folder(directory) as folder:
+            return os.stat(RESULT_FILE, dir_fd=folder, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ExternalRunner:
+    read_value(ExternalOptions, dict(options))
+    return ExternalRunner(root)

@@ -1,0 +1,193 @@
+"""Slurm by pilots: allocations that a campaign submits itself, in which its trials run as steps. One wait in the queue
+serves many trials; when an allocation ends and jobs are left, the next is submitted.
+
+The pilot job runs the local server over a spool in the home, which must be on a file system that the nodes share: a
+trial is put into the spool, whether or not a pilot runs, and the server starts it as one `srun --exact` step. A pilot
+without trials gives its nodes back after `pilot_idle_s`. Not covered: the next pilot waits in the queue only once the
+last has ended; nothing is sent to a pilot but through files."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from time import time
+
+from meshtune.runners.base import (
+    Cause,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Refused,
+    Runner,
+    RunnerUnavailable,
+    Start,
+    SubmitFailed,
+)
+from meshtune.runners.command import Answer
+from meshtune.runners.json_files import write_whole
+from meshtune.runners.schedulers.local.runner import LocalRunner
+from meshtune.runners.schedulers.slurm.allocation import MARGIN_S, Allocation, AllocationRunner
+from meshtune.runners.schedulers.slurm.runner import create_jobs
+from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions
+from meshtune.search_spaces.cluster import ClusterSpec
+
+# Below the spool's root: the number of the newest pilot; what the one that runs told of itself.
+NUMBER_FILE, FACTS_FILE = "newest-pilot", "allocation"
+
+
+class PilotServer(LocalRunner):
+    """The local runner whose server is a job of another runner's, the newest pilot; it sends one where jobs are left
+    and none is queued or runs."""
+
+    def __init__(self, root: Path, pilots: Runner, allocation: Allocation, options: SlurmOptions) -> None:
+        super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
+        self._pilots, self._allocation, self._options = pilots, allocation, options
+        self.pilot = JobStatus(state=JobState.QUEUED)
+
+    def submit(self, spec: JobSpec, needs_s: float = 0.0) -> str:
+        """A pilot first: what the scheduler refuses was not sent."""
+        try:
+            self._spool.create()
+            self._ensure_server()
+        except OSError as error:
+            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
+        return super().submit(spec, needs_s)
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        try:
+            seen = super().poll(ids)
+        except (Refused, SubmitFailed) as error:
+            raise RunnerUnavailable(f"the next pilot could not be sent: {error}") from error
+        waits = f"waits for its pilot allocation: {self.pilot.reason or self.pilot.state}"
+        if self.pilot.state is JobState.RUNNING:
+            waits = "waits for free nodes of its pilot allocation"
+        return {
+            id: replace(status, reason=waits) if status.state is JobState.QUEUED else status
+            for id, status in seen.items()
+        }
+
+    def cancel(self, id: str) -> None:
+        """Without a pilot that runs nobody else ends the job; a pilot that nobody waits for leaves the queue."""
+        super().cancel(id)
+        try:
+            if self._spool.status(id).state is not JobState.QUEUED or not self._spool.has(id):
+                return
+            self._look()
+            if self.pilot.state is JobState.RUNNING:
+                return
+            ended = JobStatus(state=JobState.CANCELLED, reason="cancelled", finished_at=time())
+            self._spool.set_status(id, ended)
+            left = any(not self._spool.status(name).state.final for name in self._spool.names())
+        except OSError as error:
+            raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
+        if not left and (pilot := self._pilots.find(self._name(self._newest()))) is not None:
+            self._pilots.cancel(pilot)
+
+    def _wake_server(self) -> None:
+        """`submit` has seen to it."""
+
+    def _ensure_server(self) -> bool:
+        """See that a pilot is queued or runs. Always True. Raises OSError, RunnerError."""
+        number = self._look()
+        if self.pilot.state.final:
+            self._bury()
+            write_whole(self._spool.root / NUMBER_FILE, str(number + 1))
+            self._pilots.submit(self._job(number + 1))
+            self.pilot = JobStatus(state=JobState.QUEUED)
+        return True
+
+    def _look(self) -> int:
+        """Bring `pilot` up to date; the newest pilot's number. One that was never sent counts as sent: its name is."""
+        number = self._newest()
+        if not number:
+            self.pilot = JobStatus(state=JobState.LOST)
+            return 0
+        id = self._pilots.find(self._name(number))
+        if id is None:
+            id = self._pilots.submit(self._job(number))
+        self.pilot = self._pilots.poll([id])[id]
+        return number
+
+    def _bury(self) -> None:
+        """The jobs that the ended pilot was running are lost with it."""
+        reason = f"its pilot allocation ended: {self.pilot.reason or self.pilot.state}"
+        for name in self._spool.names():
+            status = self._spool.status(name)
+            if status.state is JobState.RUNNING:
+                cause = self.pilot.cause or Cause.PREEMPTION
+                lost = replace(status, state=JobState.LOST, reason=reason, cause=cause, finished_at=time())
+                self._spool.set_status(name, replace(lost, failed_nodes=self.pilot.failed_nodes))
+
+    def _newest(self) -> int:
+        with suppress(OSError, ValueError):
+            return int((self._spool.root / NUMBER_FILE).read_text(encoding="ascii"))
+        return 0
+
+    def _name(self, number: int) -> str:
+        return f"{self._spool.root.name}-{number}"
+
+    def _job(self, number: int) -> JobSpec:
+        root, options = self._spool.root, self._options
+        facts = shlex.quote(str(root / FACTS_FILE))
+        server = ("-m", "meshtune.runners.schedulers.local.server", str(root))
+        times = ("--idle-s", f"{options.pilot_idle_s:g}", "--ends-in-s", f"{options.pilot_s:g}")
+        script = (
+            f'echo "allocation=$SLURM_JOB_ID cpus_on_node=$SLURM_CPUS_ON_NODE" > {facts}.new\nmv {facts}.new {facts}\n'
+            f"exec {shlex.join((sys.executable, *server, *times))}\n"
+        )
+        return JobSpec(
+            name=self._name(number),
+            command=("bash", "-c", script),
+            directory=root / f"pilot-{number}",
+            nodes=self._allocation.nodes,
+            devices_per_node=self._allocation.devices_per_node,
+            time_limit_s=options.pilot_s,
+            start=Start.JOB,
+        )
+
+
+class PilotRunner(AllocationRunner):
+    """A Runner over the steps of one pilot after the other."""
+
+    mode = Mode.PILOT
+
+    @property
+    def root(self) -> Path:
+        """Of its files."""
+        return self._spool.root
+
+    def _tell(self, *arguments: str) -> Answer:
+        """From outside the allocation, which may be another cluster's."""
+        program, *rest = arguments
+        return super()._tell(program, *self._options.cluster_arguments, *rest)
+
+    def _facts(self) -> str:
+        return f". {shlex.quote(str(self._spool.root / FACTS_FILE))}\n"
+
+    def _number(self) -> str:
+        with suppress(OSError):
+            words = (self._spool.root / FACTS_FILE).read_text(encoding="ascii").split()
+            return next((word.partition("=")[2] for word in words if word.startswith("allocation=")), "")
+        return ""
+
+    def _check_time(self, spec: JobSpec) -> None:
+        """Raises Refused."""
+        if self._options.pilot_s < spec.time_limit_s + MARGIN_S:
+            takes = f"a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)"
+            raise Refused(f"pilot_s({self._options.pilot_s:g}): {takes}")
+
+
+def create_pilots(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> PilotRunner:
+    """The pilots themselves are jobs of a Slurm runner."""
+    nodes = max(cluster.nodes, options.pilot_nodes or 0)
+    allocation = Allocation(id="", nodes=nodes, devices_per_node=cluster.devices_per_node, cpus_per_node=0)
+    # Campaigns whose pilots would be alike share them.
+    key = sha256(repr((nodes, cluster.devices_per_node, options)).encode()).hexdigest()[:8]
+    root = (root / f"pilot-{key}").resolve()
+    pilots = create_jobs(root / "pilots", replace(options, mode=Mode.JOB), cluster, nodes)
+    return PilotRunner(root, options, allocation, PilotServer(root, pilots, allocation, options))
