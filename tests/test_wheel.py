@@ -8,8 +8,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
+from email import message_from_bytes
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,9 @@ import yaml
 from meshtune.tuner.cli.commands.examples import known, known_studies
 
 ROOT = Path(__file__).parents[1]
+LICENCES = ("LICENSE", "NOTICE")
 PARTS = ("api", "runners", "search_spaces", "tuner")
+DIST_INFO = f"meshtune-{version('meshtune')}.dist-info"
 TRAIN = """
 import time
 from meshtune.runners.report import Reporter
@@ -52,14 +57,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources: a build leaves its own folders beside them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources: a build leaves its own folders beside them."""
+    source = tmp_path_factory.mktemp("source")
     for part in (*PARTS, "examples"):
         shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("node_modules", "__pycache__", "web"))
-    for name in ("pyproject.toml", "setup.py", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", *LICENCES):
         shutil.copy(ROOT / name, source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", folder, source], check=True, timeout=240)
     (built,) = folder.glob("*.whl")
@@ -84,7 +94,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} == {"meshtune", "meshtune-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"meshtune", DIST_INFO}
     assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == {
         *(*PARTS, "examples", "__init__.py"),
     }
@@ -93,6 +103,22 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     assert embedded == {"__init__.py", *(file for found in every for file in found)}
     for needed in ("search_spaces/presets/", "api/examples/", "tuner/store/migrations/", "runners/sites/frontier.yaml"):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)
+
+
+def test_the_licence_and_the_notice_travel_with_the_wheel_and_the_sdist(wheel, source, tmp_path):
+    archive = zipfile.ZipFile(wheel)
+    for name in LICENCES:
+        assert archive.read(f"{DIST_INFO}/licenses/{name}") == (ROOT / name).read_bytes()
+    metadata = message_from_bytes(archive.read(f"{DIST_INFO}/METADATA"))
+    assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("Apache-2.0", [*LICENCES])
+    if (ROOT / "api" / "static" / "index.html").exists():  # the dashboard was built
+        assert b"## preact" in archive.read("meshtune/api/static/licenses.md")
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=source, check=True, capture_output=True, timeout=240)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {*LICENCES, "tuner/store/migrations/env.py"} <= names
 
 
 def test_a_campaign_ends_in_a_folder_with_packages_of_the_same_names(python, tmp_path):
