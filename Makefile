@@ -18,7 +18,7 @@ LOCKED ?= $(shell $(PYTHON) -c 'import platform as p, sys; \
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) \
 	--no-emit-find-links --no-emit-index-url --custom-compile-command "make lock" pyproject.toml
 
-.PHONY: gpu-wheels demo test test-fast test-long check check-web api-types format install dashboard docs lock lock-images sbom clean
+.PHONY: gpu-wheels demo test test-fast test-long check check-quick check-web api-types format install dashboard docs lock lock-images sbom clean
 
 # Probed first, so that speeds are predicted, and shown beside what is measured.
 DEMO_CLUSTER := build/demo-cluster.yaml
@@ -47,9 +47,12 @@ test-long: $(INSTALLED)
 		tests/benchmarks tests/browser tests/examples tests/client
 	cat $(TABLE)
 
-check: $(INSTALLED)
+# Before a commit too: .pre-commit-config.yaml.
+check-quick: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check: check-quick
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory check-web; \
@@ -109,10 +112,11 @@ GPU_PYTHON ?= 3.12
 gpu-wheels: $(INSTALLED)
 	$(BIN)/python benchmarks/gpu_kit/wheels.py .whl $(GPU_PYTHON)
 
-# What is installed, with licences, as CycloneDX.
+# What is installed, as CycloneDX: the licence of each package, and its text where cyclonedx-py finds it.
 sbom: $(INSTALLED)
 	mkdir -p build
-	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(BIN)/python
+	$(BIN)/cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
+		--output-file build/sbom.json $(BIN)/python
 
 # Unlocked, torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
 $(INSTALLED): pyproject.toml constraints.txt requirements.lock

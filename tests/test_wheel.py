@@ -8,8 +8,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
+from email import message_from_bytes
+from importlib.metadata import version
 from pathlib import Path
 
 import jedi
@@ -19,7 +22,9 @@ import yaml
 from meshtune.tuner.cli.commands.examples import known, known_studies
 
 ROOT = Path(__file__).parents[1]
+LICENCES = ("LICENSE", "NOTICE")
 PARTS = ("api", "runners", "search_spaces", "tuner")
+DIST_INFO = f"meshtune-{version('meshtune')}.dist-info"
 TRAIN = """
 import time
 from meshtune.runners.report import Reporter
@@ -59,7 +64,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in (*PARTS, "examples"):
         shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("node_modules", "__pycache__", "web"))
     shutil.copytree(ROOT / "src", source / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", *LICENCES):
         shutil.copy(ROOT / name, source)
     return source
 
@@ -95,7 +100,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} == {"meshtune", "meshtune-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"meshtune", DIST_INFO}
     assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == {
         *(*PARTS, "examples", "__init__.py", "py.typed"),
     }
@@ -112,12 +117,17 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)
 
 
-def test_the_archive_of_sources_gives_the_same_wheel(source, wheel, tmp_path):
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
     backend = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", backend, tmp_path], cwd=source, check=True, capture_output=True, timeout=240)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    rebuilt = build(archive, tmp_path)
-    assert contents(rebuilt) == contents(wheel)
+    subprocess.run([sys.executable, "-c", backend, folder], cwd=source, check=True, capture_output=True, timeout=240)
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
+
+
+def test_the_archive_of_sources_gives_the_same_wheel(sdist, wheel, tmp_path):
+    assert contents(build(sdist, tmp_path)) == contents(wheel)
 
 
 def contents(wheel: Path) -> dict[str, int]:
@@ -136,6 +146,19 @@ def test_an_editor_finds_the_sources_of_an_editable_install(tmp_path):
     ):
         script = jedi.Script(f"from {module} import {name}\n{name}\n", environment=environment)
         assert [found.module_path for found in script.goto(2, 1, follow_imports=True)] == [ROOT / "src/meshtune" / file]
+
+
+def test_the_licence_and_the_notice_travel_with_the_wheel_and_the_sdist(wheel, sdist):
+    archive = zipfile.ZipFile(wheel)
+    for name in LICENCES:
+        assert archive.read(f"{DIST_INFO}/licenses/{name}") == (ROOT / name).read_bytes()
+    metadata = message_from_bytes(archive.read(f"{DIST_INFO}/METADATA"))
+    assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("Apache-2.0", [*LICENCES])
+    if (ROOT / "api" / "static" / "index.html").exists():  # the dashboard was built
+        assert b"## preact" in archive.read("meshtune/api/static/licenses.md")
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert names.issuperset(LICENCES)
 
 
 def test_a_campaign_ends_in_a_folder_with_packages_of_the_same_names(python, tmp_path):

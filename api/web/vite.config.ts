@@ -71,6 +71,7 @@ export default defineConfig({
     target: ["chrome123", "firefox120", "safari17.5"],
     modulePreload: false,
     cssCodeSplit: false,
+    license: { fileName: "licenses.md" },
     // All pages are one file: it packs better than several, and a request costs more than a few kB.
     rolldownOptions: { output: { codeSplitting: false } },
   },
