@@ -33,7 +33,7 @@ from meshtune.api.errors import TooCostly, TooManyRequests, WorkerEnded
 P = ParamSpec("P")
 T = TypeVar("T")
 # What one request may enumerate, and of how many legal plans it may predict memory and speed: 1 and 10 s of a core at
-# the most. See docs/decisions/0024-costly-requests.md.
+# the most. See docs/decisions/service.md#d0024.
 MAX_COMBINATIONS, MAX_PREDICTED = 1_000_000, 100_000
 # So little is computed here, in 0.1 s at the most: sooner than another process is told of it.
 FEW_COMBINATIONS = 1_000

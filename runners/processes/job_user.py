@@ -2,7 +2,7 @@
 
 The service is root then. A job has that user's rights and its own folder alone: of what lies above it may pass through,
 but list and read nothing; when it is over its folder is the service's, which no later job reads. Jobs that run at the
-same time are one user's and can reach each other. See docs/decisions/0026-run-as.md."""
+same time are one user's and can reach each other. See docs/decisions/service.md#d0026."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def _link(latency_s: float, bandwidth_bytes_per_s: float) -> LinkSpec:
 
 
 # Orders of magnitude: FLOP/s of any format, bytes per second of memory, and the links in a node and between nodes. CPU:
-# what `meshtune cluster probe` found for four ranks on two cores (docs/log.md), and 10-gigabit Ethernet. CUDA: an A100
-# with NVLink and one 200-gigabit port a device. XPU: a tile of Aurora, in round numbers of its preset.
+# a probe of four ranks on two cores (benchmarks/log.md), and 10-gigabit Ethernet. CUDA: an A100 with NVLink and one
+# 200-gigabit port a device. XPU: a tile of Aurora, in round numbers of its preset.
 USUAL: Mapping[DeviceKind, tuple[float, float, LinkSpec, LinkSpec]] = {
     DeviceKind.CPU: (5e10, 1.8e10, _link(8e-4, 2.6e9), _link(1e-3, 1.2e9)),
     DeviceKind.CUDA: (3.12e14, 2e12, _link(3e-6, 3e11), _link(5e-6, 2.5e10)),

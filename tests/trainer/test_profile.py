@@ -1,6 +1,6 @@
 """Where the time goes is told by part, rank by rank; whether the parts are the right ones shows in what must be zero.
 
-Machines are shared, so shares are compared with wide bounds; docs/log.md has figures.
+Machines are shared, so shares are compared with wide bounds; benchmarks/log.md has figures.
 """
 
 from __future__ import annotations

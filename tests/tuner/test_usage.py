@@ -73,7 +73,7 @@ def test_a_command_without_a_campaign_loads_no_database(tmp_path, call, needed):
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["--help", "run --help"])
 def test_help_costs_less_than_half_a_second_of_processor_time(call):
-    """0.4 s is the aim, which docs/log.md measures; here other tests run beside it."""
+    """0.4 s is the aim, which benchmarks/log.md measures; here other tests run beside it."""
 
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 # Two trainings are the same when their first losses differ by at most this, by number format. float32 layouts of the
-# built-in trainer agree to 1e-6 (docs/log.md); bfloat16 rounds at 2**-8 per operation.
+# built-in trainer agree to 1e-6 (benchmarks/log.md); bfloat16 rounds at 2**-8 per operation.
 LOSS_TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
 
 

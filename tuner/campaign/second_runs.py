@@ -34,7 +34,7 @@ from meshtune.tuner.campaign.units import Estimate
 MIN_ROUNDS = 2
 LEVEL = 0.97
 # Of changes between first and second runs, where there is one round: the winner is the best of several second runs,
-# chosen by luck once again, and narrower intervals would cover it too seldom (docs/decisions/0014).
+# chosen by luck once again, and narrower intervals would cover it too seldom (docs/decisions/choosing.md#d0014).
 MAX_DEGREES = 3
 # log of a speed by plan and round, as `Objective.speed` compares them.
 Cells = Mapping[tuple[Plan, int], float]

@@ -26,7 +26,7 @@ from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, fo
 
 TOP = 10
 # Seconds that a job takes beside its steps (processes, imports, groups, weights) where no campaign was measured.
-# CPU: what is left of `make demo`'s 6.5 s per trial (docs/log.md) without its steps. Others: a round guess.
+# CPU: what is left of `make demo`'s 6.5 s per trial (benchmarks/log.md) without its steps. Others: a round guess.
 STARTUP_S: Mapping[DeviceKind, float] = {DeviceKind.CPU: 5.0, DeviceKind.CUDA: 30.0, DeviceKind.XPU: 30.0}
 # The edges of the classes that plans are counted in by their probability to fit.
 SURE, LIKELY, UNLIKELY = 0.9, 0.5, 0.1

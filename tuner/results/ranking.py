@@ -1,7 +1,7 @@
 """Ranks the measured plans, one entry for each, and compares them with the baseline.
 
 A plan that was measured again is ranked by the geometric mean of its second runs (`tuner.campaign.second_runs`). The
-first one had a part in choosing it, so it is high by luck as well as by merit (docs/decisions/0014 has the figures); it
+first one had a part in choosing it, so it is high by luck as well as by merit (docs/decisions/choosing.md#d0014); it
 is shown beside the mean.
 
 The gain of a plan that ran in turns with the baseline is the mean ratio of their runs round by round. Else it is the

@@ -29,7 +29,7 @@ from meshtune.tuner.search.registry import NoOptions, parse_options
 # Probabilities to fit: a plan below one is not tried while one above it is left.
 SURE, LIKELY = 0.9, 0.5
 # Plans that take longer per token than so many times the fastest come last: the formulas err most there, and nobody
-# would use them (docs/decisions/0050-calibrations.md).
+# would use them (docs/decisions/physics.md#d0050).
 MAX_SLOWER = 1.5
 # Later trials do not move the design any more.
 MAX_LEARNT = 32

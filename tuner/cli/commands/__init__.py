@@ -1,5 +1,5 @@
 """What the commands do. A module is loaded when it is first used: `usage` declares the commands, and each loads only
-what it works with (docs/decisions/0044-lazy-commands.md)."""
+what it works with (docs/decisions/structure.md#d0044)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MAX_CANDIDATES = 20_000
 # counts what this optimizer object was asked, which is always nothing here, so the count is ours.
 KAPPA_FIRST, KAPPA_LAST, KAPPA_PERIOD = 1.96, 0.01, 10
 # DeepHyper's default of 10 trees that stop splitting at an impurity of .005 predicts the same score for many plans
-# (docs/log.md, with what else was tried).
+# (benchmarks/log.md, with what else was tried).
 TREES = 30
 
 

@@ -42,7 +42,7 @@ WIDE = 4
 FACTORS = frozenset(axis.name for axis in AXES if axis.is_factor)
 # What a model is told of poor plans, as shares of the span from the median to the best success: the lower half of the
 # successes lies within POOR, a failed plan FAILED below that, and again for each doubling of the usable memory that it
-# lacks, up to so many. Lower values keep a model away from good plans beside poor ones (docs/log.md).
+# lacks, up to so many. Lower values keep a model away from good plans beside poor ones (benchmarks/log.md).
 POOR, FAILED, MOST_EXCESS = 0.1, 0.1, 1.0
 # The share of the weighed sum beside the weighed minimum, as in ParEGO.
 AUGMENTED = 0.05

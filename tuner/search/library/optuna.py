@@ -4,8 +4,8 @@ TPE draws from densities, so it names illegal plans and repeats itself (optuna 5
 12). A draw that is no legal unseen plan is left RUNNING, and the next one drawn: the constant liar then keeps away from
 it, yet it does not count as an observation. The Gaussian process is handed the list of legal unseen plans instead.
 
-TPE is the default: which of the two needs fewer trials changes from table to table (docs/log.md), and on 2,562 plans an
-ask of the Gaussian process costs some 20 times as much (0.35 s at 20 observations).
+TPE is the default: which of the two needs fewer trials changes from table to table (benchmarks/log.md), and on 2,562 plans
+an ask of the Gaussian process costs some 20 times as much (0.35 s at 20 observations).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def quiet_optuna() -> Iterator[None]:
 def best_by_gp(history: History, under_way: Sequence[Features], offer: Offer, n: int, seed: int) -> list[Plan]:
     """`n` of the plans offered: each the best by the acquisition, with those before it under way. A Pareto task becomes
     one of a single number: Optuna measures its hypervolume from the worst success, so that whatever takes more memory
-    than that is worth nothing to it, and its front stays among the small ones (docs/log.md)."""
+    than that is worth nothing to it, and its front stays among the small ones (benchmarks/log.md)."""
     encoding = history.encoding
     worths = history.traded_off(seed) if history.pareto else history.scores
     free, chosen = offer.positions[:MAX_CANDIDATES], list[int]()

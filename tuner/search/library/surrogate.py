@@ -26,7 +26,7 @@ from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArra
 from meshtune.tuner.search.library.memory_guard import MemoryGuard
 
 # Random plans of which the next first one is taken: best candidates (Mitchell 1991). Maximin over all plans takes the
-# corners of the space and needs up to twice as many trials (docs/log.md).
+# corners of the space and needs up to twice as many trials (benchmarks/log.md).
 CANDIDATES = 10
 # The default of `guard`.
 GUARD = 0.2

@@ -2,7 +2,7 @@
 
 Speeds are logarithms of seconds per token, so an improvement is a share of the speed. The expected improvement of a
 mixture is the mixture of the expected improvements, exact for each plan. Their tails are Student's t with 3 degrees of
-freedom: real steps are further off, more often, than a normal distribution has it (docs/log.md).
+freedom: real steps are further off, more often, than a normal distribution has it (benchmarks/log.md).
 
 With two objectives, speed and memory left over, the gain is the growth of the area (hypervolume, Zitzler & Thiele 1998)
 of the Pareto front of log(seconds per token) and log(peak bytes). A reference closes the area: half the best speed

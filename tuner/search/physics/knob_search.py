@@ -1,7 +1,7 @@
 """The choice of plans in a space with knobs: candidates are gathered around the best, and weighed like any others.
 
 Layouts and knobs are searched together from the first measurement on. Layouts first and their knobs then took no fewer
-trials (docs/decisions/0062-layouts-and-knobs-together.md).
+trials (docs/decisions/search.md#d0062).
 """
 
 from __future__ import annotations

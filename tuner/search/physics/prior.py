@@ -34,7 +34,7 @@ PER_SCALE = 1 / 4
 # Of the peak, reached by plans of which nothing is known.
 USUAL_SHARE = 0.4
 # A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
-# (docs/log.md). No slope of the default, half a millisecond, leads there.
+# (benchmarks/log.md). No slope of the default, half a millisecond, leads there.
 STALLED_SEND_S = 0.25
 
 

@@ -43,7 +43,8 @@ class _OneThread(ContextDecorator):
     """Limits the linear algebra of the process to one thread while at least one ask is inside.
 
     On two processors that others use too, an ask with 300 observations took 5 to 13 times as long with two threads
-    (docs/log.md). Jobs would inherit an environment variable. Campaigns ask at once: the first sets it, the last lifts.
+    (benchmarks/log.md). Jobs would inherit an environment variable. Campaigns ask at once: the first sets it, the last
+    lifts.
     """
 
     def __init__(self) -> None:

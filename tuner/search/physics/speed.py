@@ -57,7 +57,7 @@ def _field(slopes: float, amplitude: float, length: float = 1.0) -> Field:
 
 
 # The weights are those that public tables give them (`benchmarks/generalise.py --defaults`). The fields were chosen on
-# two of these tables, where wide ranges of them do equally well (docs/log.md).
+# two of these tables, where wide ranges of them do equally well (benchmarks/log.md).
 HYPOTHESES = (
     Hypothesis(0.62, Expects.PHYSICS, _field(slopes=1.0, amplitude=0.08)),
     Hypothesis(0.20, Expects.PHYSICS, _field(slopes=2.0, amplitude=0.2)),
@@ -109,7 +109,7 @@ class Speeds:
 
     def draw(self, rows: Rows, count: int, random: np.random.Generator) -> Matrix:
         """Joint samples of log(seconds per token): about `count` x plans. Their tails are Student's t: steps of real
-        clusters are further off, more often, than a normal distribution has it (docs/log.md)."""
+        clusters are further off, more often, than a normal distribution has it (benchmarks/log.md)."""
         samples = []
         for weight, hypothesis, process in self.kept:
             mean, covariance = process.joint(points_of(rows))
