@@ -86,10 +86,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     python = pytestconfig.getoption("--trainer-python", default=sys.executable)
     environment = dict(os.environ)
     if python != sys.executable:  # it has torch, and not meshtune
-        for folder in ("runners", "search_spaces"):
-            (base / "meshtune").mkdir(exist_ok=True)
-            (base / "meshtune" / folder).symlink_to(ROOT / folder)
-        environment["PYTHONPATH"] = str(base)
+        environment["PYTHONPATH"] = str(ROOT / "src")
     process = subprocess.Popen(
         [python, "-W", "ignore", "-c", WARM_PROCESS],
         cwd=ROOT,
