@@ -4,8 +4,8 @@ TPE draws from densities, so it names illegal plans and repeats itself (optuna 5
 12). A draw that is no legal unseen plan is left RUNNING, and the next one drawn: the constant liar then keeps away from
 it, yet it does not count as an observation. The Gaussian process is handed the list of legal unseen plans instead.
 
-TPE is the default: which of the two needs fewer trials changes from table to table (benchmarks/log.md), and on 2,562 plans
-an ask of the Gaussian process costs some 20 times as much (0.35 s at 20 observations).
+TPE is the default: which of the two needs fewer trials changes from table to table (benchmarks/log.md), and on 2,562
+plans an ask of the Gaussian process costs some 20 times as much (0.35 s at 20 observations).
 """
 
 from __future__ import annotations
