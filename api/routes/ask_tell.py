@@ -22,13 +22,13 @@ from meshtune.api.dependencies import (
 )
 from meshtune.api.errors import InvalidBody
 from meshtune.api.middleware.idempotency import HEADER
-from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY, problems
+from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
 from meshtune.tuner.service.ask_tell import Completion, Suggestions
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 
-router = APIRouter(prefix="/v1", responses=problems(404, 409, 413, 415, 422, 503), tags=["ask and tell"])
+router = APIRouter(prefix="/v1", tags=["ask and tell"])
 MAX_COUNT, MAX_WAIT_S = 100, 30.0
 # Between two looks for trials that wait.
 LOOK_S = 0.2

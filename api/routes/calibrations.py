@@ -8,10 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import CallerHandle, ServiceHandle, reads
-from meshtune.api.openapi import problems
 from meshtune.tuner.results.calibrations import CalibrationView, calibration_view
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])
+router = APIRouter(prefix="/v1", tags=["catalog"], dependencies=[reads])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

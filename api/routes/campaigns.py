@@ -30,7 +30,7 @@ from meshtune.api.dependencies import (
     reads,
     require_permitted,
 )
-from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
+from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY
 from meshtune.api.page_queries import CampaignQuery
 from meshtune.api.routes.plans import predictable_space, quote_of
 from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
@@ -59,7 +59,7 @@ from meshtune.tuner.service.views.campaigns import (
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import parse_spec
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["campaigns"])
+router = APIRouter(prefix="/v1", tags=["campaigns"])
 _CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
 # Of a campaign: its newest event, when its row was changed last, and what it waits for.
 Version = tuple[int, float, str]
@@ -120,12 +120,7 @@ def list_campaigns(
     return respond(request, answer)
 
 
-@router.get(
-    "/campaigns/{campaign_id:id}",
-    response_model=CampaignView,
-    dependencies=[reads],
-    responses=problems(404) | NOT_MODIFIED,
-)
+@router.get("/campaigns/{campaign_id:id}", response_model=CampaignView, dependencies=[reads], responses=NOT_MODIFIED)
 def get_campaign(
     request: Request, campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle, cache: CacheHandle
 ) -> Response:
@@ -134,7 +129,7 @@ def get_campaign(
     return respond(request, answer_of(_CAMPAIGN.dump_json(view)))
 
 
-@router.get("/campaigns/{campaign_id}/events", dependencies=[reads], responses=problems(404))
+@router.get("/campaigns/{campaign_id}/events", dependencies=[reads])
 def list_events(
     campaign_id: CampaignId,
     service: ServiceHandle,
@@ -152,11 +147,7 @@ def list_events(
     response_model=CampaignView,
     dependencies=[launches_unless_dry],
     openapi_extra=SPEC_BODY,
-    responses={
-        200: {"model": Quote, "description": "The quote of a dry run"},
-        **CREATED,
-        **problems(409, 413, 415),
-    },
+    responses={200: {"model": Quote, "description": "The quote of a dry run"}, **CREATED},
 )
 async def create_campaign(
     request: Request,
@@ -187,7 +178,7 @@ async def create_campaign(
     status_code=status.HTTP_201_CREATED,
     dependencies=[clones],
     openapi_extra=CHANGES_BODY,
-    responses={**CREATED, **problems(404, 409, 413, 415)},
+    responses=CREATED,
 )
 async def clone_campaign(
     campaign_id: CampaignId,
@@ -208,30 +199,20 @@ async def clone_campaign(
     return await run_in_threadpool(show, campaign)
 
 
-@router.delete(
-    "/campaigns/{campaign_id:id}",
-    status_code=status.HTTP_204_NO_CONTENT,
-    dependencies=[administers],
-    responses=problems(404, 409),
-)
+@router.delete("/campaigns/{campaign_id:id}", status_code=status.HTTP_204_NO_CONTENT, dependencies=[administers])
 def delete_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""
     service.delete(campaign_id)
 
 
-@router.post("/campaigns/{campaign_id}:pause", dependencies=[launches], responses=problems(404, 409))
+@router.post("/campaigns/{campaign_id}:pause", dependencies=[launches])
 def pause_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """Start no more trials; those that run are measured to their end."""
     return show(service.pause(campaign_id))
 
 
-@router.post(
-    "/campaigns/{campaign_id}:cancel",
-    status_code=status.HTTP_202_ACCEPTED,
-    dependencies=[launches],
-    responses=problems(404, 409),
-)
+@router.post("/campaigns/{campaign_id}:cancel", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
 def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
     return show(service.cancel(campaign_id))

@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Path
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
-from meshtune.api.openapi import problems
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -37,7 +36,7 @@ from meshtune.tuner.service.views.trials import optional_time
 from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.store import NotFound
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])
+router = APIRouter(prefix="/v1", tags=["catalog"], dependencies=[reads])
 ACTIVE = frozenset(state for state in CampaignState if state.active)
 IN_FLIGHT = (TrialState.SUBMITTED, TrialState.RUNNING)
 # Far above what one service drives.
@@ -209,14 +208,14 @@ def list_presets() -> PresetsView:
     )
 
 
-@router.get("/presets/models/{name}", responses=problems(404))
+@router.get("/presets/models/{name}")
 def get_model_preset(name: PresetName) -> ModelView:
     """The whole description of a model."""
     source, model = _preset("model", name, model_presets(), ModelSpec)
     return view_of(ModelView, model, name=name, source=source, description=model)
 
 
-@router.get("/presets/clusters/{name}", responses=problems(404))
+@router.get("/presets/clusters/{name}")
 def get_cluster_preset(name: PresetName) -> ClusterView:
     """The whole description of a cluster, of one node unless a spec says otherwise."""
     source, cluster = _preset("cluster", name, cluster_presets(), ClusterSpec)

@@ -35,8 +35,8 @@ from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
-router = APIRouter(prefix="/v1", responses=problems(404, 409, 422, 503), tags=["jobs"], dependencies=[reads])
-reports = APIRouter(prefix="/v1", responses=problems(401, 404, 413, 422, 429, 503), tags=["reports"])
+router = APIRouter(prefix="/v1", responses=problems(409), tags=["jobs"], dependencies=[reads])
+reports = APIRouter(prefix="/v1", responses=problems(413), tags=["reports"])
 _bearer = HTTPBearer(
     scheme_name="job",
     description="The token in the job's own folder: it opens this one job's report, until its time is over.",

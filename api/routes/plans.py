@@ -45,7 +45,7 @@ from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import legal_space, parse_spec
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["spaces"], dependencies=[reads])
+router = APIRouter(prefix="/v1", tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
 MAX_NODE_COUNTS = 16
 # Of a layout; all fields of a plan are shorter.
@@ -77,7 +77,7 @@ def plan_fields(request: Request) -> dict[str, Any]:
 PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
 
 
-@router.get("/campaigns/{campaign_id}/space", responses=problems(404))
+@router.get("/campaigns/{campaign_id}/space")
 async def campaign_space(
     campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
 ) -> SpaceView:
@@ -86,14 +86,14 @@ async def campaign_space(
     return await pool.run(caller.identity, space_of(spec).combinations, space_view_of, spec)
 
 
-@router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415))
+@router.post("/spaces", openapi_extra=SPEC_BODY)
 async def count_space(document: PermittedSpec, caller: CallerHandle, pool: PoolHandle) -> SpaceView:
     """The space of a spec, without starting anything."""
     spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
     return await pool.run(caller.identity, space.combinations, space_view_of, spec)
 
 
-@router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415))
+@router.post("/estimates", openapi_extra=SPEC_BODY)
 async def estimate_campaign(
     document: PermittedSpec, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
 ) -> Quote:
@@ -103,11 +103,7 @@ async def estimate_campaign(
     return await pool.run(caller.identity, space.combinations, quote_of, spec, basis)
 
 
-@router.get(
-    "/campaigns/{campaign_id}/space/why",
-    openapi_extra={"parameters": plan_parameters()},
-    responses=problems(404),
-)
+@router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})
 async def explain_plan(
     campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle, given: PlanFields
 ) -> Explanation:
@@ -123,7 +119,7 @@ async def explain_plan(
     return await pool.run(caller.identity, cost, _explained, campaign.spec, plan, start, *own)
 
 
-@router.post("/spaces/why", openapi_extra=WHY_BODY, responses=problems(413, 415))
+@router.post("/spaces/why", openapi_extra=WHY_BODY)
 async def explain_plan_of_spec(
     document: SpecDocument, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
 ) -> Explanation:
@@ -142,7 +138,7 @@ async def explain_plan_of_spec(
         raise InvalidSpec([problem.under("plan") for problem in error.problems]) from None
 
 
-@router.get("/campaigns/{campaign_id}/projection", responses=problems(404, 409))
+@router.get("/campaigns/{campaign_id}/projection", responses=problems(409))
 async def project_campaign(
     campaign_id: CampaignId,
     caller: CallerHandle,

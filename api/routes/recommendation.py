@@ -38,7 +38,7 @@ from meshtune.tuner.results.known_best import (
 from meshtune.tuner.results.known_best_projection import Neighbourhood, neighbourhood, project
 from meshtune.tuner.service.service import Service
 
-router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
+router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404))
 
 
 class Format(StrEnum):
@@ -57,12 +57,7 @@ TEXT: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get(
-    "/recommendations",
-    response_model=BestKnown,
-    responses={**TEXT, **problems(404)},
-    tags=["recommendations"],
-)
+@router.get("/recommendations", response_model=BestKnown, responses=TEXT, tags=["recommendations"])
 async def get_recommendation(
     caller: CallerHandle,
     service: ServiceHandle,
@@ -104,7 +99,7 @@ async def get_recommendation(
     return PlainTextResponse(environment_text(found)) if format is Format.ENV else found
 
 
-@router.get("/comparison", responses=problems(404), tags=["recommendations"])
+@router.get("/comparison", tags=["recommendations"])
 async def compare_campaigns(
     caller: CallerHandle,
     service: ServiceHandle,

@@ -29,7 +29,7 @@ class RecordDocument:
     trials: list[Mapping[str, Any]]
 
 
-router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["campaigns"])
+router = APIRouter(prefix="/v1", dependencies=[reads], tags=["campaigns"])
 # What is opened from the service may do no more than what is opened from a folder: it is style and text.
 POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"}
 TABLE: dict[int | str, dict[str, Any]] = {

@@ -38,7 +38,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
-router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), dependencies=[reads])
+router = APIRouter(prefix="/v1", dependencies=[reads])
 
 
 class EventStream(StreamingResponse):
