@@ -91,8 +91,8 @@ class WorkerPool:
     async def run(self, token: str, combinations: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work`, a function of a module, returns for these values.
 
-        token: the caller's identity. combinations: what it enumerates, by arithmetic. Raises what it raises, TooCostly,
-        TooManyRequests, and WorkerEnded where the process was ended or needed too much.
+        token: the caller's, by its digest. combinations: what it enumerates, by arithmetic. Raises what it raises,
+        TooCostly, TooManyRequests, and WorkerEnded where the process was ended or needed too much.
         """
         if combinations > MAX_COMBINATIONS:
             raise TooCostly(

@@ -21,8 +21,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.api.dependencies import MAX_BYTES, Caller
+from meshtune.api.dependencies import MAX_BYTES
 from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, Refused
+from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.service.leases import Holder
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.access import Answer, Busy, Claim, Keys
@@ -54,7 +55,7 @@ class Idempotency:
         self._under_way: set[tuple[str, str]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller | None = scope.get("state", {}).get("caller")
+        caller: Token | None = scope.get("state", {}).get("caller")
         if scope["type"] != "http" or scope["method"] != "POST" or caller is None:
             await self._app(scope, receive, send)
             return
@@ -64,7 +65,7 @@ class Idempotency:
             await self._app(scope, receive, send)
             return
         try:
-            await self._once(request, caller.identity, key, send)
+            await self._once(request, caller.sha256, key, send)
         except (Refused, StoreError, RequestValidationError) as error:
             await (await errors.answer_to(request, error))(scope, receive, send)
 

@@ -66,7 +66,7 @@ async def suggest_trials(
     except InvalidValue as error:
         raise InvalidBody(error.problems) from None
     key = request.headers.get(HEADER, "")
-    by = hashlib.sha256(f"{caller.identity} {key}".encode()).hexdigest() if key else ""
+    by = hashlib.sha256(f"{caller.sha256} {key}".encode()).hexdigest() if key else ""
     end = asyncio.get_running_loop().time() + ask.wait_s
     while True:
         found = await run_in_threadpool(service.ask_tell.suggest, campaign_id, ask.count, by)

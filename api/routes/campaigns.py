@@ -15,7 +15,6 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
 from meshtune.api.dependencies import (
-    Caller,
     CallerHandle,
     CampaignId,
     ChangeableId,
@@ -36,7 +35,7 @@ from meshtune.api.routes.plans import predictable_space, quote_of
 from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
 from meshtune.runners.documents import plain
 from meshtune.search_spaces.space import Counts
-from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.access.tokens import Scope, Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.prediction.quote import Quote
@@ -113,7 +112,7 @@ def list_campaigns(
     token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
     versions = {stamp.id: (stamp.event, stamp.updated_at, troubles.get(stamp.id, "")) for stamp in shown}
     answer = cache.get(
-        ("campaigns", None if caller.reads_all else caller.identity, request.url.query),
+        ("campaigns", None if caller.reads_all else caller.sha256, request.url.query),
         (tuple(versions.items()), token),
         lambda: answer_of(_page(service, driver, cache, versions, token)),
     )
@@ -166,7 +165,7 @@ async def create_campaign(
     if dry_run:
         spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
         basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-        quote = await pool.run(caller.identity, space.combinations, quote_of, spec, basis)
+        quote = await pool.run(caller.sha256, space.combinations, quote_of, spec, basis)
         return JSONResponse(plain(quote))
     campaign = await _create(document, caller, service, pool, request.state.text)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
@@ -218,10 +217,10 @@ def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: Sho
     return show(service.cancel(campaign_id))
 
 
-async def _create(document: object, caller: Caller, service: Service, pool: WorkerPool, text: str = "") -> Campaign:
+async def _create(document: object, caller: Token, service: Service, pool: WorkerPool, text: str = "") -> Campaign:
     """text: the document as it was written. Raises InvalidSpec, and as the pool; then nothing was written."""
     spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
-    counts = await pool.run(caller.identity, space.combinations, counts_of, spec)
+    counts = await pool.run(caller.sha256, space.combinations, counts_of, spec)
     return await run_in_threadpool(partial(service.add, spec, counts, caller.name, text=text))
 
 

@@ -98,7 +98,7 @@ async def enqueue_trial(
     spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
     try:
         cost = space_of(spec).combinations
-        plan = await pool.run(caller.identity, cost, legal_plan, spec, document["plan"])
+        plan = await pool.run(caller.sha256, cost, legal_plan, spec, document["plan"])
         trial = await run_in_threadpool(service.changing.enqueue, campaign_id, plan)
     except InvalidValue as error:
         raise InvalidBody([each.under("plan") for each in error.problems]) from None

@@ -118,7 +118,7 @@ async def analyse_campaign(
     request: Request, campaign_id: CampaignId, caller: CallerHandle, documents: DocumentsHandle
 ) -> Response:
     """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
-    return respond(request, await documents.analysis(campaign_id, caller.identity))
+    return respond(request, await documents.analysis(campaign_id, caller.sha256))
 
 
 def _best(service: Service, campaign_id: str, top: int) -> bytes:
