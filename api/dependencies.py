@@ -117,17 +117,25 @@ READERS: Mapping[str, tuple[int, Callable[[bytes], object]]] = {
 
 async def content_of(request: Request, max_bytes: int) -> bytes:
     """The bytes of the body. Raises HTTPException 413 and 400."""
+    content, connected = await read_up_to(request, max_bytes)
+    if len(content) > max_bytes:
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of this type has at most {max_bytes} bytes")
+    if not connected:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "the connection ended before the body did")
+    return content
+
+
+async def read_up_to(request: Request, max_bytes: int) -> tuple[bytes, bool]:
+    """The body, of a longer one little more than max_bytes, and whether the connection held."""
     content = bytearray()
     try:
         async for chunk in request.stream():
             content += chunk
             if len(content) > max_bytes:
-                raise HTTPException(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of this type has at most {max_bytes} bytes"
-                )
+                break
     except ClientDisconnect:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "the connection ended before the body did") from None
-    return bytes(content)
+        return bytes(content), False
+    return bytes(content), True
 
 
 _bearer = HTTPBearer(

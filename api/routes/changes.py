@@ -24,8 +24,8 @@ from meshtune.api.dependencies import (
 from meshtune.api.errors import InvalidBody
 from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE
 from meshtune.api.routes.campaigns import ShowCampaign
+from meshtune.api.routes.plans import given_fields
 from meshtune.api.worker_pool import PoolHandle
-from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
@@ -124,8 +124,7 @@ def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> li
 def legal_plan(spec: CampaignSpec, given: Mapping[str, Any]) -> Plan:
     """The plan with these fields, complete. Raises InvalidValue with the rules that it breaks."""
     space = space_of(spec)
-    named = read_value(Plan, given)
-    plan = space.complete(**{name: getattr(named, name) for name in given})
+    plan = space.complete(**given_fields(given))
     require_legal(plan, space)
     return plan
 

@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from meshtune.api.dependencies import ID_PATTERN, CampaignId, ServiceHandle, TrialNumber, content_of, reads
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
+from meshtune.api.routes.records import attachment
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import job_of
@@ -233,7 +234,7 @@ def _archive(view: ExportView, campaign_id: str) -> Response:
     return Response(
         pack(folder, {README: text, **view.files}),
         media_type="application/gzip",
-        headers={"Content-Disposition": f'attachment; filename="{folder}.tar.gz"'},
+        headers=attachment(f"{folder}.tar.gz"),
     )
 
 

@@ -69,7 +69,7 @@ def plan_fields(request: Request) -> dict[str, Any]:
     if unknown or twice or unread:
         raise InvalidQuery([*unknown[:1], *twice, *unread[:1]])
     try:
-        return {**_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
+        return {**given_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
     except InvalidValue as error:
         raise InvalidQuery(error.problems) from None
 
@@ -129,7 +129,7 @@ async def explain_plan_of_spec(
     require_permitted(caller, document["spec"], under="spec")
     try:
         spec, space = await run_in_threadpool(parse_spec, document["spec"], None, MAX_COMBINATIONS)
-        plan = space.complete(**_fields(document["plan"]))
+        plan = space.complete(**given_fields(document["plan"]))
         start = await run_in_threadpool(known_basis, service.store, spec, caller)
         return await pool.run(caller.sha256, space.combinations, _explained, spec, plan, start)
     except InvalidSpec as error:
@@ -230,7 +230,7 @@ def _recorded(service: Service, campaign_id: str) -> tuple[Campaign, Sequence[Tr
     return service.campaign(campaign_id), service.trials(campaign_id)
 
 
-def _fields(given: object) -> dict[str, Any]:
+def given_fields(given: object) -> dict[str, Any]:
     """The fields that were given, as a plan has them. Raises InvalidValue."""
     plan = read_value(Plan, given)
     return {name: getattr(plan, name) for name in given} if isinstance(given, Mapping) else {}
