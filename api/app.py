@@ -34,7 +34,6 @@ from meshtune.api.middleware.request_log import RequestLog
 from meshtune.api.routes import (
     access,
     ask_tell,
-    calibrations,
     campaigns,
     catalog,
     changes,
@@ -178,7 +177,6 @@ def _all_routes(metrics_open: bool) -> tuple[BaseRoute, ...]:
         logs.router,
         plans.router,
         catalog.router,
-        calibrations.router,
         recommendation.router,
         records.router,
         access.router,
