@@ -12,28 +12,28 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from socket import socket
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import BaseRoute
 
 from meshtune.api import errors, openapi, static_files
 from meshtune.api.campaign_cache import CampaignCache
 from meshtune.api.campaign_documents import Documents
 from meshtune.api.connections import STREAMS, capacity_of, log_accept_failures_seldom, protocol, raise_file_limit
-from meshtune.api.dependencies import reads_all
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
 from meshtune.api.routes import (
     access,
     ask_tell,
-    calibrations,
     campaigns,
     catalog,
     changes,
@@ -119,7 +119,6 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        generate_unique_id_function=_operation_id,
     )
     app.state.service = service
     app.state.driver = driver
@@ -130,24 +129,9 @@ def create_app(
     app.state.end_soon = end_soon
     app.state.stop = stop
     app.state.thread = None
-    for routes in (
-        campaigns,
-        changes,
-        ask_tell,
-        trials,
-        jobs,
-        logs,
-        plans,
-        catalog,
-        calibrations,
-        recommendation,
-        records,
-        access,
-        stream,
-    ):
-        app.include_router(routes.router)
-    app.include_router(jobs.reports)
-    app.include_router(health.router(readiness, metrics, [] if settings.metrics_open else [reads_all]))
+    app.state.readiness = readiness
+    app.state.metrics = metrics
+    app.router.routes.extend(_all_routes(settings.metrics_open))
     # The last one is the first to see a request.
     app.add_middleware(Idempotency, keys=service.store.access.keys, holder=service.sessions.holder)
     app.add_middleware(Gate, access=service.store.access, settings=settings)
@@ -178,6 +162,31 @@ def from_environment(streams: int = STREAMS) -> FastAPI:
     gc.collect()
     gc.freeze()
     return app
+
+
+@cache
+def _all_routes(metrics_open: bool) -> tuple[BaseRoute, ...]:
+    """Those of every application of this process: what the framework derives from a route, it derives once."""
+    made = APIRouter(generate_unique_id_function=_operation_id)
+    for router in (
+        campaigns.router,
+        changes.router,
+        ask_tell.router,
+        trials.router,
+        jobs.router,
+        logs.router,
+        plans.router,
+        catalog.router,
+        recommendation.router,
+        records.router,
+        access.router,
+        stream.router,
+        jobs.reports,
+    ):
+        # Where 422 is not named, the framework puts its own form of it into the document.
+        made.include_router(router, responses=openapi.problems(422))
+    made.include_router(health.router(metrics_open))
+    return tuple(made.routes)
 
 
 def _operation_id(route: APIRoute) -> str:

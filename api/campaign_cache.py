@@ -20,6 +20,7 @@ from cachetools import LRUCache
 from fastapi import Depends, Request, Response
 
 from meshtune.api.dependencies import state
+from meshtune.api.static_files import has_version
 from meshtune.tuner.store import Store
 
 MAX_BYTES = 64 * 2**20
@@ -46,9 +47,7 @@ def answer_of(body: bytes, media_type: str = "application/json") -> Answer:
 def respond(request: Request, answer: Answer, others: Mapping[str, str] = MappingProxyType({})) -> Response:
     """304 where the client has this version, else the body in an encoding that it takes. others: headers."""
     headers = {**_HEADERS, "ETag": answer.etag, **others}
-    # Weak and strong tags of a version are alike (RFC 9110, 13.1.2).
-    tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    if answer.etag.removeprefix("W/") in tags or tags == ["*"]:
+    if has_version(request.headers, answer.etag):
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(answer.gzipped, headers={**headers, "Content-Encoding": "gzip"}, media_type=answer.media_type)

@@ -38,7 +38,7 @@ class Documents:
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def analysis(self, campaign_id: str, token: str) -> Answer:
-        """Raises NotFound, and as the pool. token: the caller's identity."""
+        """Raises NotFound, and as the pool. token: the caller's, by its digest."""
 
         def cost(campaign: Campaign, trials: Sequence[Trial]) -> int:
             # From fewer plans no forest grows.

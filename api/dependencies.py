@@ -13,7 +13,6 @@ and each that names a campaign takes it as a CampaignId or a ChangeableId, which
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from starlette.requests import ClientDisconnect
 
 from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
 from meshtune.runners.untrusted_text import JSON_LIMITS, SLOW_LIMITS, UnreadableText, read_json, read_yaml
-from meshtune.tuner.access.tokens import UNLIMITED, Ownership, Quotas, Rights, Scope
+from meshtune.tuner.access.tokens import Ownership, Scope, Token
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import CommandNotAllowed, commands_named
@@ -118,28 +117,25 @@ READERS: Mapping[str, tuple[int, Callable[[bytes], object]]] = {
 
 async def content_of(request: Request, max_bytes: int) -> bytes:
     """The bytes of the body. Raises HTTPException 413 and 400."""
+    content, connected = await read_up_to(request, max_bytes)
+    if len(content) > max_bytes:
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of this type has at most {max_bytes} bytes")
+    if not connected:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "the connection ended before the body did")
+    return content
+
+
+async def read_up_to(request: Request, max_bytes: int) -> tuple[bytes, bool]:
+    """The body, of a longer one little more than max_bytes, and whether the connection held."""
     content = bytearray()
     try:
         async for chunk in request.stream():
             content += chunk
             if len(content) > max_bytes:
-                raise HTTPException(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of this type has at most {max_bytes} bytes"
-                )
+                break
     except ClientDisconnect:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "the connection ended before the body did") from None
-    return bytes(content)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller(Rights):
-    """The sender of a request, by its token."""
-
-    # The token's digest.
-    identity: str
-    # Epoch seconds; None: never.
-    expires_at: float | None = None
-    quotas: Quotas = UNLIMITED
+        return bytes(content), False
+    return bytes(content), True
 
 
 _bearer = HTTPBearer(
@@ -155,15 +151,15 @@ _bearer = HTTPBearer(
 SpecDocument = Annotated[object, Depends(document_of)]
 
 
-async def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request) -> Token:
     """Raises Unauthenticated where the gate let the request through without a token."""
-    caller: Caller | None = getattr(request.state, "caller", None)
+    caller: Token | None = getattr(request.state, "caller", None)
     if caller is None:
         raise Unauthenticated("this needs a token: send the header `Authorization: Bearer mt_...`")
     return caller
 
 
-CallerHandle = Annotated[Caller, Depends(caller_of)]
+CallerHandle = Annotated[Token, Depends(caller_of)]
 
 
 # Puts the scheme into the OpenAPI document; the gate has read the header.
@@ -183,7 +179,7 @@ async def _scoped_unless_dry(
         _require(request, caller, Scope.READ if dry_run else Scope(scope))
 
 
-def _require(request: Request, caller: Caller, scope: Scope) -> None:
+def _require(request: Request, caller: Token, scope: Scope) -> None:
     if not caller.may(scope):
         has = ", ".join(sorted(caller.scopes))
         raise ScopeMissing(f"this needs the scope {scope}; the token {caller.name} has {has}")
@@ -199,7 +195,7 @@ launches_unless_dry = Security(_scoped_unless_dry, scopes=[Scope.LAUNCH.value])
 administers = Security(_scoped, scopes=[Scope.ADMIN.value])
 
 
-def require_readable(caller: Caller, service: Service, id: str) -> Ownership:
+def require_readable(caller: Token, service: Service, id: str) -> Ownership:
     """Whose the campaign is. Raises NotFound, the same for one that the caller may not read as for none."""
     found = service.ownerships([id]).get(id)
     if found is None or not caller.reads(found):
@@ -228,7 +224,7 @@ CampaignId = Annotated[str, Depends(_readable)]
 ChangeableId = Annotated[str, Depends(_changeable)]
 
 
-def require_permitted(caller: Caller, document: object, under: str = "") -> None:
+def require_permitted(caller: Token, document: object, under: str = "") -> None:
     """Before a spec is read. Raises CommandNotAllowed where it names a command or files, and ScopeMissing where it
     names a project, and the caller may not. under: where the body has the spec."""
     found = [] if caller.may(Scope.COMMAND) else commands_named(document)

@@ -8,7 +8,7 @@ is about:blank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
 from math import ceil
@@ -26,12 +26,12 @@ from meshtune.runners.extras import MissingExtra
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.runners.registry import UnknownBackend
-from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.changes import CannotChange
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
-from meshtune.tuner.service.job_files import NoSuchLog, ReportRefused
+from meshtune.tuner.service.job_files import ReportRefused
 from meshtune.tuner.service.views.problems import Mistake, ProblemDetails
 from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec
 from meshtune.tuner.store import AlreadyExists, BudgetSpent, IllegalMove, NotFound, StoreError, StoreUnavailable
@@ -46,20 +46,12 @@ class Malformed(ValueError):
     """The body is no document; trying again with the same body fails again. The message goes on after "the body"."""
 
 
-class InvalidBody(ValueError):
+class InvalidBody(InvalidValue):
     """The body is a document, and none that this route takes; `problems` has every mistake with its path."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("; ".join(map(str, problems)))
 
-
-class InvalidQuery(ValueError):
+class InvalidQuery(InvalidValue):
     """Parameters that no type describes are wrong; `problems` has their names and, after a dot, parts."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("; ".join(map(str, problems)))
 
 
 class RangeNotSatisfiable(Exception):
@@ -139,7 +131,6 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
         "range-not-satisfiable",
         "There is nothing in this range",
     ),
-    NoSuchLog: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
     NothingToExport: (HTTPStatus.CONFLICT, "nothing-to-export", "There is no measured setting to export"),
     CannotExpress: (HTTPStatus.CONFLICT, "cannot-express", "The program has no words for this plan"),
     UnknownBackend: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),

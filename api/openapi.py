@@ -339,13 +339,20 @@ def install(app: FastAPI) -> None:
 
 
 def _document_access(document: dict[str, Any]) -> None:
-    """Add to each operation that needs a token the errors of access, and to each POST of these the Idempotency-Key."""
-    for methods in document["paths"].values():
+    """Add to each operation that needs a token the errors that follow from its path, its bodies and its method, and to
+    each POST of these the Idempotency-Key."""
+    for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if "security" not in operation:
                 continue
-            post = method == "post"
-            for status, answer in problems(401, 403, 422, 429, 503, *([409] if post else [])).items():
+            statuses = [401, 403, 422, 429, 503]
+            if "{" in path:
+                statuses.append(404)
+            if len(operation.get("requestBody", {}).get("content", {})) > 1:
+                statuses += [413, 415]
+            if method in ("post", "patch", "delete"):
+                statuses.append(409)
+            for status, answer in problems(*statuses).items():
                 operation["responses"].setdefault(str(status), answer)
-            if post:
+            if method == "post":
                 operation.setdefault("parameters", []).append(PARAMETER)

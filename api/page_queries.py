@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
+from meshtune.api.errors import InvalidQuery
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.untrusted_text import Limits, read_json
+from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD, KnobValue, readings
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import CampaignState
@@ -75,7 +76,7 @@ class CampaignQuery(BaseModel):
         return f"campaigns {self.model_dump_json(exclude={'page_size', 'page_token'})}"
 
     def wanted(self) -> CampaignsWanted:
-        """The page and one entry more, which tells whether there is a next one. Raises RequestValidationError."""
+        """The page and one entry more, which tells whether there is a next one. Raises InvalidQuery."""
         return CampaignsWanted(
             order=Order(CampaignKey(self.sort.removeprefix("-")), self.sort.startswith("-")),
             states=tuple(self.state),
@@ -135,9 +136,9 @@ class TrialQuery(_PlanFilters):
         return Order(TrialKey(self.sort.removeprefix("-")), self.sort.startswith("-"))
 
     def wanted(self) -> TrialsWanted:
-        """The page and one entry more, which tells whether there is a next one. Raises RequestValidationError."""
+        """The page and one entry more, which tells whether there is a next one. Raises InvalidQuery."""
         if self.view == "full" and self.page_size > MAX_PER_PAGE:
-            raise _refused("page_size", self.page_size, f"must be at most {MAX_PER_PAGE} with view=full")
+            raise InvalidQuery([Problem("page_size", f"must be at most {MAX_PER_PAGE} with view=full")])
         after = None
         if self.page_token is not None:
             by_number = self.order.key is TrialKey.NUMBER
@@ -176,32 +177,29 @@ def _token(question: str, cursor: Cursor) -> str:
 
 
 def _cursor(question: str, token: str) -> Cursor:
-    """The cursor that `_token` was given with this question. Raises RequestValidationError."""
+    """The cursor that `_token` was given with this question. Raises InvalidQuery."""
     try:
         padded = token + "=" * (-len(token) % 4)
         digest, found, named = read_json(urlsafe_b64decode(padded.encode()), _TOKEN_LIMITS)
     except (ValueError, TypeError):
-        raise _refused("page_token", token, "is no page token") from None
+        raise InvalidQuery([Problem("page_token", "is no page token")]) from None
     cursor = Cursor(found, named)
     if digest != _digest(question, cursor):
-        raise _refused("page_token", token, "is of a page in another order or with other filters; start again")
+        raise InvalidQuery([Problem("page_token", "is of a page in another order or with other filters; start again")])
     return cursor
 
 
 def _number_cursor(token: str) -> Cursor:
-    """The cursor of trials in the order of their numbers. Raises RequestValidationError."""
+    """The cursor of trials in the order of their numbers. Raises InvalidQuery."""
     try:
         number = int(token) if len(token) <= len(str(MAX_NUMBER)) else MAX_NUMBER + 1
     except ValueError:
-        raise _refused("page_token", token, "is no page token of trials in the order of their numbers") from None
+        raise InvalidQuery(
+            [Problem("page_token", "is no page token of trials in the order of their numbers")]
+        ) from None
     if not -1 <= number <= MAX_NUMBER:
-        raise _refused("page_token", token, f"must be from -1 to {MAX_NUMBER}")
+        raise InvalidQuery([Problem("page_token", f"must be from -1 to {MAX_NUMBER}")])
     return Cursor(number, number)
-
-
-def _refused(name: str, value: object, why: str) -> RequestValidationError:
-    """A mistake that only shows when parameters are taken together."""
-    return RequestValidationError([{"type": "value_error", "loc": ("query", name), "msg": why, "input": value}])
 
 
 def _digest(question: str, cursor: Cursor) -> str:

@@ -6,14 +6,17 @@ read from MESHTUNE_ and its name in capitals; one that is not set, or empty, kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
 
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
 
-_YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
+# What a text that is none of the type should have been.
+_WORDS = {bool: "1 or 0", int: "an integer", float: "a number"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +50,15 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     """Raises InvalidValue, which names the variables."""
     found: dict[str, Any] = {}
     problems: list[Problem] = []
-    for field in fields(Settings):
-        variable = variable_of(field.name)
+    for name, kind in get_type_hints(Settings).items():
+        variable = variable_of(name)
         text = environment.get(variable, "").strip()
         if not text:
             continue
-        read, words = _READERS[str(field.type)]
         try:
-            found[field.name] = read(text)
+            found[name] = TypeAdapter(kind).validate_python(text)
         except ValueError:
-            problems.append(Problem(variable, f"must be {words}, not {text!r}"))
+            problems.append(Problem(variable, f"must be {_WORDS[kind]}, not {text!r}"))
     if problems:
         raise InvalidValue(problems)
     return Settings(**found)
@@ -65,18 +67,3 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
 def variable_of(field: str) -> str:
     """The environment variable that sets this field."""
     return f"MESHTUNE_{field.upper()}"
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in _YES + _NO:
-        raise ValueError
-    return text.lower() in _YES
-
-
-# How each type is read, and its words for people.
-_READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "bool": (_flag, "1 or 0"),
-    "str": (str, "text"),
-    "int": (int, "an integer"),
-    "float": (float, "a number"),
-}

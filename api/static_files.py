@@ -73,10 +73,13 @@ def answer_with(forms: Mapping[str, Form], request: Headers) -> Response:
     accepted = _accepted(request.get("accept-encoding", ""))
     form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
     response = Response(form.body, headers=form.headers)
+    return NotModifiedResponse(response.headers) if has_version(request, form.headers["ETag"]) else response
+
+
+def has_version(request: Headers, etag: str) -> bool:
+    """Whether the client has it: weak and strong tags of a version are alike (RFC 9110, 13.1.2)."""
     tags = [tag.strip().removeprefix("W/") for tag in request.get("if-none-match", "").split(",")]
-    if form.headers["ETag"] in tags or tags == ["*"]:
-        return NotModifiedResponse(response.headers)
-    return response
+    return etag.removeprefix("W/") in tags or tags == ["*"]
 
 
 async def not_built(scope: Scope, receive: Receive, send: Send) -> None:

@@ -62,25 +62,23 @@ class WorkerPool:
     """Processes start with the first work for them, and end with the service. Thread-safe."""
 
     def __init__(self, processes: int = PROCESSES, time_limit_s: float = TIME_LIMIT_S) -> None:
-        self._free = [_Worker(time_limit_s) for _ in range(processes)]
+        self._stopped = threading.Event()
+        self._free = [_Worker(time_limit_s, self._stopped) for _ in range(processes)]
         self._workers = tuple(self._free)
         # By token; the first one is next.
         self._waiting: OrderedDict[str, deque[_Item]] = OrderedDict()
         self._lock = threading.Lock()
         self._typical_s = TYPICAL_S
-        self._stopped = False
         self._here = CapacityLimiter(1)
 
     def start(self) -> None:
         """Allow work; it is allowed until `stop`."""
-        self._stopped = False
-        for worker in self._workers:
-            worker.allow()
+        self._stopped.clear()
 
     def stop(self) -> None:
         """End the processes at once, in the middle of their work if need be; what waits is not begun."""
         with self._lock:
-            self._stopped = True
+            self._stopped.set()
             left = [item for items in self._waiting.values() for item in items]
             self._waiting.clear()
         for worker in self._workers:
@@ -91,8 +89,8 @@ class WorkerPool:
     async def run(self, token: str, combinations: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work`, a function of a module, returns for these values.
 
-        token: the caller's identity. combinations: what it enumerates, by arithmetic. Raises what it raises, TooCostly,
-        TooManyRequests, and WorkerEnded where the process was ended or needed too much.
+        token: the caller's, by its digest. combinations: what it enumerates, by arithmetic. Raises what it raises,
+        TooCostly, TooManyRequests, and WorkerEnded where the process was ended or needed too much.
         """
         if combinations > MAX_COMBINATIONS:
             raise TooCostly(
@@ -108,7 +106,7 @@ class WorkerPool:
         """The result of work in a process, once it is this token's turn. Raises TooManyRequests and WorkerEnded."""
         item = _Item(work)
         with self._lock:
-            if self._stopped:
+            if self._stopped.is_set():
                 raise WorkerEnded("the service is ending")
             if not self._free:
                 self._require_room(token)
@@ -168,22 +166,17 @@ class WorkerPool:
 
 
 class _Worker:
-    """One process, replaced where it ended."""
+    """One process, replaced where it ended, and started only while its pool is not stopped."""
 
-    def __init__(self, time_limit_s: float) -> None:
+    def __init__(self, time_limit_s: float, stopped: threading.Event) -> None:
         self._time_limit_s = time_limit_s
+        self._stopped = stopped
         self._process: SpawnProcess | None = None
         self._pipe: Any = None
         self._lock = threading.Lock()
-        self._over = False
-
-    def allow(self) -> None:
-        self._over = False
 
     def kill(self) -> None:
-        """End the process; another one starts only once it is allowed again."""
         with self._lock:
-            self._over = True
             if self._process is not None:
                 self._process.kill()
 
@@ -204,7 +197,7 @@ class _Worker:
 
     def _started(self) -> SpawnProcess:
         with self._lock:
-            if self._over:
+            if self._stopped.is_set():
                 raise WorkerEnded("the service is ending")
             if self._process is None or not self._process.is_alive():
                 # A process that is forked would share the locks of our threads, as they are just then.

@@ -23,7 +23,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.api.dependencies import Caller
 from meshtune.api.errors import Refused, TooManyRequests, Unauthenticated
 from meshtune.api.settings import Settings
 from meshtune.tuner.access.tokens import PREFIX, AuditRecord, Token, digest
@@ -99,7 +98,7 @@ class Audit:
     def _audit_record(
         self, request: Request, status: int, headers: Sequence[tuple[bytes, bytes]], detail: str
     ) -> AuditRecord:
-        caller: Caller | None = getattr(request.state, "caller", None)
+        caller: Token | None = getattr(request.state, "caller", None)
         route = request.scope.get("route")
         location = next((value.decode("latin-1") for name, value in headers if name.lower() == b"location"), "")
         named = "/".join(str(value) for value in request.path_params.values())
@@ -164,10 +163,10 @@ class Gate:
             await self._audit.write(request, 500, ())  # the framework answers, outside of us
             raise
         if caller is not None:
-            await self._keep_use(caller.identity)
+            await self._keep_use(caller.sha256)
 
-    async def _admit(self, request: Request, path: str) -> Caller | None:
-        """The caller; None where the route takes requests without one. Raises Refused, StoreUnavailable."""
+    async def _admit(self, request: Request, path: str) -> Token | None:
+        """The caller's token; None where the route takes requests without one. Raises Refused, StoreUnavailable."""
         address = request.client.host if request.client else ""
         if path.startswith(REPORTS):
             self._pace(f"at {address}", request.method)
@@ -187,14 +186,7 @@ class Gate:
         if token is None or refusal:
             raise Unauthenticated(refusal)
         self._pace(sha256, request.method)
-        return Caller(
-            name=token.name,
-            identity=sha256,
-            scopes=token.scopes,
-            projects=token.projects,
-            expires_at=token.expires_at,
-            quotas=token.quotas,
-        )
+        return token
 
     def _pace(self, bucket: str, method: str) -> None:
         now = self._clock()

@@ -16,13 +16,13 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.api.dependencies import MAX_BYTES, Caller
+from meshtune.api.dependencies import MAX_BYTES, read_up_to
 from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, Refused
+from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.service.leases import Holder
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.access import Answer, Busy, Claim, Keys
@@ -54,7 +54,7 @@ class Idempotency:
         self._under_way: set[tuple[str, str]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller | None = scope.get("state", {}).get("caller")
+        caller: Token | None = scope.get("state", {}).get("caller")
         if scope["type"] != "http" or scope["method"] != "POST" or caller is None:
             await self._app(scope, receive, send)
             return
@@ -64,7 +64,7 @@ class Idempotency:
             await self._app(scope, receive, send)
             return
         try:
-            await self._once(request, caller.identity, key, send)
+            await self._once(request, caller.sha256, key, send)
         except (Refused, StoreError, RequestValidationError) as error:
             await (await errors.answer_to(request, error))(scope, receive, send)
 
@@ -145,18 +145,11 @@ def _fingerprint(request: Request, body: bytes) -> str:
 
 async def _body_of(request: Request) -> tuple[bytes, Receive]:
     """The body, of which no more is read than a body may have, and a `receive` that gives it once more."""
-    body = bytearray()
-    last: Message = {"type": "http.request", "more_body": False}
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BYTES:
-                break
-    except ClientDisconnect:
-        last = {"type": "http.disconnect"}
-    left: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": True}, last]
+    body, connected = await read_up_to(request, MAX_BYTES)
+    last: Message = {"type": "http.request", "more_body": False} if connected else {"type": "http.disconnect"}
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": True}, last]
 
     async def receive() -> Message:
         return left.pop(0) if left else await request.receive()
 
-    return bytes(body), receive
+    return body, receive

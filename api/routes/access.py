@@ -9,12 +9,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import CallerHandle, ServiceHandle, administers, reads
-from meshtune.api.openapi import problems
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
 from meshtune.tuner.results.views import view_of
 from meshtune.tuner.service.views.trials import optional_time, rfc3339
 
-router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
+router = APIRouter(prefix="/v1", tags=["access"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

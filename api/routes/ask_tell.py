@@ -22,13 +22,13 @@ from meshtune.api.dependencies import (
 )
 from meshtune.api.errors import InvalidBody
 from meshtune.api.middleware.idempotency import HEADER
-from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY, problems
+from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
 from meshtune.tuner.service.ask_tell import Completion, Suggestions
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 
-router = APIRouter(prefix="/v1", responses=problems(404, 409, 413, 415, 422, 503), tags=["ask and tell"])
+router = APIRouter(prefix="/v1", tags=["ask and tell"])
 MAX_COUNT, MAX_WAIT_S = 100, 30.0
 # Between two looks for trials that wait.
 LOOK_S = 0.2
@@ -66,7 +66,7 @@ async def suggest_trials(
     except InvalidValue as error:
         raise InvalidBody(error.problems) from None
     key = request.headers.get(HEADER, "")
-    by = hashlib.sha256(f"{caller.identity} {key}".encode()).hexdigest() if key else ""
+    by = hashlib.sha256(f"{caller.sha256} {key}".encode()).hexdigest() if key else ""
     end = asyncio.get_running_loop().time() + ask.wait_s
     while True:
         found = await run_in_threadpool(service.ask_tell.suggest, campaign_id, ask.count, by)

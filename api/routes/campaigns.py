@@ -15,7 +15,6 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
 from meshtune.api.dependencies import (
-    Caller,
     CallerHandle,
     CampaignId,
     ChangeableId,
@@ -30,13 +29,13 @@ from meshtune.api.dependencies import (
     reads,
     require_permitted,
 )
-from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
+from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY
 from meshtune.api.page_queries import CampaignQuery
 from meshtune.api.routes.plans import predictable_space, quote_of
 from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
 from meshtune.runners.documents import plain
 from meshtune.search_spaces.space import Counts
-from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.access.tokens import Scope, Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.prediction.quote import Quote
@@ -59,7 +58,7 @@ from meshtune.tuner.service.views.campaigns import (
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import parse_spec
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["campaigns"])
+router = APIRouter(prefix="/v1", tags=["campaigns"])
 _CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
 # Of a campaign: its newest event, when its row was changed last, and what it waits for.
 Version = tuple[int, float, str]
@@ -113,19 +112,14 @@ def list_campaigns(
     token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
     versions = {stamp.id: (stamp.event, stamp.updated_at, troubles.get(stamp.id, "")) for stamp in shown}
     answer = cache.get(
-        ("campaigns", None if caller.reads_all else caller.identity, request.url.query),
+        ("campaigns", None if caller.reads_all else caller.sha256, request.url.query),
         (tuple(versions.items()), token),
         lambda: answer_of(_page(service, driver, cache, versions, token)),
     )
     return respond(request, answer)
 
 
-@router.get(
-    "/campaigns/{campaign_id:id}",
-    response_model=CampaignView,
-    dependencies=[reads],
-    responses=problems(404) | NOT_MODIFIED,
-)
+@router.get("/campaigns/{campaign_id:id}", response_model=CampaignView, dependencies=[reads], responses=NOT_MODIFIED)
 def get_campaign(
     request: Request, campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle, cache: CacheHandle
 ) -> Response:
@@ -134,7 +128,7 @@ def get_campaign(
     return respond(request, answer_of(_CAMPAIGN.dump_json(view)))
 
 
-@router.get("/campaigns/{campaign_id}/events", dependencies=[reads], responses=problems(404))
+@router.get("/campaigns/{campaign_id}/events", dependencies=[reads])
 def list_events(
     campaign_id: CampaignId,
     service: ServiceHandle,
@@ -152,11 +146,7 @@ def list_events(
     response_model=CampaignView,
     dependencies=[launches_unless_dry],
     openapi_extra=SPEC_BODY,
-    responses={
-        200: {"model": Quote, "description": "The quote of a dry run"},
-        **CREATED,
-        **problems(409, 413, 415),
-    },
+    responses={200: {"model": Quote, "description": "The quote of a dry run"}, **CREATED},
 )
 async def create_campaign(
     request: Request,
@@ -175,7 +165,7 @@ async def create_campaign(
     if dry_run:
         spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
         basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-        quote = await pool.run(caller.identity, space.combinations, quote_of, spec, basis)
+        quote = await pool.run(caller.sha256, space.combinations, quote_of, spec, basis)
         return JSONResponse(plain(quote))
     campaign = await _create(document, caller, service, pool, request.state.text)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
@@ -187,7 +177,7 @@ async def create_campaign(
     status_code=status.HTTP_201_CREATED,
     dependencies=[clones],
     openapi_extra=CHANGES_BODY,
-    responses={**CREATED, **problems(404, 409, 413, 415)},
+    responses=CREATED,
 )
 async def clone_campaign(
     campaign_id: CampaignId,
@@ -208,39 +198,29 @@ async def clone_campaign(
     return await run_in_threadpool(show, campaign)
 
 
-@router.delete(
-    "/campaigns/{campaign_id:id}",
-    status_code=status.HTTP_204_NO_CONTENT,
-    dependencies=[administers],
-    responses=problems(404, 409),
-)
+@router.delete("/campaigns/{campaign_id:id}", status_code=status.HTTP_204_NO_CONTENT, dependencies=[administers])
 def delete_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""
     service.delete(campaign_id)
 
 
-@router.post("/campaigns/{campaign_id}:pause", dependencies=[launches], responses=problems(404, 409))
+@router.post("/campaigns/{campaign_id}:pause", dependencies=[launches])
 def pause_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """Start no more trials; those that run are measured to their end."""
     return show(service.pause(campaign_id))
 
 
-@router.post(
-    "/campaigns/{campaign_id}:cancel",
-    status_code=status.HTTP_202_ACCEPTED,
-    dependencies=[launches],
-    responses=problems(404, 409),
-)
+@router.post("/campaigns/{campaign_id}:cancel", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
 def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
     return show(service.cancel(campaign_id))
 
 
-async def _create(document: object, caller: Caller, service: Service, pool: WorkerPool, text: str = "") -> Campaign:
+async def _create(document: object, caller: Token, service: Service, pool: WorkerPool, text: str = "") -> Campaign:
     """text: the document as it was written. Raises InvalidSpec, and as the pool; then nothing was written."""
     spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
-    counts = await pool.run(caller.identity, space.combinations, counts_of, spec)
+    counts = await pool.run(caller.sha256, space.combinations, counts_of, spec)
     return await run_in_threadpool(partial(service.add, spec, counts, caller.name, text=text))
 
 

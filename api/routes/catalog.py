@@ -1,4 +1,5 @@
-"""The routes to what is installed and shipped: presets, examples, the registry, and how the runners do."""
+"""The routes to what is installed, shipped and known: presets, examples, the registry, how the runners do, and what
+campaigns measured of the physics."""
 
 from __future__ import annotations
 
@@ -10,10 +11,9 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
-from meshtune.api.openapi import problems
 from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import Verdict
@@ -26,6 +26,7 @@ from meshtune.search_spaces.presets import cluster_presets, knob_catalogs, model
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.results.calibrations import CalibrationView, calibration_view
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.export_options import ExportOption, options_of
 from meshtune.tuner.results.knob_views import CatalogsView, catalogs_view
@@ -37,7 +38,7 @@ from meshtune.tuner.service.views.trials import optional_time
 from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.store import NotFound
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])
+router = APIRouter(prefix="/v1", tags=["catalog"], dependencies=[reads])
 ACTIVE = frozenset(state for state in CampaignState if state.active)
 IN_FLIGHT = (TrialState.SUBMITTED, TrialState.RUNNING)
 # Far above what one service drives.
@@ -178,6 +179,11 @@ class RunnersView:
     runners: list[RunnerView]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationsView:
+    calibrations: list[CalibrationView]
+
+
 @router.get("/presets")
 def list_presets() -> PresetsView:
     """The models and clusters that a spec may name."""
@@ -209,14 +215,14 @@ def list_presets() -> PresetsView:
     )
 
 
-@router.get("/presets/models/{name}", responses=problems(404))
+@router.get("/presets/models/{name}")
 def get_model_preset(name: PresetName) -> ModelView:
     """The whole description of a model."""
     source, model = _preset("model", name, model_presets(), ModelSpec)
     return view_of(ModelView, model, name=name, source=source, description=model)
 
 
-@router.get("/presets/clusters/{name}", responses=problems(404))
+@router.get("/presets/clusters/{name}")
 def get_cluster_preset(name: PresetName) -> ClusterView:
     """The whole description of a cluster, of one node unless a spec says otherwise."""
     source, cluster = _preset("cluster", name, cluster_presets(), ClusterSpec)
@@ -297,6 +303,17 @@ def list_runners(service: ServiceHandle, driver: DriverHandle, caller: CallerHan
     return RunnersView(
         runners=[view(kind, seen.get(kind, RunnerHealth())) for kind in sorted({*runners(), *campaigns})]
     )
+
+
+@router.get("/calibrations")
+def list_calibrations(
+    service: ServiceHandle,
+    caller: CallerHandle,
+    limit: Annotated[int, Query(ge=1, le=500, description="The newest so many.")] = 100,
+) -> CalibrationsView:
+    """The calibrations of campaigns that the caller may read, newest first."""
+    found = service.store.calibrations.newest_first(reader=caller, limit=limit)
+    return CalibrationsView(calibrations=[calibration_view(one) for one in found])
 
 
 def _preset(what: str, name: str, presets: Mapping[str, Mapping[str, Any]], kind: type[T]) -> tuple[str, T]:

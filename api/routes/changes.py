@@ -22,10 +22,10 @@ from meshtune.api.dependencies import (
     reads,
 )
 from meshtune.api.errors import InvalidBody
-from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE, problems
+from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE
 from meshtune.api.routes.campaigns import ShowCampaign
+from meshtune.api.routes.plans import given_fields
 from meshtune.api.worker_pool import PoolHandle
-from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
@@ -36,16 +36,11 @@ from meshtune.tuner.service.views.campaigns import CampaignView, spec_document
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 from meshtune.tuner.specs.document import InvalidSpec
 
-router = APIRouter(prefix="/v1", responses=problems(404, 422, 503), tags=["campaigns"])
+router = APIRouter(prefix="/v1", tags=["campaigns"])
 _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": SPEC_REFERENCE}}}}
 
 
-@router.patch(
-    "/campaigns/{campaign_id:id}",
-    dependencies=[launches],
-    openapi_extra=DETAILS_BODY,
-    responses=problems(409, 413, 415),
-)
+@router.patch("/campaigns/{campaign_id:id}", dependencies=[launches], openapi_extra=DETAILS_BODY)
 def change_campaign(
     campaign_id: ChangeableId, changes: SpecDocument, service: ServiceHandle, show: ShowCampaign
 ) -> CampaignView:
@@ -54,12 +49,7 @@ def change_campaign(
     return show(_changed(service, campaign_id, changes))
 
 
-@router.post(
-    "/campaigns/{campaign_id}:resume",
-    dependencies=[launches],
-    openapi_extra=RESUME_BODY,
-    responses=problems(409, 413, 415),
-)
+@router.post("/campaigns/{campaign_id}:resume", dependencies=[launches], openapi_extra=RESUME_BODY)
 def resume_campaign(
     campaign_id: ChangeableId,
     changes: Annotated[object, Depends(optional_document)],
@@ -92,7 +82,6 @@ def spec_as_written(campaign_id: CampaignId, service: ServiceHandle) -> Response
     status_code=status.HTTP_201_CREATED,
     dependencies=[launches],
     openapi_extra=PLAN_BODY,
-    responses=problems(403, 409, 413, 415),
 )
 async def enqueue_trial(
     campaign_id: ChangeableId,
@@ -109,7 +98,7 @@ async def enqueue_trial(
     spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
     try:
         cost = space_of(spec).combinations
-        plan = await pool.run(caller.identity, cost, legal_plan, spec, document["plan"])
+        plan = await pool.run(caller.sha256, cost, legal_plan, spec, document["plan"])
         trial = await run_in_threadpool(service.changing.enqueue, campaign_id, plan)
     except InvalidValue as error:
         raise InvalidBody([each.under("plan") for each in error.problems]) from None
@@ -118,10 +107,7 @@ async def enqueue_trial(
 
 
 @router.post(
-    "/campaigns/{campaign_id}/trials/{number}:rerun",
-    status_code=status.HTTP_202_ACCEPTED,
-    dependencies=[launches],
-    responses=problems(403, 409),
+    "/campaigns/{campaign_id}/trials/{number}:rerun", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches]
 )
 def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: ServiceHandle) -> TrialView:
     """Measure the trial's plan once more by a fresh job: a second run, of origin `confirmation`, which the plan's
@@ -129,12 +115,7 @@ def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: Service
     return trial_view(service.changing.rerun(campaign_id, number))
 
 
-@router.post(
-    "/campaigns/{campaign_id}:revalidate",
-    status_code=status.HTTP_202_ACCEPTED,
-    dependencies=[launches],
-    responses=problems(403, 409),
-)
+@router.post("/campaigns/{campaign_id}:revalidate", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
     """As `:rerun`, of the recommended setting and the baseline, side by side in one round."""
     return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]
@@ -143,8 +124,7 @@ def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> li
 def legal_plan(spec: CampaignSpec, given: Mapping[str, Any]) -> Plan:
     """The plan with these fields, complete. Raises InvalidValue with the rules that it breaks."""
     space = space_of(spec)
-    named = read_value(Plan, given)
-    plan = space.complete(**{name: getattr(named, name) for name in given})
+    plan = space.complete(**given_fields(given))
     require_legal(plan, space)
     return plan
 

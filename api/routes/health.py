@@ -13,14 +13,14 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -35,6 +35,7 @@ from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 
 from meshtune.api import errors
+from meshtune.api.dependencies import reads_all, state
 from meshtune.api.openapi import problems
 from meshtune.api.stream_hub import StreamHub
 from meshtune.runners.outcome import Verdict
@@ -283,8 +284,8 @@ class StoreCollector(Collector):
         if not self._up or figures is None:
             return
         campaigns = GaugeMetricFamily("meshtune_campaigns", "Campaigns in the database.", labels=("state",))
-        for state in CampaignState:
-            campaigns.add_metric((state,), figures.campaigns.get(state, 0))
+        for stage in CampaignState:
+            campaigns.add_metric((stage,), figures.campaigns.get(stage, 0))
         yield campaigns
         trials = GaugeMetricFamily("meshtune_trials", "Ended trials in the database.", labels=("verdict",))
         for verdict in Verdict:
@@ -300,10 +301,11 @@ class StoreCollector(Collector):
         )
 
 
-def router(readiness: Readiness, metrics: Metrics, may_read_metrics: Sequence[Any]) -> APIRouter:
-    """The routes, which run on the event loop: they answer while every thread of the pool is busy. may_read_metrics:
-    dependencies of /metrics."""
+def router(metrics_open: bool) -> APIRouter:
+    """The routes, which run on the event loop: they answer while every thread of the pool is busy. metrics_open:
+    /metrics needs no token."""
     made = APIRouter(tags=["health"])
+    may_read_metrics = [] if metrics_open else [reads_all]
     healthy = HealthView(status="ok", version=version("meshtune"))
 
     @made.get("/healthz")
@@ -312,7 +314,7 @@ def router(readiness: Readiness, metrics: Metrics, may_read_metrics: Sequence[An
         return healthy
 
     @made.get("/readyz", responses=problems(503))
-    async def ready() -> HealthView:
+    async def ready(readiness: Annotated[Readiness, Depends(state("readiness"))]) -> HealthView:
         """A row was written and read, the disks have room, every thread works, and campaigns are driven; 503 with all
         that is not so."""
         if troubles := await readiness.troubles():
@@ -320,7 +322,7 @@ def router(readiness: Readiness, metrics: Metrics, may_read_metrics: Sequence[An
         return healthy
 
     @made.get("/metrics", response_class=Response, responses={200: DOCUMENTED}, dependencies=may_read_metrics)
-    async def read_metrics() -> Response:
+    async def read_metrics(metrics: Annotated[Metrics, Depends(state("metrics"))]) -> Response:
         """The service in figures, for Prometheus."""
         return Response(await metrics.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from meshtune.api.dependencies import ID_PATTERN, CampaignId, ServiceHandle, TrialNumber, content_of, reads
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
+from meshtune.api.routes.records import attachment
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import job_of
@@ -35,8 +36,8 @@ from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
-router = APIRouter(prefix="/v1", responses=problems(404, 409, 422, 503), tags=["jobs"], dependencies=[reads])
-reports = APIRouter(prefix="/v1", responses=problems(401, 404, 413, 422, 429, 503), tags=["reports"])
+router = APIRouter(prefix="/v1", responses=problems(409), tags=["jobs"], dependencies=[reads])
+reports = APIRouter(prefix="/v1", responses=problems(413), tags=["reports"])
 _bearer = HTTPBearer(
     scheme_name="job",
     description="The token in the job's own folder: it opens this one job's report, until its time is over.",
@@ -233,7 +234,7 @@ def _archive(view: ExportView, campaign_id: str) -> Response:
     return Response(
         pack(folder, {README: text, **view.files}),
         media_type="application/gzip",
-        headers={"Content-Disposition": f'attachment; filename="{folder}.tar.gz"'},
+        headers=attachment(f"{folder}.tar.gz"),
     )
 
 

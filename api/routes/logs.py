@@ -24,7 +24,6 @@ from meshtune.tuner.store import NotFound
 
 router = APIRouter(
     prefix="/v1/campaigns/{campaign_id}/trials/{number}/attempts/{attempt}",
-    responses=problems(404, 422, 503),
     tags=["jobs"],
     dependencies=[reads],
 )

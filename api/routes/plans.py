@@ -14,7 +14,6 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
     MAX_NODES,
-    Caller,
     CallerHandle,
     CampaignId,
     PermittedSpec,
@@ -32,6 +31,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
+from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
@@ -45,7 +45,7 @@ from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import legal_space, parse_spec
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["spaces"], dependencies=[reads])
+router = APIRouter(prefix="/v1", tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
 MAX_NODE_COUNTS = 16
 # Of a layout; all fields of a plan are shorter.
@@ -69,7 +69,7 @@ def plan_fields(request: Request) -> dict[str, Any]:
     if unknown or twice or unread:
         raise InvalidQuery([*unknown[:1], *twice, *unread[:1]])
     try:
-        return {**_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
+        return {**given_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
     except InvalidValue as error:
         raise InvalidQuery(error.problems) from None
 
@@ -77,37 +77,33 @@ def plan_fields(request: Request) -> dict[str, Any]:
 PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
 
 
-@router.get("/campaigns/{campaign_id}/space", responses=problems(404))
+@router.get("/campaigns/{campaign_id}/space")
 async def campaign_space(
     campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
 ) -> SpaceView:
     """The campaign's space: how many plans are legal, and what rejects the others."""
     spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
-    return await pool.run(caller.identity, space_of(spec).combinations, space_view_of, spec)
+    return await pool.run(caller.sha256, space_of(spec).combinations, space_view_of, spec)
 
 
-@router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415))
+@router.post("/spaces", openapi_extra=SPEC_BODY)
 async def count_space(document: PermittedSpec, caller: CallerHandle, pool: PoolHandle) -> SpaceView:
     """The space of a spec, without starting anything."""
     spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
-    return await pool.run(caller.identity, space.combinations, space_view_of, spec)
+    return await pool.run(caller.sha256, space.combinations, space_view_of, spec)
 
 
-@router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415))
+@router.post("/estimates", openapi_extra=SPEC_BODY)
 async def estimate_campaign(
     document: PermittedSpec, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
 ) -> Quote:
     """What a campaign of this spec will meet and cost, predicted before any trial of it; nothing is started."""
     spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
     basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-    return await pool.run(caller.identity, space.combinations, quote_of, spec, basis)
+    return await pool.run(caller.sha256, space.combinations, quote_of, spec, basis)
 
 
-@router.get(
-    "/campaigns/{campaign_id}/space/why",
-    openapi_extra={"parameters": plan_parameters()},
-    responses=problems(404),
-)
+@router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})
 async def explain_plan(
     campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle, given: PlanFields
 ) -> Explanation:
@@ -120,10 +116,10 @@ async def explain_plan(
     cost = space.combinations + PER_TRIAL * len(trials)
     start = await _start(service, caller, campaign)
     own = (campaign.label, trials, trial)
-    return await pool.run(caller.identity, cost, _explained, campaign.spec, plan, start, *own)
+    return await pool.run(caller.sha256, cost, _explained, campaign.spec, plan, start, *own)
 
 
-@router.post("/spaces/why", openapi_extra=WHY_BODY, responses=problems(413, 415))
+@router.post("/spaces/why", openapi_extra=WHY_BODY)
 async def explain_plan_of_spec(
     document: SpecDocument, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
 ) -> Explanation:
@@ -133,16 +129,16 @@ async def explain_plan_of_spec(
     require_permitted(caller, document["spec"], under="spec")
     try:
         spec, space = await run_in_threadpool(parse_spec, document["spec"], None, MAX_COMBINATIONS)
-        plan = space.complete(**_fields(document["plan"]))
+        plan = space.complete(**given_fields(document["plan"]))
         start = await run_in_threadpool(known_basis, service.store, spec, caller)
-        return await pool.run(caller.identity, space.combinations, _explained, spec, plan, start)
+        return await pool.run(caller.sha256, space.combinations, _explained, spec, plan, start)
     except InvalidSpec as error:
         raise InvalidSpec([problem.under("spec") for problem in error.problems]) from None
     except InvalidValue as error:
         raise InvalidSpec([problem.under("plan") for problem in error.problems]) from None
 
 
-@router.get("/campaigns/{campaign_id}/projection", responses=problems(404, 409))
+@router.get("/campaigns/{campaign_id}/projection", responses=problems(409))
 async def project_campaign(
     campaign_id: CampaignId,
     caller: CallerHandle,
@@ -171,7 +167,7 @@ async def project_campaign(
     try:
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
         start = await _start(service, caller, campaign)
-        return await pool.run(caller.identity, cost, _projected, campaign, trials, counts, start, layout)
+        return await pool.run(caller.sha256, cost, _projected, campaign, trials, counts, start, layout)
     except InvalidValue as error:  # facts of the cluster are missing, or it cannot have so many nodes
         raise Unanswerable(str(error)) from None
 
@@ -198,7 +194,7 @@ def predictable_space(spec: CampaignSpec) -> Space:
     return space
 
 
-async def _start(service: Service, caller: Caller, campaign: Campaign) -> Basis:
+async def _start(service: Service, caller: Token, campaign: Campaign) -> Basis:
     """The stored calibration that a campaign's predictions start from."""
     return await run_in_threadpool(partial(known_basis, service.store, campaign.spec, caller, but=campaign.id))
 
@@ -234,7 +230,7 @@ def _recorded(service: Service, campaign_id: str) -> tuple[Campaign, Sequence[Tr
     return service.campaign(campaign_id), service.trials(campaign_id)
 
 
-def _fields(given: object) -> dict[str, Any]:
+def given_fields(given: object) -> dict[str, Any]:
     """The fields that were given, as a plan has them. Raises InvalidValue."""
     plan = read_value(Plan, given)
     return {name: getattr(plan, name) for name in given} if isinstance(given, Mapping) else {}

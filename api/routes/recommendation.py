@@ -14,7 +14,6 @@ from meshtune.api.dependencies import (
     ID_PATTERN,
     MAX_NODES,
     MAX_NUMBER,
-    Caller,
     CallerHandle,
     ServiceHandle,
     reads,
@@ -22,6 +21,7 @@ from meshtune.api.dependencies import (
 )
 from meshtune.api.openapi import problems
 from meshtune.api.worker_pool import PER_TRIAL, PoolHandle
+from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.trial import Trial
@@ -38,7 +38,7 @@ from meshtune.tuner.results.known_best import (
 from meshtune.tuner.results.known_best_projection import Neighbourhood, neighbourhood, project
 from meshtune.tuner.service.service import Service
 
-router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
+router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404))
 
 
 class Format(StrEnum):
@@ -57,12 +57,7 @@ TEXT: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get(
-    "/recommendations",
-    response_model=BestKnown,
-    responses={**TEXT, **problems(404)},
-    tags=["recommendations"],
-)
+@router.get("/recommendations", response_model=BestKnown, responses=TEXT, tags=["recommendations"])
 async def get_recommendation(
     caller: CallerHandle,
     service: ServiceHandle,
@@ -100,11 +95,11 @@ async def get_recommendation(
     found = await run_in_threadpool(_measured_or_near, service, question, caller)
     if isinstance(found, Neighbourhood):
         cost = found.space.combinations + PER_TRIAL * sum(len(source.trials) for source in found.sources)
-        found = await pool.run(caller.identity, cost, project, found)
+        found = await pool.run(caller.sha256, cost, project, found)
     return PlainTextResponse(environment_text(found)) if format is Format.ENV else found
 
 
-@router.get("/comparison", responses=problems(404), tags=["recommendations"])
+@router.get("/comparison", tags=["recommendations"])
 async def compare_campaigns(
     caller: CallerHandle,
     service: ServiceHandle,
@@ -119,17 +114,17 @@ async def compare_campaigns(
     ids = list(dict.fromkeys(campaign))
     entries = await run_in_threadpool(_readable, service, caller, ids)
     cost = sum(space_of(one.spec).combinations + PER_TRIAL * len(trials) for one, trials in entries)
-    return await pool.run(caller.identity, cost, compare, entries)
+    return await pool.run(caller.sha256, cost, compare, entries)
 
 
-def _readable(service: Service, caller: Caller, ids: Sequence[str]) -> list[tuple[Campaign, Sequence[Trial]]]:
+def _readable(service: Service, caller: Token, ids: Sequence[str]) -> list[tuple[Campaign, Sequence[Trial]]]:
     """Raises NotFound for a campaign that the caller may not read."""
     for id in ids:
         require_readable(caller, service, id)
     return [(service.campaign(id), service.trials(id)) for id in ids]
 
 
-def _measured_or_near(service: Service, question: Question, caller: Caller) -> BestKnown | Neighbourhood:
+def _measured_or_near(service: Service, question: Question, caller: Token) -> BestKnown | Neighbourhood:
     """The best plan that was measured for just this, else what one can be projected from. Raises NothingKnown."""
     records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS, reader=caller), service.trials)
     return best_measured(question, records) or neighbourhood(question, records)

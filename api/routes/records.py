@@ -29,7 +29,7 @@ class RecordDocument:
     trials: list[Mapping[str, Any]]
 
 
-router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["campaigns"])
+router = APIRouter(prefix="/v1", dependencies=[reads], tags=["campaigns"])
 # What is opened from the service may do no more than what is opened from a folder: it is style and text.
 POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"}
 TABLE: dict[int | str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ async def get_record(
 ) -> Response:
     """All that is known of a campaign, as of its newest event: the spec, and every trial with every step. Whoever has
     it can rank, analyse and draw without the service."""
-    return respond(request, await documents.of(campaign_id, caller.identity, "record", record_of))
+    return respond(request, await documents.of(campaign_id, caller.sha256, "record", record_of))
 
 
 @router.get("/campaigns/{campaign_id}/data", response_class=Response, responses=TABLE | NOT_MODIFIED | problems(409))
@@ -64,7 +64,7 @@ async def get_data(
     """The trials as a table with a row for each, as `meshtune export-data` writes it; 409 where the service has no
     library for the format."""
     work = partial(data_of, format=format)
-    answer = await documents.of(campaign_id, caller.identity, f"data {format}", work, format.media_type)
+    answer = await documents.of(campaign_id, caller.sha256, f"data {format}", work, format.media_type)
     return respond(request, answer, attachment(f"{campaign_id}.{format}"))
 
 
@@ -75,7 +75,7 @@ async def get_report(
     """The campaign as one HTML file with figures, as `meshtune report` writes it, which needs no network; 409 where
     the service has no library for it."""
     answer = await documents.of(
-        campaign_id, caller.identity, "report", report_html, "text/html; charset=utf-8", space=True
+        campaign_id, caller.sha256, "report", report_html, "text/html; charset=utf-8", space=True
     )
     return respond(request, answer, attachment(f"{campaign_id}.html") | POLICY)
 

@@ -18,10 +18,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from meshtune.api.dependencies import ID_PATTERN, Caller, CallerHandle, ServiceHandle, reads, require_readable
+from meshtune.api.dependencies import ID_PATTERN, CallerHandle, ServiceHandle, reads, require_readable
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
 from meshtune.api.stream_hub import MAX_READ, StreamHub, Subscriber, frame_of
+from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
@@ -38,7 +39,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
-router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), dependencies=[reads])
+router = APIRouter(prefix="/v1", dependencies=[reads])
 
 
 class EventStream(StreamingResponse):
@@ -50,7 +51,7 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(
-        self, hub: StreamHub, service: Service, caller: Caller, campaign: str | None, after: int | None
+        self, hub: StreamHub, service: Service, caller: Token, campaign: str | None, after: int | None
     ) -> None:
         super().__init__(self._until_store_fails(), headers=HEADERS)
         self._hub, self._service, self._caller, self._after = hub, service, caller, after
@@ -107,7 +108,7 @@ class EventStream(StreamingResponse):
 
     def _caller_stands(self) -> bool:
         """Whether the caller's token opens anything still."""
-        token = self._service.access.by_digest(self._caller.identity)
+        token = self._service.access.by_digest(self._caller.sha256)
         return token is not None and not token.refusal(time.time())
 
     async def _page(self, after: int) -> list[Event]:

@@ -19,7 +19,6 @@ from meshtune.api.dependencies import (
     TrialNumber,
     reads,
 )
-from meshtune.api.openapi import problems
 from meshtune.api.page_queries import TrialQuery
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.ranking import rank
@@ -37,7 +36,7 @@ from meshtune.tuner.service.views.trials import (
     trial_view,
 )
 
-router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["trials"])
+router = APIRouter(prefix="/v1", dependencies=[reads], tags=["trials"])
 DEFAULT_TOP = 10
 _WHOLE_PAGE: TypeAdapter[TrialPage] = TypeAdapter(TrialPage)
 _BRIEF_PAGE: TypeAdapter[TrialBriefPage] = TypeAdapter(TrialBriefPage)
@@ -119,7 +118,7 @@ async def analyse_campaign(
     request: Request, campaign_id: CampaignId, caller: CallerHandle, documents: DocumentsHandle
 ) -> Response:
     """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
-    return respond(request, await documents.analysis(campaign_id, caller.identity))
+    return respond(request, await documents.analysis(campaign_id, caller.sha256))
 
 
 def _best(service: Service, campaign_id: str, top: int) -> bytes:

@@ -171,7 +171,7 @@ def token(service: Service) -> Callable[..., dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """As `client`, one for all tests of a module: for requests that change nothing. To make one takes 0.3 s."""
+    """As `client`, one for all tests of a module: for requests that change nothing."""
     with pytest.MonkeyPatch.context() as patch, Store.open("sqlite://") as store:
         registered(InstantRunner(), patch)
         service = Service(store, Home(tmp_path_factory.mktemp("shared")))

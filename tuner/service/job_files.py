@@ -26,6 +26,7 @@ from meshtune.runners.outcome import RESULT_FILE, parse_result
 from meshtune.runners.report import REPORT_URL, TOKEN_FILE
 from meshtune.tuner.access.tokens import write_private
 from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.store import NotFound
 
 # A job may wait so long in a scheduler's queue, beside its own time limit.
 SLACK_S = 7 * 86400.0
@@ -116,10 +117,6 @@ def token_of(key: bytes, job_name: str, expires: int) -> str:
     return f"{expires}.{made}"
 
 
-class NoSuchLog(LookupError):
-    """The job's folder has no log of that name; it may have been pruned."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
     """modified_at: epoch seconds."""
@@ -143,8 +140,8 @@ def list_logs(folder: Path) -> list[LogFile]:
 
 
 def open_log(folder: Path, name: str) -> OpenFile:
-    """Raises NoSuchLog."""
-    missing = NoSuchLog(f"the job's folder has no log {name!r}; `logs` lists what it has")
+    """Raises NotFound; the log may have been pruned."""
+    missing = NotFound(f"the job's folder has no log {name!r}; `logs` lists what it has")
     if not _is_name(name):
         raise missing
     try:
