@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from meshtune.tuner.cli.commands.examples import known, known_studies
+from meshtune.tuner.cli.example_files import known, known_studies
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("api", "runners", "search_spaces", "tuner")
