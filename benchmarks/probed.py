@@ -39,7 +39,7 @@ from meshtune.search_spaces.physics.estimate import Estimates, estimate
 from meshtune.search_spaces.physics.framework_profiles import TRAINER
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute
-from meshtune.tuner.cli.commands.cluster import cluster_section
+from meshtune.tuner.cli.cluster_section import cluster_section
 from meshtune.tuner.specs.read import read_model
 
 STEPS = 3

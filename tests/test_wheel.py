@@ -19,7 +19,7 @@ import jedi
 import pytest
 import yaml
 
-from meshtune.tuner.cli.commands.examples import known, known_studies
+from meshtune.tuner.cli.example_files import known, known_studies
 
 ROOT = Path(__file__).parents[1]
 LICENCES = ("LICENSE", "NOTICE")

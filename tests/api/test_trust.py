@@ -21,7 +21,7 @@ from service_process import meshtune, without_ours
 
 from meshtune.tuner.access.tokens import digest
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.cli.commands.dashboard import DISPLAYS
+from meshtune.tuner.cli.signing_in import DISPLAYS
 from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,10 @@ from rich.console import Console
 
 from meshtune.runners.documents import plain
 from meshtune.tuner.campaign.units import number
-from meshtune.tuner.cli.commands.campaign import print_best, print_campaign
+from meshtune.tuner.cli.telling import print_best, print_campaign
 from meshtune.tuner.results.export import choose
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.record import Record
 from meshtune.tuner.results.views import best_view
 
 NOISY = {
@@ -43,7 +44,7 @@ def told(monkeypatch):
     def run(command, *arguments) -> str:
         printed = io.StringIO()
         console = Console(file=printed, width=300)
-        for module in ("commands.campaign", "common"):
+        for module in ("telling", "common"):
             monkeypatch.setattr(f"meshtune.tuner.cli.{module}.console", console)
         command(*arguments)
         return printed.getvalue()
@@ -73,7 +74,11 @@ def test_each_word_has_one_number_wherever_it_is_shown(client, service, noisy, t
     assert best["recommendation"]["reason"].startswith(summary["recommended_reason"])
     listed = client.get("/v1/campaigns").json()["campaigns"][0]
     assert listed["summary"] == summary
-    for text in (told(print_best, campaign, trials, 10), told(print_campaign, campaign, trials, "", ())):
+    record = Record(campaign=campaign, trials=tuple(trials))
+    for text in (
+        told(print_best, campaign, trials, 10),
+        told(print_campaign, record, "", ()),
+    ):
         for words, one in (("Fastest once", found["fastest_once"]), ("Fastest confirmed", found["fastest_confirmed"])):
             assert f"{words}: {named(one)} by " in text
         assert f"Recommended: {named(found['recommended'])}: {best['recommendation']['reason']}." in text

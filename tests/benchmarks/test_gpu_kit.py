@@ -202,8 +202,11 @@ def test_wheels_of_another_python_are_left_alone(kit, tmp_path):
 _LOADED = """
 import sys
 from importlib import import_module
-for name in ("campaign", "cluster", "spec"):
-    import_module("meshtune.tuner.cli.commands." + name)
+for name in (
+    *("tuner.cli.at_home", "tuner.cli.cluster_section", "tuner.specs.import_script"),
+    *("runners.capture.process", "runners.capture.read", "runners.capture.session"),
+):
+    import_module("meshtune." + name)
 sys.argv = ["meshtune", "run", sys.argv[1], "--home", sys.argv[2]]
 try:
     from meshtune.tuner.cli.main import main

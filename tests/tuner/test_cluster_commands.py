@@ -22,7 +22,7 @@ from slurm_lab import free_ports
 from meshtune.runners.documents import read_value
 from meshtune.runners.trainer_answers import Exchange, Message, Pattern, Probed, Rate, Tier
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec, MeasuredRates, ProductRate
-from meshtune.tuner.cli.commands.cluster import as_document, cluster_section, render_yaml
+from meshtune.tuner.cli.cluster_section import as_document, cluster_section, render_yaml
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 

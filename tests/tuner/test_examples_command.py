@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.tuner.cli.commands.examples import first_sentence, known, known_studies
+from meshtune.tuner.cli.example_files import first_sentence, known, known_studies
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.studies.read import load_study

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from advice_service import AdviceService
 
-from meshtune.tuner.cli.commands import sbatch as command
+from meshtune.tuner.cli import advice as command
 from meshtune.tuner.cli.main import main
 
 ANSWER = "MESHTUNE_TP=4\nMESHTUNE_DP=2\nMESHTUNE_MEASURED=1\nMESHTUNE_SOURCE=demo-1a2b3c/7\n"

@@ -14,7 +14,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.cli.commands.campaign import print_best
+from meshtune.tuner.cli.telling import print_best
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
@@ -86,7 +86,7 @@ def test_simulated_and_real_do_not_go_together(runner, workload, home):
 @pytest.mark.parametrize("name", ["frontier-1t", "mula-220b"])
 def test_an_example_recommends_a_setting(name, service, monkeypatch):
     printed = io.StringIO()
-    monkeypatch.setattr("meshtune.tuner.cli.commands.campaign.console", Console(file=printed, width=200))
+    monkeypatch.setattr("meshtune.tuner.cli.telling.console", Console(file=printed, width=200))
     text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
     ended, trials = campaign(service, **{"confirm": 3, **parse_yaml(text)})
     least, most = second_run_counts(ended.spec, 25)

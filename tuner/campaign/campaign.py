@@ -173,7 +173,7 @@ class Home:
 
     @property
     def service(self) -> Path:
-        """Where the service that runs on this home answers; locked while it lives (`tuner.cli.commands.dashboard`)."""
+        """Where the service that runs on this home answers; locked while it lives (`tuner.cli.signing_in`)."""
         return self.root / "service.json"
 
     def runner(self, kind: str) -> Path:

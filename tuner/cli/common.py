@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.cli.render.terminal import Terminal
-from meshtune.tuner.cli.usage.options import Place
 
 # A file or a pipe has no width to cut tables at.
 PIPE_WIDTH = 240
@@ -29,10 +30,12 @@ class Refused(Exception):
     """The command makes no sense as things are; nothing was done."""
 
 
-def require_home(place: Place, command: str) -> None:
-    """Raises Refused where the campaigns are at a service."""
-    if place.server:
-        raise Refused(f"{command} works on a home of this machine, not at a service: --server '' (MESHTUNE_SERVER)")
+def refuse_unknown(campaign_id: str, known: Sequence[str]) -> NoReturn:
+    """Raises Refused. known: the newest campaigns that there are."""
+    if campaign_id == "last":
+        raise Refused("there is no campaign yet; start one with `meshtune run SPEC`")
+    hint = did_you_mean(campaign_id, known) if known else "there is none yet"
+    raise Refused(f"there is no campaign {campaign_id}; {hint}") from None
 
 
 def print_json(document: object) -> None:
@@ -46,7 +49,10 @@ def print_page(page: Iterable[RenderableType | str]) -> None:
 
 
 def print_found(document: object, page: Iterable[RenderableType | str], as_json: bool) -> None:
+    """document: anything that `plain` makes JSON of."""
     if as_json:
-        print_json(document)
+        from meshtune.runners.documents import plain  # dear, and for this alone
+
+        print_json(plain(document))
     else:
         print_page(page)

@@ -17,9 +17,9 @@ from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
 from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.common import console, errors
+from meshtune.tuner.cli.options import home_option
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.live import LiveScreen
-from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.driving.loop import Driver, drive_one

@@ -12,9 +12,12 @@ from typing import Annotated
 
 import typer
 
-from meshtune.tuner.cli.command_table import CommandTable
+from meshtune.tuner.cli.commands import before, campaigns, cluster, predictions, results, service, studies
 
-app = typer.Typer(cls=CommandTable, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+# In the order of `meshtune --help`.
+for group in (before, cluster, predictions, campaigns, results, studies, service):
+    app.add_typer(group.app)  # without a name: its commands are ours
 
 # Errors that a user can mend, by the modules that define them: what was never loaded has raised nothing. Any other is a
 # defect of ours and keeps its traceback.

@@ -15,8 +15,8 @@ from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.local_files import with_local_files, with_model_file
@@ -68,17 +68,32 @@ def text_of(spec: Path, document: object) -> str:
     return text if parse_yaml(text) == document else ""
 
 
+def yaml_file(file: Path, told: str) -> object:
+    """The document in a file that is no spec. told: what a refusal begins with. Raises Refused, OSError."""
+    try:
+        return parse_yaml(read_file(file, SLOW_LIMITS.max_bytes, regular=False))
+    except (UnreadableText, InvalidSpec) as error:
+        raise Refused(f"{told}{error}") from None
+
+
 def wrong_spec(spec: Path, problems: Sequence[Problem]) -> Refused:
+    return mistaken(f"{spec}: the spec", problems)
+
+
+def mistaken(what: str, problems: Sequence[Problem]) -> Refused:
     lines = [f"  {problem}" for problem in problems]
     mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
-    return Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines]))
+    return Refused("\n".join([f"{what} has {mistakes}:", *lines]))
 
 
-def stored_basis(spec: CampaignSpec, home: Path, db: str, *, but: str = "") -> Basis:
+def stored_basis(spec: CampaignSpec, place: HomePlace, *, but: str = "") -> Basis:
     """The basis of predictions that the home's database has, see `known_basis`. Without a database none is looked for,
     and nothing of one loaded."""
-    there = db or (home / DATABASE).is_file()
-    return commands.calibrate.read_basis(spec, home, db, but=but) if there else Basis()
+    if not place.db and not (place.home / DATABASE).is_file():
+        return Basis()
+    from meshtune.tuner.cli.at_home import read_basis
+
+    return read_basis(spec, place, but=but)
 
 
 def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
@@ -95,11 +110,9 @@ def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
 def _cluster_in(file: Path) -> object:
     """The `cluster` section of a file, such as `meshtune cluster probe -o` writes. Raises Refused."""
     try:
-        document = parse_yaml(read_file(file, SLOW_LIMITS.max_bytes, regular=False))
+        document = yaml_file(file, f"--cluster {file}: ")
     except FileNotFoundError:
         raise Refused(f"--cluster {file}: is not there; `meshtune cluster probe -o {file}` writes it") from None
-    except (UnreadableText, InvalidSpec) as error:
-        raise Refused(f"--cluster {file}: {error}") from None
     if not isinstance(document, dict) or "cluster" not in document:
         raise Refused(f"--cluster {file}: has no section `cluster`")
     return document["cluster"]

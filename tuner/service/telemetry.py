@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, TextIO
 
 from prometheus_client import Counter, Histogram, disable_created_metrics
@@ -25,7 +26,6 @@ from pythonjsonlogger.json import JsonFormatter
 from meshtune.runners.base import RunnerError
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.clocks import Skews
-from meshtune.tuner.service.log_options import LogFormat, LogLevel
 
 # Ours speak at the level that was asked for; libraries only when something is wrong.
 OURS = ("meshtune", "uvicorn")
@@ -52,6 +52,18 @@ _SECRET_FIELDS = ("authorization", "password")
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 # Else each counter has one more series, the time of its start; the process's start time is a metric of its own.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def mask(text: str) -> str:

@@ -1,5 +1,5 @@
-"""The commands that judge a spec before anything runs: `spaces`, `estimate` and `project`. They start nothing and store
-nothing."""
+"""The commands that judge a spec before anything is tuned: its space, what its campaign will meet, and the constants
+that this is predicted with."""
 
 from __future__ import annotations
 
@@ -8,36 +8,58 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import TYPE_CHECKING, Annotated
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+import typer
 
-from meshtune.runners.documents import plain
-from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import seconds
-from meshtune.tuner.cli import commands
-from meshtune.tuner.cli.common import Refused, console, errors, print_found, require_home
-from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.knobs import knobs_table
-from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
-from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
-from meshtune.tuner.cli.usage.options import Place
-from meshtune.tuner.prediction.knob_counts import count_with_knobs
-from meshtune.tuner.prediction.predict import ExactMemory, check_same, estimate_exactly, learn
-from meshtune.tuner.prediction.projection import layout_of, node_counts
-from meshtune.tuner.prediction.quote import Explanation, explain, make_quote
-from meshtune.tuner.prediction.scaling import make_projection
+from meshtune.search_spaces.checks import did_you_mean
+from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_page
+from meshtune.tuner.cli.options import (
+    LEAST_EFFICIENCY,
+    ClusterFileOption,
+    HomePlace,
+    JsonOption,
+    Place,
+    SpecFile,
+    placed,
+)
 
+if TYPE_CHECKING:
+    from meshtune.search_spaces.plan import Plan
+    from meshtune.tuner.campaign.spec import CampaignSpec
+    from meshtune.tuner.campaign.trial import Trial
+    from meshtune.tuner.prediction.predict import ExactMemory
+    from meshtune.tuner.prediction.projection import Projection
+    from meshtune.tuner.prediction.quote import Explanation
+    from meshtune.tuner.specs.calibrating import CalibrationSetup
+
+app = typer.Typer()
+PANEL = "Before a campaign"
 # What names a spec, where a campaign may stand as well.
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 # Plans that are listed at the most: a second's work.
 MAX_LISTED = 100_000
 # In a log, on a pipe.
 TELL_EVERY_S = 10.0
+CalibrateOption = Annotated[
+    str, typer.Option("--calibrate", help="Learn from what this campaign measured: an id, or `last`.")
+]
 
 
-def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool, knobs: bool) -> None:
+@app.command(rich_help_panel=PANEL, short_help="Count the legal plans of a spec; say why one is not legal.")
+def spaces(
+    spec: SpecFile,
+    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,zero_stage=1,KNOB=value.")] = "",
+    plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
+    knobs: Annotated[bool, typer.Option("--knobs", help="Say what each knob adds.")] = False,
+    cluster: ClusterFileOption = None,
+) -> None:
+    """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
+    from meshtune.tuner.cli.render.display import space_table, space_text
+    from meshtune.tuner.cli.render.knobs import knobs_table
+    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
+    from meshtune.tuner.prediction.knob_counts import count_with_knobs
+
     _, _, space = read_spec_file(spec, None, cluster)
     if why:
         plan = space.complete(**plan_fields("--why", why, space.knobs))
@@ -46,8 +68,8 @@ def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool, knobs: bo
         for violation in broken:
             console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
         return
-    console.print(display.space_text(space), soft_wrap=True)
-    console.print(display.space_table(space))
+    console.print(space_text(space), soft_wrap=True)
+    console.print(space_table(space))
     if knobs:
         if not space.knobs:
             raise Refused("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")
@@ -60,53 +82,170 @@ def spaces(spec: Path, *, cluster: Path | None, why: str, plans: bool, knobs: bo
             console.print(space.plan(int(index), codes.tolist()).key, soft_wrap=True)
 
 
-def estimate(
-    spec: Path,
-    place: Place,
-    *,
-    cluster: Path | None,
-    model: str = "",
-    exact: bool,
-    plan: str,
-    ranks: Sequence[int],
-    calibrate: str,
-    as_json: bool,
+@app.command(rich_help_panel=PANEL, short_help="List the catalogs of knobs that a spec may name, or show one.")
+def knobs(
+    catalog: Annotated[str, typer.Argument(help="The one to show; none: list all.", show_default=False)] = "",
+    as_json: JsonOption = False,
 ) -> None:
-    if place.server and not (exact or plan or ranks or calibrate):
-        quote = commands.remote.estimate(spec, place, cluster=cluster, model=model)
-        print_found(plain(quote), quote_parts(quote), as_json)
+    """List the catalogs that `catalogs: [NAME]` in a spec takes, or show one: each knob, its values, how a job is told,
+    its source, and its risk. `catalogs: [CATALOG.KNOB]` takes one knob."""
+    from rich.constrain import Constrain
+
+    from meshtune.tuner.cli.render.display import WIDEST
+    from meshtune.tuner.cli.render.knobs import catalog_lines, catalogs_table
+    from meshtune.tuner.results.knob_views import catalogs_view
+    from meshtune.tuner.specs.knobs import read_catalogs
+
+    known = read_catalogs()
+    if catalog and catalog not in known:
+        raise Refused(f"no catalog is called {catalog!r}; {did_you_mean(catalog, known)}")
+    shown = {catalog: known[catalog]} if catalog else known
+    told = "show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]"
+    page = catalog_lines(catalog, known[catalog]) if catalog else (Constrain(catalogs_table(known), WIDEST), told)
+    print_found(catalogs_view(shown), page, as_json)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Measure the physics' constants on one node, for all sizes.")
+@placed
+def calibrate(
+    place: HomePlace,
+    spec: Annotated[Path | None, typer.Argument(help="Campaign spec, YAML.", show_default=False)] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Of the spec's cluster; default: 1.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Of one node, in place of all of it.")] = None,
+    trials: Annotated[int, typer.Option(min=3, help="How many at the most.")] = 8,
+    cluster: ClusterFileOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured; start nothing.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the stored calibrations.")] = False,
+    delete: Annotated[str, typer.Option(metavar="CAMPAIGN", help="Delete a stored calibration.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the physics' constants on one node, and keep them for predictions and searches on any number of nodes.
+
+    Eight short trials of the spec's own training code. They hold for its device, training code and release.
+    """
+    from meshtune.tuner.campaign.campaign import Home
+    from meshtune.tuner.cli.at_home import open_service
+    from meshtune.tuner.cli.render.predictions import calibrations_table
+    from meshtune.tuner.cli.spec_file import read_spec_file
+    from meshtune.tuner.cli.telling import dry_run_lines
+    from meshtune.tuner.prediction.predict import Basis
+    from meshtune.tuner.results.calibrations import calibration_view
+    from meshtune.tuner.specs.calibrating import calibration_setup
+    from meshtune.tuner.specs.document import InvalidSpec
+
+    if sum((spec is not None, listed, bool(delete))) != 1:
+        raise Refused("calibrate: give one of SPEC, --list and --delete CAMPAIGN")
+    if listed:
+        with open_service(place) as service:
+            found = [calibration_view(one) for one in service.store.calibrations.newest_first()]
+        print_found({"calibrations": found}, [calibrations_table(found)], as_json)
+    elif delete:
+        with open_service(place) as service:
+            service.store.calibrations.remove(delete)
+        console.print(f"the calibration {delete} is deleted; its campaign stays", soft_wrap=True)
+    elif spec is not None:
+        # The runner need not have the whole cluster.
+        _, campaign_spec, _ = read_spec_file(spec, None, cluster)
+        try:
+            setup = calibration_setup(
+                campaign_spec, Home(place.home.absolute()), nodes=nodes, devices=devices, trials=trials
+            )
+        except InvalidSpec as error:
+            raise Refused(f"{spec}: cannot be calibrated: {error}") from None
+        if not as_json:
+            console.print(f"calibrating {'; '.join(setup.notes)}", soft_wrap=True)
+        if dry_run:
+            print_page(dry_run_lines(setup.spec, setup.space, place.home, Basis()))
+        else:
+            _measure(setup, place, as_json=as_json)
+
+
+def _measure(setup: CalibrationSetup, place: HomePlace, *, as_json: bool) -> None:
+    """Raises Refused where it stores nothing."""
+    from meshtune.tuner.cli.at_home import open_service
+    from meshtune.tuner.cli.following import work_on
+    from meshtune.tuner.cli.render.predictions import calibration_parts
+    from meshtune.tuner.results.calibrations import calibration_view
+
+    with open_service(place, create=True) as service:
+        ended = work_on(service, service.add(setup.spec, setup.space.totals, drives=True), quiet=as_json)
+        stored = next((one for one in service.store.calibrations.newest_first() if one.campaign == ended.id), None)
+    if stored is None:
+        # A paused one may be resumed, one that has failed says why.
+        raise Refused(f"{ended.id} is {ended.state}: {ended.reason}")
+    view = calibration_view(stored)
+    if not as_json:
+        console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
+    print_found(view, calibration_parts(view), as_json)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Predict what a campaign will find and cost; exact memory.")
+@placed
+def estimate(
+    spec: SpecFile,
+    place: Place,
+    exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
+    plan: Annotated[str, typer.Option(help="Why not this plan, such as tp=8,zero_stage=1,KNOB=value.")] = "",
+    rank: Annotated[
+        list[int] | None, typer.Option(min=0, help="With --exact: a rank; default: one per kind of stage.")
+    ] = None,
+    calibrate: CalibrateOption = "",
+    cluster: ClusterFileOption = None,
+    model: Annotated[
+        str, typer.Option(help="In place of the spec's model: a preset, or a config.json with the spec's seq_len.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
+
+    With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
+    """
+    from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
+    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+    from meshtune.tuner.prediction.predict import check_same, learn
+    from meshtune.tuner.prediction.quote import explain, make_quote
+
+    if place.server and not (exact or plan or rank or calibrate):
+        from meshtune.tuner.cli.at_service import AtService
+
+        quote = AtService(place).estimate(spec, cluster=cluster, model=model)
+        print_found(quote, quote_parts(quote), as_json)
         return
     if calibrate:
-        require_home(place, "estimate --calibrate")
-    home, db = place.home, place.db
+        place.require_home("estimate --calibrate")
     document, campaign_spec, space = read_spec_file(spec, None, cluster, model)
     fields = plan_fields("--plan", plan, space.knobs) if plan else {}
     chosen = space.complete(**fields) if plan else None
     if exact and calibrate:
         raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
-    if ranks and not exact:
+    if rank and not exact:
         raise Refused("--rank goes with --exact")
     if exact:
-        found = _estimated_exactly(campaign_spec, chosen, ranks)
-        print_found(plain(found), exact_memory_parts(found), as_json)
+        found = _estimated_exactly(campaign_spec, chosen, rank or [])
+        print_found(found, exact_memory_parts(found), as_json)
         return
     if place.server:
-        _print_explanation(commands.remote.why(document, fields, place), as_json)
+        from meshtune.tuner.cli.at_service import AtService
+
+        _print_explanation(AtService(place).why(document, fields), as_json)
         return
-    basis = stored_basis(campaign_spec, home, db)
+    basis = stored_basis(campaign_spec, place)
     if calibrate:
-        record = commands.results.recorded(place, calibrate)
+        record = place.record(calibrate)
         check_same(record.campaign.spec, campaign_spec)
-        start = stored_basis(campaign_spec, home, db, but=record.campaign.id)
+        start = stored_basis(campaign_spec, place, but=record.campaign.id)
         basis = learn(record.campaign.label, record.campaign.spec, record.trials, start)
     if chosen is not None:
         _print_explanation(explain(campaign_spec, space, chosen, basis), as_json)
     else:
         quote = make_quote(campaign_spec, space, basis)
-        print_found(plain(quote), quote_parts(quote), as_json)
+        print_found(quote, quote_parts(quote), as_json)
 
 
 def _print_explanation(found: Explanation, as_json: bool) -> None:
+    from meshtune.runners.documents import plain
+    from meshtune.tuner.cli.render.predictions import explanation_parts
+
     document = plain(found)
     # No campaign is asked, and the violations have another name than over REST.
     del document["trial"]
@@ -115,6 +254,11 @@ def _print_explanation(found: Explanation, as_json: bool) -> None:
 
 def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
     """With its duration told before it starts; then a bar on a terminal, and a line now and then elsewhere."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from meshtune.tuner.campaign.units import seconds
+    from meshtune.tuner.prediction.predict import estimate_exactly
+
     columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     clock = _Clock()
     with (
@@ -145,6 +289,8 @@ class _Clock:
             self.expected_s = (time.monotonic() - self.begun) * total / done
 
     def line(self) -> str:
+        from meshtune.tuner.campaign.units import seconds
+
         passed_s = time.monotonic() - self.begun
         if not self.expected_s:
             return f"{seconds(passed_s)}: PyTorch is loaded, and one layer timed"
@@ -171,26 +317,60 @@ def _told_now_and_then(clock: _Clock, *, wanted: bool) -> Iterator[None]:
             thread.join()
 
 
+@app.command(rich_help_panel=PANEL, short_help="Predict speed and efficiency at other node counts.")
+@placed
 def project(
-    source: str, place: Place, *, nodes: str, plan: str, wall: float, tokens: float | None, as_json: bool
+    source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")],
+    place: Place,
+    nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
+    plan: Annotated[
+        str, typer.Option(help="The same layout on every node count, such as tp=8,pp=16; dp follows from the devices.")
+    ] = "",
+    wall: Annotated[
+        float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")
+    ] = LEAST_EFFICIENCY,
+    tokens: Annotated[float | None, typer.Option(help="Days and device-hours to train on so many.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
+    """Predict the best plan, or one layout's time, MFU and efficiency at other node counts, and where scaling ends."""
+    from meshtune.tuner.cli.render.predictions import projection_parts
+    from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
+    from meshtune.tuner.prediction.predict import learn
+    from meshtune.tuner.prediction.projection import layout_of, node_counts
+    from meshtune.tuner.prediction.scaling import make_projection
+
     if tokens is not None and not 0 < tokens < float("inf"):
         raise Refused(f"--tokens: must be positive, not {tokens:g}")
     if place.server:
-        found = commands.remote.project(source, place, nodes=nodes, plan=plan, wall=wall, tokens=tokens)
-        print_found(plain(found), projection_parts(found), as_json)
+        found = _projected_there(source, place, nodes=nodes, plan=plan, wall=wall, tokens=tokens)
+        print_found(found, projection_parts(found), as_json)
         return
-    home, db = place.home, place.db
     trials: Sequence[Trial] = ()
     if source.endswith(SPEC_SUFFIXES):
         _, spec, _ = read_spec_file(Path(source), None)
-        basis = stored_basis(spec, home, db)
+        basis = stored_basis(spec, place)
     else:
-        record = commands.results.recorded(place, source)
+        record = place.record(source)
         campaign, trials, spec = record.campaign, record.trials, record.campaign.spec
-        basis = learn(campaign.label, spec, trials, stored_basis(spec, home, db, but=campaign.id))
+        basis = learn(campaign.label, spec, trials, stored_basis(spec, place, but=campaign.id))
     counts = node_counts(nodes, spec.cluster.nodes)
     found = make_projection(
         spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials, plan=layout_of(plan)
     )
-    print_found(plain(found), projection_parts(found), as_json)
+    print_found(found, projection_parts(found), as_json)
+
+
+def _projected_there(
+    source: str, place: Place, *, nodes: str, plan: str, wall: float, tokens: float | None
+) -> Projection:
+    """At the service."""
+    from meshtune.tuner.cli.at_service import AtService
+    from meshtune.tuner.prediction.projection import node_counts
+
+    if source.endswith(SPEC_SUFFIXES):
+        raise Refused("project SPEC asks no service: give --server '' (MESHTUNE_SERVER)")
+    if wall != LEAST_EFFICIENCY or tokens is not None:
+        option = "--wall" if wall != LEAST_EFFICIENCY else "--tokens"
+        raise Refused(f"project {option} is for campaigns of a home on this machine: a service does not take it")
+    with AtService(place).opened(source) as chosen:
+        return chosen.projection(node_counts(nodes, 1) if nodes else (), plan)

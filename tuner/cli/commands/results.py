@@ -1,84 +1,104 @@
-"""The commands over what was measured: `export`, `analyze`, `recommend`, `export-data`, `report`, and `rerun` and
-`revalidate`, which measure plans once more by fresh jobs: on a home they store nothing, at a service these are second
-runs of the campaign."""
+"""The commands over what was measured, and those that measure some of it once more by fresh jobs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
-from meshtune.runners.documents import MISSING, plain
-from meshtune.runners.extras import require_extra
-from meshtune.runners.outcome import Outcome
-from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import space_of
-from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import number
-from meshtune.tuner.cli import commands
-from meshtune.tuner.cli.common import Refused, console, errors, print_found
-from meshtune.tuner.cli.opening import open_campaign, open_service
-from meshtune.tuner.cli.opening import recorded as recorded  # also of the predictions, which load it when they run
-from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
-from meshtune.tuner.cli.usage.options import Place
-from meshtune.tuner.results.analysis.analysis import analyse
-from meshtune.tuner.results.export import (
-    FORMATS,
-    NothingToExport,
-    choose,
-    command_of,
-    export_of,
-    handover_of,
-    note_of,
-    write_export,
-)
-from meshtune.tuner.results.known_best import (
-    MAX_CAMPAIGNS,
-    CampaignRecords,
-    Question,
-    best_measured,
-    environment_text,
-    software_versions,
-)
-from meshtune.tuner.results.known_best_projection import best_projected
-from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.results.revalidation import judge, to_measure
-from meshtune.tuner.results.table import TableFormat, data_of
-from meshtune.tuner.service.service import remeasure
-from meshtune.tuner.specs.document import parse_options
+from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_json
+from meshtune.tuner.cli.options import CampaignId, JsonOption, Place, placed
+
+if TYPE_CHECKING:
+    from meshtune.search_spaces.checks import InvalidValue
+    from meshtune.tuner.campaign.campaign import Campaign
+    from meshtune.tuner.results.ranking import Ranked
+    from meshtune.tuner.service.service import Service
+
+app = typer.Typer()
+PANEL = "Results"
+# As `tuner.results.export` has them, which is dear to load (tests/tuner/test_usage.py).
+FORMATS = "json, job, megatron, deepspeed, torchtitan, accelerate, slurm, pbs, jobset, trainjob"
+DEFAULT_URL = "http://127.0.0.1:8000"
+_END = "--"
+# Where the words behind `--` are kept while Typer reads those before it.
+_OWN = "meshtune.sbatch.arguments"
 
 
-def export(campaign: str, output: Path, place: Place, *, trial: str, format: str, options: Sequence[str]) -> None:
-    record = recorded(place, campaign)
-    entry = choose(record.campaign, record.trials, trial)
-    given = parse_options(options)
-    form = FORMATS.get(format)
+@app.command(rich_help_panel=PANEL, short_help="Print the best settings and the gain over the baseline.")
+@placed
+def best(
+    campaign: CampaignId,
+    place: Place,
+    top: Annotated[int, typer.Option(min=1, help="How many settings.")] = 10,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the best settings measured, with intervals, memory and the gain over the baseline."""
+    from meshtune.runners.documents import plain
+    from meshtune.tuner.cli.telling import print_best
+    from meshtune.tuner.results.ranking import rank
+    from meshtune.tuner.results.views import best_view
+
+    record = place.record(campaign)
+    if as_json:
+        print_json(plain(best_view(record.campaign, rank(record.campaign, record.trials), top)))
+    else:
+        print_best(record.campaign, record.trials, top)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Write a setting in the words of a program or scheduler.")
+@placed
+def export(
+    campaign: CampaignId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
+    place: Place,
+    trial: Annotated[
+        str,
+        typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best`, `worst` or a trial's number."),
+    ] = "recommended",
+    format: Annotated[str, typer.Option(help=f"{FORMATS}, or a package's scheduler; default: json and job.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
+    ] = None,
+) -> None:
+    """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
+    from meshtune.search_spaces.checks import InvalidValue
+    from meshtune.tuner.results import export as exports
+    from meshtune.tuner.specs.document import parse_options
+
+    record = place.record(campaign)
+    entry = exports.choose(record.campaign, record.trials, trial)
+    given = parse_options(option or [])
+    form = exports.FORMATS.get(format)
     if given and (not format or (form is not None and not form.program and not form.script)):
         told = f"--format {format} has" if format else "the formats json and job have"
         raise Refused(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
-    setting = export_of(record.campaign, entry, output, given)
+    setting = exports.export_of(record.campaign, entry, output, given)
     try:
-        written = write_export(setting, output, format)
+        written = exports.write_export(setting, output, format)
     except InvalidValue as error:
         raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
     for path in written:
         console.print(f"wrote {path}", soft_wrap=True)
     if form is not None:
         texts = {path.name: path.read_text(encoding="utf-8") for path in written}
-        if (command := command_of(setting, format, texts)) is not None:
+        if (command := exports.command_of(setting, format, texts)) is not None:
             errors.print(f"start it in {output}: {command}", soft_wrap=True)
-    if note := note_of(setting, format or "job"):
+    if note := exports.note_of(setting, format or "job"):
         errors.print(note, style="yellow", soft_wrap=True)
-    if handover := handover_of(setting, format):
+    if handover := exports.handover_of(setting, format):
         errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
         errors.print(f"{handover.offer}:\n    {handover.confirm}{place.option}", soft_wrap=True)
 
 
 def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
     """Each problem by the option that mends it, where it is one of an option."""
+    from meshtune.runners.documents import MISSING
+
     told = []
     for problem in error.problems:
         if problem.message == MISSING:
@@ -88,29 +108,206 @@ def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
     return "; ".join(told)
 
 
-def analyze(campaign: str, place: Place, *, as_json: bool) -> None:
-    if place.server:
-        with commands.remote.open_remote(place, campaign) as remote:
-            found = remote.analysis()
-    else:
-        record = recorded(place, campaign)
-        found = analyse(record.campaign, space_of(record.campaign.spec), record.trials)
-    print_found(plain(found), analysis_parts(found), as_json)
+@app.command(rich_help_panel=PANEL, short_help="Say what the trials teach: knobs, failures, why the best win.")
+@placed
+def analyze(campaign: CampaignId, place: Place, as_json: JsonOption = False) -> None:
+    """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
+    from meshtune.tuner.cli.render.analysis import analysis_parts
+
+    with place.there.opened(campaign) as chosen:
+        found = chosen.analysis()
+    print_found(found, analysis_parts(found), as_json)
 
 
-def recommend(
+@app.command(rich_help_panel=PANEL, short_help="Measure the winner and the baseline with another program.")
+@placed
+def confirm(
+    campaign: CampaignId,
+    spec: Annotated[
+        Path, typer.Option("--with", help="YAML with the other program as `workload`, and `runner` if it differs.")
+    ],
     place: Place,
-    *,
-    model: str,
-    cluster: str,
-    nodes: int,
-    global_batch_size: int | None,
-    workload: str,
-    software: str,
-    simulated: bool,
-    as_json: bool,
-    as_env: bool,
+    trial: Annotated[
+        str, typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best` or a trial's number.")
+    ] = "recommended",
+    as_json: JsonOption = False,
 ) -> None:
+    """Measure a setting and the baseline with another program, in a campaign of two trials, and compare again.
+
+    Without a measured baseline the best other plan takes its place. Exit code 0: the setting is faster there too; 1: it
+    is not, or was not measured.
+    """
+    from meshtune.tuner.cli.at_home import open_campaign
+    from meshtune.tuner.cli.render.analysis import handover_lines
+    from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
+    from meshtune.tuner.results.handover import check_handover, rival_of
+
+    place.require_home("confirm")
+    with open_campaign(place, campaign) as (service, chosen):
+        recorded = service.store.trials(chosen.id)
+        winner = choose(chosen, recorded, trial)
+        rival = rival_of(chosen, recorded, winner)
+        if rival is None:
+            told = "no measured plan of another layout and the same size to compare with; other programs know no knobs"
+            raise NothingToExport(f"campaign {chosen.id} has {told}")
+        there = _measured_there(service, chosen, winner, rival, spec, quiet=as_json)
+        if not there.state.final:
+            raise Refused(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
+        found = check_handover(chosen, recorded, winner, rival, there, service.store.trials(there.id))
+    print_found(found, handover_lines(found), as_json)
+    if not as_json and found.confirmed and (kind := there.spec.workload.kind) in FORMATS:
+        told = f"meshtune export {there.id} --format {kind} --output FOLDER"
+        console.print(f"to export it as it ran there: {told}", soft_wrap=True)
+    raise typer.Exit(0 if found.confirmed else 1)
+
+
+def _measured_there(
+    service: Service, source: Campaign, winner: Ranked, rival: Ranked, file: Path, *, quiet: bool
+) -> Campaign:
+    """The campaign of two trials, as it ended. quiet: say nothing meanwhile."""
+    from meshtune.tuner.cli.following import work_on
+    from meshtune.tuner.cli.spec_file import yaml_file
+    from meshtune.tuner.specs.confirming import confirming_document
+    from meshtune.tuner.specs.document import InvalidSpec
+
+    told = f"{file}: {source.id} cannot be confirmed with it:\n"
+    other = yaml_file(file, told)
+    try:
+        plans = (winner.trial.plan, rival.trial.plan)
+        document = confirming_document(other, source.spec, *plans, service.home)
+    except InvalidSpec as error:
+        raise Refused(f"{told}{error}") from None
+    ended = work_on(service, service.create(document, drives=True), quiet=quiet)
+    if not quiet:
+        console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
+    return ended
+
+
+@app.command(rich_help_panel=PANEL, short_help="Write campaigns as one HTML file with figures, for print.")
+@placed
+def report(
+    campaigns: Annotated[list[str], typer.Argument(help="Campaign ids, or `last` for the newest.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")],
+    place: Place,
+) -> None:
+    """Write campaigns as one HTML file with figures and tables, which needs no network and prints well."""
+    from meshtune.runners.extras import require_extra
+
+    require_extra("report", "a report")
+    from meshtune.tuner.service.reporting import render_report
+
+    found = {record.campaign.id: record for record in map(place.record, campaigns)}
+    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]))
+
+
+@app.command("export-data", rich_help_panel=PANEL, short_help="Write every trial as CSV, Parquet or JSON.")
+@placed
+def export_data(
+    campaign: CampaignId,
+    place: Place,
+    format: Annotated[Literal["csv", "parquet", "json"], typer.Option(help="json has every step and attempt.")] = "csv",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File; default: print, but for parquet.")
+    ] = None,
+) -> None:
+    """Write the trials of a campaign as a table with a row for each, or the whole campaign as JSON."""
+    from meshtune.runners.extras import require_extra
+    from meshtune.tuner.results.table import TableFormat, data_of
+
+    if format == "parquet":
+        require_extra("parquet", "writing Parquet")
+        if output is None:
+            raise Refused("--format parquet: needs -o FILE: it is no text")
+    record = place.record(campaign)
+    body = data_of(record.campaign, record.trials, TableFormat(format))
+    if output is None:
+        sys.stdout.write(body.decode())
+    else:
+        _write(output, body)
+
+
+def _write(output: Path, body: bytes) -> None:
+    output.write_bytes(body)
+    console.print(f"wrote {output}", soft_wrap=True)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Measure settings again: does their order hold?")
+@placed
+def rerun(
+    campaign: CampaignId,
+    place: Place,
+    trials: Annotated[
+        list[str] | None, typer.Argument(help="Numbers, or words as of `export --trial`; default: best worst.")
+    ] = None,
+) -> None:
+    """Measure settings once more, by fresh jobs, and say whether their order holds.
+
+    Stores nothing; with --server these are second runs of the campaign."""
+    from meshtune.tuner.campaign.units import number
+    from meshtune.tuner.results.export import choose
+
+    again: list[tuple[float, float]] = []
+    with place.there.opened(campaign) as chosen:
+        record = chosen.record()
+        entries = [choose(record.campaign, record.trials, name) for name in trials or ["best", "worst"]]
+        named = {entry.rank: entry.trial for entry in entries}
+        for trial, outcome in chosen.remeasure(list(named.values())):
+            before = trial.measurement
+            if before is None or outcome.measurement is None:
+                errors.print(f"trial {trial.number}: {outcome.verdict}: {outcome.reason}", style="red")
+                raise typer.Exit(1)
+            again.append((before.tokens_per_s_per_device, outcome.measurement.tokens_per_s_per_device))
+            console.print(
+                f"trial {trial.number}: {trial.plan.key}: recorded {number(again[-1][0])}, "
+                f"now {number(again[-1][1])} tokens/s/device"
+            )
+    holds = [now for _, now in sorted(again, reverse=True)] == sorted((now for _, now in again), reverse=True)
+    console.print("the order holds" if holds else "the order does not hold", style="green" if holds else "red")
+    raise typer.Exit(0 if holds else 1)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Measure the optimum again: does it still stand?")
+@placed
+def revalidate(campaign: CampaignId, place: Place, as_json: JsonOption = False) -> None:
+    """Measure the optimum and the best other plan once more, and say whether the optimum still stands.
+
+    Stores nothing; with --server these are second runs of the campaign.
+
+    Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
+    """
+    from meshtune.tuner.cli.render.analysis import revalidation_lines
+    from meshtune.tuner.results.export import NothingToExport
+    from meshtune.tuner.results.revalidation import judge, to_measure
+
+    with place.there.opened(campaign) as chosen:
+        record = chosen.record()
+        entries = to_measure(record.campaign, record.trials)
+        if not entries:
+            raise NothingToExport(f"campaign {record.campaign.id} has no plan to measure again")
+        outcomes = [outcome for _, outcome in chosen.remeasure([entry.trial for entry in entries])]
+    found = judge(record.campaign, record.trials, entries, outcomes)
+    print_found(found, revalidation_lines(found), as_json)
+    raise typer.Exit(0 if found.stands else 1)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Print the best known plan for a model on some nodes.")
+@placed
+def recommend(
+    model: Annotated[str, typer.Option(help="The model's name, as campaigns or presets have it.")],
+    cluster: Annotated[str, typer.Option(help="The cluster's name, as campaigns or presets have it.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes the job gets.")],
+    place: Place,
+    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Default: as it was measured.")] = None,
+    workload: Annotated[str, typer.Option(help="The training code; default: the newest campaign's.")] = "",
+    software: Annotated[str, typer.Option(help="What the job runs on, such as torch=2.13,cuda=13.0.")] = "",
+    simulated: Annotated[bool, typer.Option("--simulated", help="Of simulated campaigns alone.")] = False,
+    as_json: JsonOption = False,
+    as_env: Annotated[bool, typer.Option("--env", help="Print MESHTUNE_... lines for a shell.")] = False,
+) -> None:
+    """Print the best known plan for a model on some nodes of a cluster: measured, or projected and said to be."""
+    from meshtune.tuner.cli.render.analysis import recommendation_lines
+    from meshtune.tuner.results.known_best import Question, environment_text, software_versions
+
     question = Question(
         model=model,
         cluster=cluster,
@@ -120,80 +317,49 @@ def recommend(
         software=software_versions(software),
         simulated=simulated,
     )
-    if place.server:
-        found = commands.remote.recommend(question, place)
-    else:
-        with open_service(place.home, place.db) as service:
-            records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
-            found = best_measured(question, records) or best_projected(question, records)
+    found = place.there.recommend(question)
     if as_env and not as_json:
         sys.stdout.write(environment_text(found))
     else:
-        print_found(plain(found), recommendation_lines(found), as_json)
+        print_found(found, recommendation_lines(found), as_json)
 
 
-def rerun(campaign: str, trials: Sequence[str], place: Place) -> None:
-    record = recorded(place, campaign)
-    named = {entry.rank: entry for name in trials if (entry := choose(record.campaign, record.trials, name))}
-    again: list[tuple[float, float]] = []
-    for trial, outcome in _remeasured(place, record.campaign, list(named.values())):
-        before = trial.measurement
-        if before is None or outcome.measurement is None:
-            errors.print(f"trial {trial.number}: {outcome.verdict}: {outcome.reason}", style="red")
-            raise typer.Exit(1)
-        again.append((before.tokens_per_s_per_device, outcome.measurement.tokens_per_s_per_device))
-        console.print(
-            f"trial {trial.number}: {trial.plan.key}: recorded {number(again[-1][0])}, "
-            f"now {number(again[-1][1])} tokens/s/device"
-        )
-    holds = [now for _, now in sorted(again, reverse=True)] == sorted((now for _, now in again), reverse=True)
-    console.print("the order holds" if holds else "the order does not hold", style="green" if holds else "red")
-    raise typer.Exit(0 if holds else 1)
+class _UpToTheEnd(TyperCommand):
+    """Options of ours and of sbatch stand in any order before `--`. Those behind it are read by nobody, and the place
+    of the `--` itself is kept, which Click forgets."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index(_END) if _END in args else len(args)
+        ctx.meta[_OWN] = args[end + 1 :]
+        return super().parse_args(ctx, args[:end])
 
 
-def revalidate(campaign: str, place: Place, *, as_json: bool) -> None:
-    record = recorded(place, campaign)
-    entries = to_measure(record.campaign, record.trials)
-    if not entries:
-        raise NothingToExport(f"campaign {record.campaign.id} has no plan to measure again")
-    outcomes = [outcome for _, outcome in _remeasured(place, record.campaign, entries)]
-    found = judge(record.campaign, record.trials, entries, outcomes)
-    print_found(plain(found), revalidation_lines(found), as_json)
-    raise typer.Exit(0 if found.stands else 1)
+@app.command(
+    cls=_UpToTheEnd,
+    context_settings={"ignore_unknown_options": True},
+    rich_help_panel=PANEL,
+    short_help="Submit a Slurm script with the best known plan.",
+)
+def sbatch(
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[SBATCH OPTIONS] SCRIPT [-- SCRIPT ARGUMENTS]",
+            help="Batch script, with options of sbatch before or behind it.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="The model's name; default: the script's #MESHTUNE line.")] = "",
+    cluster: Annotated[str, typer.Option(help="The cluster's name; default: the script's #MESHTUNE line.")] = "",
+    url: Annotated[str, typer.Option(envvar="MESHTUNE_URL", help="The service.")] = DEFAULT_URL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be submitted.")] = False,
+) -> None:
+    """Submit a script with MESHTUNE_... variables and @MESHTUNE_...@ placeholders set to the best known plan.
 
+    Options of meshtune and of sbatch stand in any order before `--`, arguments of the script behind it. Without an
+    answer within 2 s the script goes with its own defaults, and a warning is printed.
+    """
+    from meshtune.tuner.cli.advice import submitted
 
-def _remeasured(place: Place, campaign: Campaign, entries: Sequence[Ranked]) -> Iterator[tuple[Trial, Outcome]]:
-    """Each setting's trial with the outcome of a fresh job. At a service these are second runs of the campaign."""
-    trials = [entry.trial for entry in entries]
-    if place.server:
-        yield from commands.remote.remeasure(place, campaign.id, trials)
-        return
-    with open_campaign(place.home, place.db, campaign.id) as (service, chosen):
-        yield from remeasure(service, chosen, trials)
-
-
-def export_data(campaign: str, place: Place, *, format: str, output: Path | None) -> None:
-    form = TableFormat(format)
-    if form is TableFormat.PARQUET:
-        require_extra("parquet", "writing Parquet")
-        if output is None:
-            raise Refused("--format parquet: needs -o FILE: it is no text")
-    record = recorded(place, campaign)
-    body = data_of(record.campaign, record.trials, form)
-    if output is None:
-        sys.stdout.write(body.decode())
-    else:
-        _write(output, body)
-
-
-def report(campaigns: Sequence[str], place: Place, *, output: Path) -> None:
-    require_extra("report", "a report")
-    from meshtune.tuner.service.reporting import render_report
-
-    found = {record.campaign.id: record for record in (recorded(place, campaign) for campaign in campaigns)}
-    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]))
-
-
-def _write(output: Path, body: bytes) -> None:
-    output.write_bytes(body)
-    console.print(f"wrote {output}", soft_wrap=True)
+    submitted(words, context.meta[_OWN], model=model, cluster=cluster, url=url, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""`study list` and `study run`: published work repeated, and its figures printed beside ours."""
+"""Published work repeated, and its figures printed beside ours."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from meshtune.runners.documents import plain
 from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.registry import runners
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import InvalidValue, did_you_mean
 from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.cli.at_home import open_service
 from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
-from meshtune.tuner.cli.opening import open_service
+from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.spec_file import mistaken, yaml_file
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.studies.evidence import Evidence
 from meshtune.tuner.studies.findings import StudyReport, find
 from meshtune.tuner.studies.read import LoadedStudy, Planned, load_study, read_study
@@ -39,11 +39,11 @@ def show() -> None:
     console.print("run one: meshtune study run NAME")
 
 
-def run(name: str, output: Path | None, home: Path, *, runner: str, with_file: Path | None, as_json: bool) -> None:
+def repeat(name: str, output: Path | None, home: Path, *, runner: str, with_file: Path | None, as_json: bool) -> None:
     folder = _folder(name)
     place = (home / "studies" / folder.name if output is None else output).absolute()
     loaded = _load(folder, Home(place), _sections(runner, with_file))
-    with open_service(place, "", create=True) as service:
+    with open_service(HomePlace(place, ""), create=True) as service:
         try:
             evidence = _evidence(service, loaded)
         except OtherCampaign as error:
@@ -106,9 +106,7 @@ def _load(folder: Traversable, home: Home, sections: dict[str, Any]) -> LoadedSt
     try:
         return load_study(folder, home, sections)
     except InvalidValue as error:
-        lines = [f"  {problem}" for problem in error.problems]
-        mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
-        raise Refused("\n".join([f"the study {folder.name} has {mistakes}:", *lines])) from None
+        raise mistaken(f"the study {folder.name}", error.problems) from None
 
 
 def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
@@ -116,11 +114,9 @@ def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if with_file is not None:
         try:
-            document = parse_yaml(read_file(with_file, SLOW_LIMITS.max_bytes, regular=False))
+            document = yaml_file(with_file, f"--with {with_file}: ")
         except OSError as error:
             raise Refused(f"--with {with_file}: {error.strerror or error}") from None
-        except (UnreadableText, InvalidSpec) as error:
-            raise Refused(f"--with {with_file}: {error}") from None
         if not isinstance(document, dict):
             raise Refused(f"--with {with_file}: must be a mapping of sections of a spec")
         found = document

@@ -1,4 +1,4 @@
-"""`meshtune open`: a link by which a browser signs in to the dashboard of the service that runs on this home.
+"""Tokens made, and the link of `meshtune open`, by which a browser signs in to the dashboard of this home's service.
 
 Its token stands behind the `#`: browsers send that to no server, and the page takes it out of the address. The service
 is found by HOME/service.json, which it keeps locked while it lives. An address that a dead one left there is another
@@ -14,15 +14,15 @@ import os
 import platform
 import pwd
 import re
-import sys
 import time
 import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
 
 from meshtune.tuner.access.tokens import (
     AuditRecord,
+    Quotas,
     Scope,
     Token,
     digest,
@@ -32,38 +32,48 @@ from meshtune.tuner.access.tokens import (
 )
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.common import Refused, errors
-from meshtune.tuner.cli.opening import open_service
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import NotFound
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 SIGN_IN_LIMIT_S = 20.0
+NO_QUOTAS = Quotas()
 
 
-def open_(home: Path, db: str, *, scope: Sequence[Scope], expires: str, url: str) -> None:
-    if url and not url.startswith(("http://", "https://")):
-        raise Refused(f"--url {url} is no http URL")
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A token that is not stored yet. detail: what it allows, in words."""
+
+    token: Token
+    secret: str
+    detail: str
+
+    def store(self, service: Service, action: str) -> None:
+        """action: of the record of who did what."""
+        made = self.token
+        service.store.access.create(made)
+        record = AuditRecord(at=made.created_at, token="", action=action, object=made.name, detail=self.detail)
+        service.store.access.record(record)
+
+
+def issued(
+    name: str, scopes: Sequence[Scope], expires: str, *, projects: Sequence[str] = (), quotas: Quotas = NO_QUOTAS
+) -> Issued:
     now, secret = time.time(), new_secret()
     token = Token(
-        name=_name(),
+        name=name,
         sha256=digest(secret),
-        scopes=frozenset(scope),
+        scopes=frozenset(scopes),
+        projects=frozenset(projects),
         created_at=now,
         expires_at=expiry(expires, now),
+        quotas=quotas,
     )
-    with open_service(home, db) as service:
-        link = f"{(url or _address(service.home)).rstrip('/')}/#token={secret}"
-        access = service.store.access
-        with suppress(NotFound):
-            access.revoke(token.name, now)
-        access.create(token)
-        detail = f"{', '.join(sorted(token.scopes))}; expires {expires}"
-        access.record(AuditRecord(at=now, token="", action="open", object=token.name, detail=detail))
-        sys.stdout.write(link + "\n")
-        sys.stdout.flush()
-        errors.print(f"who opens it is signed in as {token.name} ({detail})", soft_wrap=True)
-        if home.is_dir() and any(os.environ.get(name) for name in DISPLAYS):
-            _show(service, link, token.sha256)
+    return Issued(token, secret, "; ".join([*filter(None, grants(token)), f"expires {expires}"]))
+
+
+def grants(token: Token) -> tuple[str, str]:
+    """The scopes and the projects, in words."""
+    return ", ".join(sorted(token.scopes)), ", ".join(sorted(token.projects))
 
 
 def announce(home: Home, url: str) -> None:
@@ -82,7 +92,7 @@ def announce(home: Home, url: str) -> None:
         errors.print(f"{home.service}: {error.strerror}: `meshtune open` needs --url {url}", style="yellow")
 
 
-def _address(home: Home) -> str:
+def address(home: Home) -> str:
     """Where the service of this home answers. Raises Refused where none runs, or it runs on another machine."""
     with suppress(FileNotFoundError), home.service.open("rb") as file:
         try:
@@ -98,7 +108,7 @@ def _address(home: Home) -> str:
     raise Refused(f"no service runs on --home {home.root}; start one with `meshtune serve`, or name it by --url")
 
 
-def _name() -> str:
+def browser_name() -> str:
     """The user's, as the operating system has it: one link a user, and campaigns that stay theirs with the next one."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -107,7 +117,7 @@ def _name() -> str:
     return re.sub(r"[^A-Za-z0-9._@-]", "-", user).strip("._@-")[:50] + "-browser"
 
 
-def _show(service: Service, link: str, sha256: str) -> None:
+def show(service: Service, link: str, sha256: str) -> None:
     """Open the link in a browser, by way of a file that only this user can read: the process list shows everybody what
     a browser was started with. The file goes when the browser has signed in."""
     page = service.home.root / ".open.html"

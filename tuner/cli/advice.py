@@ -1,4 +1,4 @@
-"""The command `sbatch`: submits a batch script with the best known plan for it, or, when there is none, as it is.
+"""A batch script with the best known plan for it, or, when there is none, as it is, submitted to Slurm.
 
 The script's `#MESHTUNE` lines say what it trains; `@MESHTUNE_NAME:-default@` in it is filled in. The plan is asked of a
 running service, within a deadline, and nothing that the service says is trusted unchecked: variables that
@@ -40,7 +40,7 @@ MAX_BYTES = 2**16
 _LINE = re.compile(rf"([A-Za-z_][A-Za-z0-9_]*)=({SAFE_VALUE.pattern})")
 
 
-def sbatch(words: Sequence[str], own: Sequence[str], *, model: str, cluster: str, url: str, dry_run: bool) -> None:
+def submitted(words: Sequence[str], own: Sequence[str], *, model: str, cluster: str, url: str, dry_run: bool) -> None:
     """words: the script, with options of sbatch around it. own: the script's arguments."""
     script, options = split_words(words)
     try:

@@ -1,0 +1,196 @@
+"""Campaigns of a home folder and its database, which this process works on itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.outcome import Outcome
+from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.cli.common import Refused, console, errors, refuse_unknown
+from meshtune.tuner.cli.following import work_on
+from meshtune.tuner.cli.options import HomePlace
+from meshtune.tuner.cli.render.display import Listed
+from meshtune.tuner.cli.spec_file import plan_fields
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.results.analysis.analysis import Analysis, analyse
+from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, BestKnown, CampaignRecords, Question, best_measured
+from meshtune.tuner.results.known_best_projection import best_projected
+from meshtune.tuner.results.record import Record
+from meshtune.tuner.service.calibrations import known_basis
+from meshtune.tuner.service.changing import require_legal
+from meshtune.tuner.service.driving.loop import Driver, drive_one
+from meshtune.tuner.service.leases import CampaignBusy
+from meshtune.tuner.service.service import Service, remeasure
+from meshtune.tuner.store import NotFound, Store, StoreError
+
+
+class AtHome:
+    """The campaigns of a home."""
+
+    def __init__(self, place: HomePlace) -> None:
+        self._place = place
+
+    @contextmanager
+    def opened(self, campaign_id: str) -> Iterator[CampaignAtHome]:
+        """The campaign of that id, or with `last` the newest. Raises Refused for one that is not there."""
+        with open_campaign(self._place, campaign_id) as (service, campaign):
+            yield CampaignAtHome(service, campaign)
+
+    def listed(self, most: int) -> list[Listed]:
+        """The newest campaigns, so many at the most."""
+        with open_service(self._place) as service:
+            known = service.store.campaigns(limit=most)
+            counts = service.store.verdict_counts([entry.id for entry in known])
+            return [
+                Listed(entry, datetime.fromtimestamp(entry.created_at, UTC), counts.get(entry.id, {}))
+                for entry in known
+            ]
+
+    def recommend(self, question: Question) -> BestKnown:
+        with open_service(self._place) as service:
+            records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
+            return best_measured(question, records) or best_projected(question, records)
+
+
+class CampaignAtHome:
+    """One campaign, as it was found or last changed."""
+
+    def __init__(self, service: Service, campaign: Campaign) -> None:
+        self._service, self.campaign = service, campaign
+        self.id = campaign.id
+
+    @property
+    def state(self) -> CampaignState:
+        return self.campaign.state
+
+    @property
+    def reason(self) -> str:
+        return self.campaign.reason
+
+    def record(self) -> Record:
+        return Record(campaign=self.campaign, trials=tuple(self._service.store.trials(self.id)))
+
+    def analysis(self) -> Analysis:
+        return analyse(self.campaign, space_of(self.campaign.spec), self._service.store.trials(self.id))
+
+    def waits(self) -> str:
+        """What it waits for."""
+        return self._service.waits(self.id)
+
+    def excluded_nodes(self) -> Sequence[str]:
+        """Those that new jobs are kept away from; none where only the service knows them."""
+        return self._service.excluded_nodes(self.campaign)
+
+    def change(self, changes: Mapping[str, Any]) -> None:
+        self.campaign = self._service.changing.change(self.id, changes)
+
+    def pause(self) -> None:
+        self.campaign = self._service.pause(self.id)
+
+    def cancelled(self) -> str:
+        """Cancel it and wait for its end: what it is then."""
+        if self.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
+            self._service.cancel(self.id)
+        try:
+            drive_one(Driver(self._service), self._service, self.id, lambda: None)
+        except CampaignBusy as busy:
+            return f"being cancelled: {busy}"
+        return str(self._service.store.campaign(self.id).state)
+
+    def enqueue(self, plan: str) -> tuple[int, str]:
+        """The number and the key of the new trial."""
+        space = space_of(self.campaign.spec)
+        chosen = space.complete(**plan_fields("PLAN", plan, space.knobs))
+        require_legal(chosen, space)
+        made = self._service.changing.enqueue(self.id, chosen)
+        return made.number, made.plan.key
+
+    def worked_on(self) -> Record | None:
+        """Go on with it, followed, until it rests. None where another process drives it, as is told then."""
+        rested = self.state.resting
+        try:
+            if rested:
+                self.campaign = self._service.resume(self.id)
+            return self.followed()
+        except CampaignBusy as busy:
+            if not rested:
+                raise
+            console.print(f"{self.id} goes on: {busy}")
+            return None
+
+    def followed(self) -> Record:
+        """Drive it, followed, until it rests."""
+        self.campaign = work_on(self._service, self.campaign)
+        return self.record()
+
+    def remeasure(self, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
+        """Run each trial's plan again; nothing of that is stored."""
+        return remeasure(self._service, self.campaign, trials)
+
+
+@contextmanager
+def open_service(place: HomePlace, *, create: bool = False) -> Iterator[Service]:
+    """The service over a home folder and its database. create: where they are missing, make them."""
+    home, mode = Home(place.home.absolute()), home_mode(os.environ)
+    url = (place.db or home.database_url) if create else existing_database(place)
+
+    def prepare() -> None:
+        for message in prepare_home(home, mode) if create or place.home.is_dir() else ():
+            errors.print(f"meshtune: {message}", style="yellow", soft_wrap=True)
+
+    if not place.db:
+        prepare()
+    with Store.open(url, file_mode=file_mode(mode)) as store:
+        if place.db:  # a database that cannot be used leaves no home behind
+            prepare()
+        service = Service(store, home)
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+def existing_database(place: HomePlace) -> str:
+    """The database's URL. Raises Refused for a SQLite file that does not exist."""
+    url = place.db or Home(place.home.absolute()).database_url
+    scheme, _, file = url.partition(":///")
+    if scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).is_file():
+        where = f"--db {place.db}" if place.db else f"--home {place.home}"
+        raise Refused(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
+    return url
+
+
+@contextmanager
+def open_campaign(place: HomePlace, campaign_id: str) -> Iterator[tuple[Service, Campaign]]:
+    """The service, and the campaign of that id, or with `last` the newest."""
+    with open_service(place) as service:
+        yield service, _find_campaign(service, campaign_id)
+
+
+def read_basis(spec: CampaignSpec, place: HomePlace, *, but: str = "") -> Basis:
+    """As `known_basis`, from the database that is there; a database that cannot be read is told, and predictions do
+    without."""
+    try:
+        with open_service(place) as service:
+            return known_basis(service.store, spec, but=but)
+    except StoreError as error:
+        errors.print(f"meshtune: no calibration was looked for: {error}", style="yellow", soft_wrap=True)
+        return Basis()
+
+
+def _find_campaign(service: Service, campaign_id: str) -> Campaign:
+    if campaign_id == "last":
+        newest = service.store.campaigns(limit=1)
+        return newest[0] if newest else refuse_unknown(campaign_id, [])
+    try:
+        return service.store.campaign(campaign_id)
+    except NotFound:
+        return refuse_unknown(campaign_id, [campaign.id for campaign in service.store.campaigns(limit=20)])

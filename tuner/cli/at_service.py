@@ -1,0 +1,241 @@
+"""Campaigns of a service (`--server`): what can be done with those of a home (`at_home`), done by the client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import typer
+
+from meshtune.runners.outcome import Outcome
+from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.knobs import KnobSet
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.cli.common import console, refuse_unknown
+from meshtune.tuner.cli.following import Look, ended_trials, follow
+from meshtune.tuner.cli.options import Place
+from meshtune.tuner.cli.render.display import Listed
+from meshtune.tuner.cli.spec_file import plan_fields, read_document, wrong_spec
+from meshtune.tuner.client.campaign import Campaign
+from meshtune.tuner.client.client import Client
+from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
+from meshtune.tuner.client.spec import body_of
+from meshtune.tuner.prediction.projection import Projection
+from meshtune.tuner.prediction.quote import Explanation, Quote
+from meshtune.tuner.results.analysis.analysis import Analysis
+from meshtune.tuner.results.known_best import BestKnown, Question
+from meshtune.tuner.results.record import Record
+from meshtune.tuner.specs.document import changed_document
+
+# Between two looks at a campaign that is followed; the record of a large one takes longer than this.
+LOOK_S = 0.2
+# So many times as long as a look takes it pauses, for the service's sake.
+LOOK_SHARE = 4.0
+
+
+class AtService:
+    """The campaigns of a service."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @contextmanager
+    def opened(self, campaign_id: str) -> Iterator[CampaignAtService]:
+        """The campaign of that id, or with `last` the newest. Raises Refused for one that is not there."""
+        with Client(self._place.server) as client:
+            yield CampaignAtService(_find(client, campaign_id), self._place)
+
+    def listed(self, most: int) -> list[Listed]:
+        """The newest campaigns, so many at the most."""
+        with Client(self._place.server) as client:
+            views = [campaign.view for campaign in client.campaigns(limit=most)]
+            return [Listed(view, view.created_at, view.trials) for view in views]
+
+    def recommend(self, question: Question) -> BestKnown:
+        with Client(self._place.server) as client:
+            return client.recommend(**{field.name: getattr(question, field.name) for field in fields(question)})
+
+    @contextmanager
+    def created(self, spec: Path, *, cluster: Path | None, project: str) -> Iterator[CampaignAtService]:
+        """A new campaign of a spec."""
+        body = _body_with(spec, cluster=cluster, changes={"project": project} if project else {})
+        with Client(self._place.server) as client:
+            with _spec_told(spec):
+                campaign = client.create(body)
+            yield CampaignAtService(campaign, self._place)
+
+    def estimate(
+        self, spec: Path, *, cluster: Path | None, model: str = "", project: str = "", to_run: bool = False
+    ) -> Quote:
+        body = _body_with(spec, cluster=cluster, model=model, changes={"project": project} if project else {})
+        with Client(self._place.server) as client, _spec_told(spec):
+            return client.estimate(body, to_run=to_run)
+
+    def why(self, spec: Any, plan: Mapping[str, Any]) -> Explanation:
+        """spec: a document that was read here already."""
+        with Client(self._place.server) as client:
+            return client.why(spec, plan)
+
+
+class CampaignAtService:
+    """One campaign, as it was found or last changed."""
+
+    def __init__(self, remote: Campaign, place: Place) -> None:
+        self._remote, self._place = remote, place
+
+    @property
+    def id(self) -> str:
+        return self._remote.id
+
+    @property
+    def state(self) -> CampaignState:
+        return self._remote.view.state
+
+    @property
+    def reason(self) -> str:
+        return self._remote.view.reason
+
+    def record(self) -> Record:
+        return self._remote.record()
+
+    def analysis(self) -> Analysis:
+        return self._remote.analysis()
+
+    def projection(self, nodes: Sequence[int], plan: str) -> Projection:
+        return self._remote.projection(nodes, plan)
+
+    def waits(self) -> str:
+        """What it waits for."""
+        return self._remote.view.trouble
+
+    def excluded_nodes(self) -> Sequence[str]:
+        """None: they are known to the service alone."""
+        return ()
+
+    def change(self, changes: Mapping[str, Any]) -> None:
+        self._remote.update(**changes)
+
+    def pause(self) -> None:
+        self._remote.pause()
+
+    def cancelled(self) -> str:
+        """Cancel it and wait for its end: what it is then."""
+        if self.state is not CampaignState.CANCELLING:
+            self._remote.cancel()
+        return str(self._remote.wait().state)
+
+    def enqueue(self, plan: str) -> tuple[int, str]:
+        """The number and the key of the new trial."""
+        knobs = KnobSet(self.record().campaign.spec.knobs)
+        trial = self._remote.enqueue(plan_fields("PLAN", plan, knobs))
+        return trial.number, trial.plan_key
+
+    def worked_on(self) -> Record:
+        """Go on with it, followed, until it rests."""
+        if self.state.resting:
+            self._remote.resume()
+        return self.followed(ended_trials(self.record().trials))
+
+    def followed(self, told: Collection[int] = ()) -> Record:
+        """As it is once it rests. told: trials of which a log says nothing any more. Ctrl-C ends this alone."""
+        remote = self._remote
+        try:
+            follow(lambda: _look(remote), lambda watch: _drive(remote, watch), told)
+        except KeyboardInterrupt:
+            console.print(
+                f"\n{self.id} goes on at {self._place.server}. To follow it again, to look at it, or to end it:"
+            )
+            for command in ("resume", "show", "cancel"):
+                console.print(f"    meshtune {command} {self.id}{self._place.option}", soft_wrap=True)
+            raise typer.Exit(130) from None
+        return self.record()
+
+    def remeasure(self, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
+        """Run each trial's plan again, as second runs of the campaign; yield each with its new outcome."""
+        numbers = [self._remote.rerun(trial.number).number for trial in trials]
+        for trial, number in zip(trials, numbers, strict=True):
+            self._remote.wait_trial(number)
+            outcome = next(one for one in self.record().trials if one.number == number).outcome
+            assert outcome is not None  # of a trial that is done
+            yield trial, outcome
+
+
+def _find(client: Client, campaign_id: str) -> Campaign:
+    if campaign_id == "last":
+        newest = client.campaigns(limit=1)
+        return newest[0] if newest else refuse_unknown(campaign_id, [])
+    try:
+        return client.campaign(campaign_id)
+    except NotFound:
+        return refuse_unknown(campaign_id, [campaign.id for campaign in client.campaigns(limit=20)])
+
+
+def _body_with(
+    spec: Path, *, cluster: Path | None = None, model: str = "", changes: Mapping[str, Any] | None = None
+) -> Any:
+    """The spec in a file as it is sent: as its text, comments and all, where nothing is put into it."""
+    document = read_document(spec, cluster, model)
+    if cluster is None and not model and not changes:
+        return body_of(spec)
+    return changed_document(document, changes or {})
+
+
+@contextmanager
+def _spec_told(spec: Path) -> Iterator[None]:
+    """The mistakes that the service finds in a spec, as those that are found here. Raises Refused."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if not error.problem.type.endswith("/invalid-spec"):
+            raise
+        found = [Problem(_path(mistake.pointer), mistake.detail) for mistake in error.mistakes]
+        raise wrong_spec(spec, found) from None
+
+
+def _path(pointer: str) -> str:
+    """Of RFC 6901, as a spec's problems have it."""
+    return ".".join(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+
+
+def _look(remote: Campaign) -> Look:
+    trouble = remote.refresh().trouble
+    record = remote.record()
+    return Look(record.campaign, record.trials, trouble)
+
+
+def _drive(remote: Campaign, watch: Callable[[], None]) -> None:
+    """Call `watch` after what happens, many events at once where they come fast."""
+    news, over, failed = Event(), Event(), list[ServiceError]()
+
+    def listen() -> None:
+        try:
+            for _ in remote.follow():
+                news.set()
+        except ServiceError as error:
+            failed.append(error)
+        finally:
+            over.set()
+            news.set()
+
+    Thread(target=listen, daemon=True).start()
+    while not over.is_set() and not _rests(remote):
+        news.wait()
+        news.clear()
+        before = time.monotonic()
+        watch()
+        over.wait(LOOK_S + LOOK_SHARE * (time.monotonic() - before))
+    watch()
+    if failed:
+        raise failed[0]
+
+
+def _rests(remote: Campaign) -> bool:
+    """Paused, with nothing out."""
+    out = sum(remote.view.trials.get(state, 0) for state in (TrialState.SUBMITTED, TrialState.RUNNING))
+    return remote.view.state.resting and not out

@@ -1,0 +1,281 @@
+"""The commands that help to write a spec, but for those that predict: `doctor`, `examples`, `sites` and `import`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from meshtune.search_spaces.checks import InvalidValue, did_you_mean
+from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_json
+from meshtune.tuner.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+
+if TYPE_CHECKING:
+    from meshtune.runners.programs.dialects.base import Imported
+    from meshtune.runners.sites.profiles import Site
+    from meshtune.tuner.service.self_test import SelfTest
+
+app = typer.Typer()
+PANEL = "Before a campaign"
+
+
+@app.command(rich_help_panel=PANEL, short_help="Look at this machine or allocation, and test the tuner on it.")
+def doctor(
+    skip_self_test: Annotated[
+        bool, typer.Option("--skip-self-test", help="Only look: run no campaign, which takes up to a minute.")
+    ] = False,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Show what this machine or allocation is, test the tuner on it, and list what would go wrong."""
+    from meshtune.runners.devices.findings import Level, findings
+    from meshtune.runners.machine import read_machine
+    from meshtune.tuner.cli.render.doctor import doctor_page
+
+    machine = read_machine(home, os.environ)
+    found = findings(machine)
+    test: SelfTest | None = None
+    if not skip_self_test:
+        from meshtune.tuner.service.self_test import run_self_test, self_test_findings  # dear
+
+        test = run_self_test(machine, _progress)
+        found = sorted([*found, *self_test_findings(test)], key=lambda finding: [*Level].index(finding.level))
+    document = {"machine": machine, "self_test": test, "findings": found}
+    print_found(document, doctor_page(machine, test, found), as_json)
+    if any(finding.level is Level.ERROR for finding in found):
+        raise typer.Exit(1)
+
+
+def _progress(message: str) -> None:
+    if errors.is_terminal:
+        errors.print(message)
+
+
+@app.command(rich_help_panel=PANEL, short_help="List specs to begin with, or write one here.")
+def examples(
+    name: Annotated[str, typer.Argument(help="The one to write; none: list all.", show_default=False)] = "",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Write `examples/` into this folder.")
+    ] = Path(),
+) -> None:
+    """List the campaigns that come with meshtune, or write one: its spec, and the script that it trains with.
+
+    It is written where the documentation has it, such as examples/demo.yaml, so that its commands work as they stand.
+    """
+    from meshtune.tuner.cli.example_files import FOLDER, SUFFIX, known, known_studies
+
+    if not name:
+        _list_examples()
+        return
+    name, every = name.removesuffix(SUFFIX), {**known(), **known_studies()}
+    if name not in every:
+        raise Refused(f"there is no example {name!r}; {did_you_mean(name, every)}")
+    texts = {output / FOLDER / file: text for file, text in every[name].items()}
+    for file in texts:
+        if file.exists():
+            raise Refused(f"{file} is there already; write the example elsewhere with -o DIR, or remove it first")
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        console.print(f"wrote {file}", soft_wrap=True)
+    spec = next(file for file in texts if file.suffix == SUFFIX).relative_to(output)
+    place = "" if output == Path() else f"cd {output}; "
+    command = f"study run {FOLDER}/{name}" if name in known_studies() else f"spaces {spec}"
+    console.print(f"next: {place}meshtune {command}", soft_wrap=True)
+
+
+def _list_examples() -> None:
+    """Print every example with the first sentence of its spec."""
+    from meshtune.tuner.cli.example_files import SUFFIX, first_sentence, known
+    from meshtune.tuner.cli.render.tables import new_table
+
+    table = new_table("", "example", "what it is")
+    for name, found in sorted(known().items()):
+        table.add_row(name, first_sentence(next(text for file, text in found.items() if file.endswith(SUFFIX))))
+    console.print(table)
+    console.print("write one: meshtune examples NAME; studies of published work: meshtune study list")
+
+
+@app.command(rich_help_panel=PANEL, short_help="List the machines whose runner section is known, or show one.")
+def sites(
+    name: Annotated[
+        str, typer.Argument(help="The one to show, or a profile's file; none: list all.", show_default=False)
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the profiles that `runner: {site: NAME}` takes, or show one: each value, its source and how sure it is.
+
+    A site's own lie in ~/.config/meshtune/sites, or the folder that MESHTUNE_SITES names.
+    """
+    from rich.markup import escape
+
+    from meshtune.runners.documents import plain
+    from meshtune.runners.sites.profiles import own_folder
+
+    if not name:
+        _list_sites(as_json=as_json)
+        return
+    site = _found(name, own_folder())
+    if as_json:
+        print_json(plain(site))
+        return
+    console.print(escape(site.about), soft_wrap=True)
+    values: dict[str, Any] = {**({"cluster": site.cluster} if site.cluster else {}), **site.runner}
+    for option, value in values.items():
+        for line in _lines(option, value):
+            console.print(escape(line), soft_wrap=True)
+        if (found := site.evidence.get(option)) is not None:
+            note = f"; {found.note}" if found.note else ""
+            console.print(escape(f"    {found.sure}: {found.source}{note}"), soft_wrap=True)
+    needed = "".join(f", {option}: ..." for option in site.needs)
+    console.print(escape(f"in a spec: runner: {{site: {name}{needed}}}"), soft_wrap=True)
+
+
+def _list_sites(*, as_json: bool) -> None:
+    """Print every profile in a line."""
+    from rich.markup import escape
+
+    from meshtune.runners.sites.profiles import own_folder, site_names
+    from meshtune.tuner.cli.render.tables import new_table
+
+    folder = own_folder()
+    listed = {name: (_found(name, folder), own) for name, own in site_names(folder).items()}
+    if as_json:
+        print_json(
+            [
+                {"name": name, "about": site.about, "runner": site.kind, "cluster": site.cluster, "own": own}
+                for name, (site, own) in listed.items()
+            ]
+        )
+        return
+    table = new_table("", "site", "runner", "cluster", "what it is")
+    for name, (site, own) in listed.items():
+        table.add_row(name, site.kind, site.cluster, escape(site.about) + (" (your own)" if own else ""))
+    console.print(table)
+    console.print(f"show one: meshtune sites NAME; add your own in {folder}", soft_wrap=True)
+
+
+def _lines(option: str, value: object) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{option}:", *(f"  {key}: {inner}" for key, inner in value.items())]
+    if isinstance(value, list | tuple):
+        return [f"{option}:", *(f"  - {inner}" for inner in value)]
+    return [f"{option}: {value}"]
+
+
+def _found(name: str, folder: Path) -> Site:
+    """Raises Refused."""
+    from meshtune.runners.sites.profiles import find_site, read_site_file
+    from meshtune.tuner.specs.site import is_path
+
+    try:
+        return read_site_file(Path(name)) if is_path(name) else find_site(name, folder)
+    except InvalidValue as error:
+        raise Refused(str(error)) from None
+
+
+@app.command("import", rich_help_panel=PANEL, short_help="Make a spec of a launch script or configuration.")
+def import_(
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE | -- COMMAND...]", help="Launch script, configuration or log.", show_default=False
+        ),
+    ] = None,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="Run COMMAND here with stand-ins that start no training; see the docs.")
+    ] = False,
+    command: Annotated[
+        str, typer.Option("--command", metavar="TEXT", help="Read one command line, such as 'torchrun ... train.py'.")
+    ] = "",
+    pid: Annotated[
+        int | None, typer.Option("--pid", min=1, help="Read a live process: a rank or its launcher.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable that the script finds.")
+    ] = None,
+    start: Annotated[int, typer.Option("--start", min=0, help="Which of several starts, from 1.")] = 0,
+    format_: Annotated[str, typer.Option("--format", help="The program; default: what recognises the text.")] = "",
+    cluster: Annotated[str, typer.Option(help="A cluster preset; nodes as the script says.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the spec there; default: print.")] = None,
+) -> None:
+    """Make a campaign spec of a training that you have: its setting is the baseline, the rest stays as it is.
+
+    It is read from a launch script, a configuration file, a log, a command line or a live process; or from what a
+    launcher calls when it runs with stand-ins.
+    """
+    from meshtune.runners.programs.capture.process import read_process
+    from meshtune.runners.programs.capture.read import read_captured
+    from meshtune.runners.programs.capture.session import capture as capture_calls
+    from meshtune.runners.programs.dialects.base import CannotRead
+    from meshtune.runners.programs.dialects.sources import read_command, read_source
+    from meshtune.runners.untrusted_text import UnreadableText
+    from meshtune.search_spaces.presets import cluster_presets
+    from meshtune.tuner.specs.import_script import import_notes, missing, render_spec, spec_document
+
+    words = source or []
+    if cluster and cluster not in cluster_presets():
+        raise Refused(f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}")
+    if (bool(words), bool(command), pid is not None).count(True) != 1:
+        raise Refused("give one of FILE, --command TEXT, --pid N, or --capture -- COMMAND")
+    if len(words) > 1 and not capture:
+        raise Refused(f"one file is imported, not {len(words)}; a command is run by `--capture -- COMMAND`")
+    given = _settings(set_ or [])
+    # What the spec is named after, and imported from.
+    name, told = "process", f"process {pid}"
+    try:
+        if capture:
+            captured = capture_calls(words, given)
+            imported = read_captured(captured, start, format_)
+            name, told = Path(captured.script or words[0]).stem, Path(captured.script or words[0]).name
+        elif pid is not None:
+            imported = read_process(pid, format_)
+        elif command:
+            name, told = "command", "a command line"
+            imported = read_command(command, given=given, number=start, dialect=format_)
+        else:
+            name, told = Path(words[0]).stem, Path(words[0]).name
+            imported = read_source(Path(words[0]), given=given, number=start, dialect=format_)
+    except (CannotRead, UnreadableText) as error:
+        place = "" if capture or pid or command or str(error).startswith(told) else f"{words[0]}: "
+        raise Refused(f"{place}{error}") from None
+    document = spec_document(imported, name=name, cluster=cluster, here=Path.cwd())
+    notes = import_notes(imported, cluster)
+    text = render_spec(document, told, notes)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+        console.print(f"wrote {output}", soft_wrap=True)
+    _tell(imported, notes, missing(document), output)
+
+
+def _settings(words: Sequence[str]) -> dict[str, str]:
+    given = {}
+    for setting in words:
+        name, joined, value = setting.partition("=")
+        if not joined or not name.isidentifier():
+            raise Refused(f"--set: must be NAME=VALUE, not {setting!r}")
+        given[name] = value
+    return given
+
+
+def _tell(imported: Imported, notes: Sequence[str], gaps: Sequence[str], output: Path | None) -> None:
+    """Notes, open questions, what is missing, and the next command, beside the spec."""
+    for note in notes:
+        errors.print(f"note: {note}", style="dim", markup=False, soft_wrap=True)
+    for question in imported.questions:
+        errors.print(f"open question: {question}", style="yellow", markup=False, soft_wrap=True)
+    if gaps:
+        errors.print(f"fill in before use: {', '.join(gaps)}", style="yellow", soft_wrap=True)
+    spec = output or "SPEC"
+    todo = []
+    if imported.questions:
+        todo.append(f"answer the open questions in {spec} and delete their lines")
+    if gaps:
+        todo.append("fill in what is missing")
+    errors.print(f"next: {', '.join([*todo, ''])}meshtune spaces {spec}", markup=False, soft_wrap=True)

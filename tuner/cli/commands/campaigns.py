@@ -1,0 +1,200 @@
+"""The commands that drive a campaign, change it and show it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from meshtune.tuner.cli.common import Refused, console, print_page
+from meshtune.tuner.cli.options import (
+    CampaignId,
+    ClusterFileOption,
+    DeviceHoursOption,
+    Place,
+    SpecFile,
+    TrialsOption,
+    WallTimeOption,
+    placed,
+)
+
+if TYPE_CHECKING:
+    from meshtune.tuner.cli.at_home import CampaignAtHome
+    from meshtune.tuner.cli.at_service import CampaignAtService
+
+app = typer.Typer()
+PANEL = "Campaigns"
+# Campaigns of a list at the most.
+MAX_LISTED = 50
+
+
+@app.command(rich_help_panel=PANEL, short_help="Create a campaign from a spec, and work on it until it is done.")
+@placed
+def run(
+    spec: SpecFile,
+    place: Place,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
+    cluster: ClusterFileOption = None,
+    project: Annotated[str, typer.Option(help="Whose tokens share it, in place of the spec's; none: as there.")] = "",
+) -> None:
+    """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`.
+
+    With --server the service works on it, and this command follows it; Ctrl-C leaves it running."""
+    if place.server:
+        _run_at_service(spec, place, dry_run=dry_run, cluster=cluster, project=project)
+        return
+    from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis, text_of
+    from meshtune.tuner.cli.telling import dry_run_lines
+    from meshtune.tuner.specs.document import changed_document
+
+    # Before anything is created, so that a mistake leaves nothing behind.
+    document, campaign_spec, space = read_spec_file(spec, place.home, cluster)
+    if project:
+        replace(campaign_spec, project=project)  # raises InvalidValue
+        document = changed_document(document, {"project": project})
+    if dry_run:
+        print_page(dry_run_lines(campaign_spec, space, place.home, stored_basis(campaign_spec, place)))
+        return
+    from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
+    from meshtune.tuner.cli.telling import print_result
+
+    with open_service(place, create=True) as service:
+        created = service.create(document, drives=True, text=text_of(spec, document))
+        print_result(CampaignAtHome(service, created).followed())
+
+
+def _run_at_service(spec: Path, place: Place, *, dry_run: bool, cluster: Path | None, project: str) -> None:
+    from meshtune.tuner.cli.at_service import AtService
+    from meshtune.tuner.cli.render.predictions import quote_parts
+    from meshtune.tuner.cli.telling import print_result
+
+    service = AtService(place)
+    if dry_run:
+        print_page(quote_parts(service.estimate(spec, cluster=cluster, project=project, to_run=True)))
+        console.print("no job is shown: its files are made where the service is", soft_wrap=True)
+        return
+    with service.created(spec, cluster=cluster, project=project) as created:
+        print_result(created.followed())
+
+
+@app.command(rich_help_panel=PANEL, short_help="Go on with a campaign that was interrupted or paused.")
+@placed
+def resume(
+    campaign: CampaignId,
+    place: Place,
+    trials: TrialsOption = None,
+    wall_time_s: WallTimeOption = None,
+    device_hours: DeviceHoursOption = None,
+) -> None:
+    """Go on with a campaign that was interrupted or paused, or, with a larger budget, with one that is complete."""
+    from meshtune.tuner.cli.telling import print_result
+
+    with place.there.opened(campaign) as chosen:
+        if budget := limits(trials, wall_time_s, device_hours):
+            chosen.change({"budget": budget})
+        require_going_on(chosen, "resume")
+        if (ended := chosen.worked_on()) is not None:
+            print_result(ended)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Start no more trials; running ones are measured to their end.")
+@placed
+def pause(campaign: CampaignId, place: Place) -> None:
+    """Start no more trials; running ones are measured to their end."""
+    with place.there.opened(campaign) as chosen:
+        require_going_on(chosen, "pause")
+        chosen.pause()
+    console.print(f"{chosen.id} is paused; `meshtune resume {chosen.id}{place.option}` goes on", soft_wrap=True)
+
+
+@app.command(rich_help_panel=PANEL, short_help="End a campaign and its jobs; what was measured stays.")
+@placed
+def cancel(campaign: CampaignId, place: Place) -> None:
+    """End a campaign and its running jobs; what was measured stays."""
+    with place.there.opened(campaign) as chosen:
+        require_going_on(chosen, "cancel")
+        console.print(f"{chosen.id} is {chosen.cancelled()}")
+
+
+@app.command(rich_help_panel=PANEL, short_help="Change its name, tags, notes or budget; extend one that ended.")
+@placed
+def edit(
+    campaign: CampaignId,
+    place: Place,
+    name: Annotated[str | None, typer.Option(help="Another name; the id stays.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="In place of its tags; may stand several times.")] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Without any tag.")] = False,
+    notes: Annotated[str | None, typer.Option(help="Text in place of its notes; empty for none.")] = None,
+    trials: TrialsOption = None,
+    wall_time_s: WallTimeOption = None,
+    device_hours: DeviceHoursOption = None,
+) -> None:
+    """Change a campaign's name, tags, notes or budget; one that is complete goes on with a larger budget."""
+    budget = limits(trials, wall_time_s, device_hours) or None
+    given: dict[str, Any] = {"name": name, "tags": [] if no_tags else tag, "notes": notes, "budget": budget}
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise Refused("edit: say what is to change: --name, --tag, --notes, --trials, --wall-time-s or --device-hours")
+    with place.there.opened(campaign) as chosen:
+        was_over = chosen.state.final
+        chosen.change(changes)
+    console.print(f"{chosen.id} is changed: {', '.join(changes)}", soft_wrap=True)
+    if was_over and chosen.state.active:
+        console.print(f"it goes on: `meshtune resume {chosen.id}{place.option}` works on it", soft_wrap=True)
+
+
+def limits(trials: int | None, wall_time_s: float | None, device_hours: float | None) -> dict[str, float]:
+    """Those of a budget that are given, by name."""
+    named = {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def require_going_on(campaign: CampaignAtHome | CampaignAtService, verb: str) -> None:
+    """Raises Refused for a campaign that is over."""
+    if campaign.state.final:
+        why = campaign.reason.partition("\n")[0]  # without the end of a log
+        raise Refused(f"{campaign.id} is {campaign.state} ({why}): there is nothing to {verb}")
+
+
+@app.command(rich_help_panel=PANEL, short_help="Put a plan in by hand, before the search's next choice.")
+@placed
+def enqueue(
+    campaign: CampaignId,
+    plan: Annotated[str, typer.Argument(help="Fields of a plan and knobs, such as tp=4,pp=2; dp follows.")],
+    place: Place,
+) -> None:
+    """Put a plan in by hand: it runs before the search's next choice."""
+    with place.there.opened(campaign) as chosen:
+        number, key = chosen.enqueue(plan)
+    console.print(f"trial {number} of {chosen.id}: {key}, before the search's next choice", soft_wrap=True)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Show all campaigns, one with its trials, or one trial.")
+@placed
+def show(
+    place: Place,
+    campaign: Annotated[str, typer.Argument(help="Campaign id or `last`; none: all campaigns.")] = "",
+    trial: Annotated[int | None, typer.Option(min=0, help="Everything of this one trial.")] = None,
+) -> None:
+    """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
+    from meshtune.tuner.cli.render.display import campaigns_table
+    from meshtune.tuner.cli.render.trial import trial_page
+    from meshtune.tuner.cli.telling import print_campaign
+
+    if trial is not None and not campaign:
+        raise Refused(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
+    if not campaign:
+        console.print(campaigns_table(place.there.listed(MAX_LISTED)))
+        return
+    with place.there.opened(campaign) as chosen:
+        record = chosen.record()
+        if trial is None:
+            print_campaign(record, chosen.waits(), chosen.excluded_nodes())
+            return
+    known = {one.number: one for one in record.trials}
+    if trial not in known:
+        there = f"its trials are 0 to {max(known)}" if known else "it has none yet"
+        raise Refused(f"campaign {record.campaign.id} has no trial {trial}; {there}")
+    print_page(trial_page(known[trial], record.campaign.spec.knobs).renderables)

@@ -1,0 +1,133 @@
+"""Arguments and options that several commands share, and the place that three of them name together."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from meshtune.tuner.access.tokens import database_url
+from meshtune.tuner.cli.common import Refused
+
+if TYPE_CHECKING:
+    from meshtune.tuner.cli.at_home import AtHome
+    from meshtune.tuner.cli.at_service import AtService
+    from meshtune.tuner.results.record import Record
+
+Result = TypeVar("Result")
+SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="The cluster in this file, as `cluster probe -o` writes it."),
+]
+CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
+HomeOption = Annotated[
+    Path, typer.Option("--home", envvar="MESHTUNE_HOME", help="Folder with the database and the jobs' files.")
+]
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        envvar="MESHTUNE_DB",
+        callback=database_url,
+        help="Database URL, or in a file that MESHTUNE_DB_FILE names; default: SQLite in the home folder.",
+    ),
+]
+ServerOption = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        envvar="MESHTUNE_SERVER",
+        help="The campaigns of this service, in place of a home's; its token: MESHTUNE_TOKEN.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TrialsOption = Annotated[int | None, typer.Option("--trials", min=1, help="The budget of trials, all together.")]
+WallTimeOption = Annotated[
+    float | None, typer.Option("--wall-time-s", min=0, help="The budget of seconds of work, all together.")
+]
+DeviceHoursOption = Annotated[
+    float | None, typer.Option("--device-hours", min=0, help="The budget of device-hours, all together.")
+]
+DEFAULT_HOME = Path(".meshtune")
+# Below which `project` says that scaling does not pay, where nothing else is said.
+LEAST_EFFICIENCY = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class HomePlace:
+    """A home folder and its database."""
+
+    home: Path
+    db: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place(HomePlace):
+    """Where a command's campaigns are: in a home folder and its database, or at the service `server`."""
+
+    server: str = ""
+
+    @property
+    def option(self) -> str:
+        """What a command that a message names needs to find this place, with a space before it."""
+        return f" --server {shlex.quote(self.server)}" if self.server else home_option(self.home)
+
+    @property
+    def there(self) -> AtHome | AtService:
+        """What can be done with the campaigns of this place; loaded when it is asked for."""
+        if self.server:
+            from meshtune.tuner.cli.at_service import AtService
+
+            return AtService(self)
+        from meshtune.tuner.cli.at_home import AtHome
+
+        return AtHome(self)
+
+    def require_home(self, command: str) -> None:
+        """Raises Refused where the campaigns are at a service."""
+        if self.server:
+            raise Refused(f"{command} works on a home of this machine, not at a service: --server '' (MESHTUNE_SERVER)")
+
+    def record(self, campaign: str) -> Record:
+        """The campaign of that id, or with `last` the newest, with its trials: all that its results are made of."""
+        with self.there.opened(campaign) as chosen:
+            return chosen.record()
+
+
+_HOME: Mapping[str, tuple[Any, object]] = {"home": (HomeOption, DEFAULT_HOME), "db": (DatabaseOption, "")}
+_PLACED = {HomePlace: _HOME, Place: {**_HOME, "server": (ServerOption, "")}}
+
+
+def placed(work: Callable[..., Result]) -> Callable[..., Result]:
+    """The command with the options of a place in place of its parameter `place`; they stand last in its help."""
+    signature = inspect.signature(work, eval_str=True)
+    kind = signature.parameters["place"].annotation
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [one.replace(kind=keyword) for name, one in signature.parameters.items() if name != "place"]
+    options = [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (annotation, default) in _PLACED[kind].items()
+    ]
+
+    @wraps(work)
+    def called(**given: Any) -> Result:
+        return work(place=kind(**{name: given.pop(name) for name in _PLACED[kind]}), **given)
+
+    del called.__wrapped__  # Typer would look for the types of `work`
+    called.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
+    return called
+
+
+def home_option(home: Path) -> str:
+    """What a command that a message names needs to find this home, with a space before it."""
+    return "" if home.absolute() == DEFAULT_HOME.absolute() else f" --home {shlex.quote(str(home))}"

@@ -1,0 +1,113 @@
+"""What is told of a campaign: what a dry run would do, how it ended, and everything that it found."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+from rich.text import Text
+
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Campaign, Home
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+from meshtune.tuner.campaign.stopping import phase_text
+from meshtune.tuner.campaign.trial import Trial, job_name
+from meshtune.tuner.campaign.units import seconds
+from meshtune.tuner.cli.common import console, print_page
+from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.analysis import forecast_sentence
+from meshtune.tuner.cli.render.knobs import scaling_table
+from meshtune.tuner.cli.render.predictions import quote_parts
+from meshtune.tuner.cli.render.winners import SIMULATED, winner_lines
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.results.analysis.forecast_check import check_forecasts
+from meshtune.tuner.results.export import FORMATS, Export
+from meshtune.tuner.results.handover import measured_with, origin_verb
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.record import Record
+from meshtune.tuner.results.sizes import scaling_curve
+from meshtune.tuner.results.winners import winners_of
+from meshtune.tuner.search.warm_start import lessons_text
+
+# Stands where a campaign has its id, whose end is drawn when it is created.
+CAMPAIGN = "dry-run"
+
+
+def print_result(record: Record) -> None:
+    """Print how a campaign ended and what it found. Exits with 1 where nothing was measured."""
+    ended, trials = record.campaign, record.trials
+    console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
+    if (checked := check_forecasts(trials).steps) is not None:
+        console.print(forecast_sentence(checked, "simulated" if ended.simulated else "measured"), soft_wrap=True)
+    if not print_best(ended, trials, 10) and ended.state.final:
+        raise typer.Exit(1)
+
+
+def dry_run_lines(spec: CampaignSpec, space: Space, home: Path, basis: Basis) -> Iterator[str]:
+    """The quote, and the first trial's files and job script, as paragraphs.
+
+    The first trial is the baseline's; without one it is taken to be the plan that the physics ranks first, which
+    another search may not choose.
+    """
+    quote = make_quote(spec, space, basis)
+    yield from (part.plain for part in quote_parts(quote) if isinstance(part, Text))
+    plan = spec.baseline or quote.best[0].plan
+    name = job_name(CAMPAIGN, 0, 1)
+    job = job_of(spec, plan, name, Home(home.absolute()).job(CAMPAIGN, name))
+    chosen = "the baseline" if spec.baseline else "predicted best"
+    yield f"\nfirst trial: {plan.key} ({chosen}), in {job.directory}"
+    script = FORMATS.get(spec.runner.kind)
+    files = script.render(Export(spec=spec, plan=plan, job=job)) if script else job.files
+    for file, text in files.items():
+        yield f"\n--- {file}\n{text.rstrip()}"
+    if script is None:
+        yield f"\nthe runner {spec.runner.kind} starts {job.processes} processes: {shlex.join(job.command)}"
+
+
+def print_best(campaign: Campaign, trials: Sequence[Trial], top: int) -> bool:
+    """Print the table, what there is to say about it, and the recommendation; False when nothing was measured."""
+    say_simulated(campaign)
+    ranking = rank(campaign, trials)
+    if ranking:
+        print_page([display.best_table(campaign, ranking, top), *display.best_notes(campaign, ranking, top)])
+        if campaign.spec.pareto:
+            console.print(display.front_table(campaign, ranking))
+        if points := scaling_curve(campaign, ranking):
+            console.print(scaling_table(points))
+    if failures := display.failures_text(trials):
+        console.print(failures)
+    winners = winners_of(campaign.spec, ranking)
+    for line in winner_lines(winners):
+        console.print(line, soft_wrap=True)
+    if winners.recommended is not None:
+        program = measured_with(campaign.spec, winners.recommended.measurement)
+        console.print(f"{origin_verb(program)}: {program.words}", soft_wrap=True)
+    return bool(ranking)
+
+
+def say_simulated(campaign: Campaign) -> None:
+    if campaign.simulated:
+        console.print(SIMULATED, style="yellow")
+
+
+def print_campaign(record: Record, waits: str, nodes: Sequence[str]) -> None:
+    """Print one campaign, what it does now, what it found, and every trial. waits: what for; nodes: excluded ones."""
+    campaign, trials = record.campaign, record.trials
+    say_simulated(campaign)
+    console.print(display.header(campaign))
+    why = f" ({campaign.reason})" if campaign.reason not in ("", str(campaign.state)) else ""
+    console.print(f"{campaign.state}{why}, worked on for {seconds(campaign.elapsed_s)}")
+    if phase := phase_text(campaign, trials):
+        console.print(phase, soft_wrap=True)
+    if waits:
+        console.print(f"waits: {waits}", soft_wrap=True)
+    if nodes:
+        console.print(f"excluded nodes: {', '.join(nodes)}", soft_wrap=True)
+    if learns := lessons_text(campaign.lessons, campaign.spec.search.kind):
+        console.print(f"{learns}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
+    console.print(display.trials_table(trials))
+    for line in winner_lines(winners_of(campaign.spec, rank(campaign, trials))):
+        console.print(line, soft_wrap=True)
