@@ -52,7 +52,13 @@ CASES = [
         id="zero 3, full",
         marks=pytest.mark.long,
     ),
-    pytest.param({}, {"tp": 2, "recompute": "selective", "micro_batch_size": 4}, "", id="tp, selective"),
+    pytest.param(
+        {},
+        {"tp": 2, "recompute": "selective", "micro_batch_size": 4},
+        "",
+        id="tp, selective",
+        marks=pytest.mark.long,
+    ),
     pytest.param(MIXTURE, {"tp": 2, "micro_batch_size": 4}, "compiled but for the experts", id="mixture"),
     pytest.param(
         {"layers": 4}, {"pp": 2, "vpp": 2, "schedule": "zbv"}, "not compiled: zbv splits", id="split backward passes"

@@ -63,7 +63,7 @@ def test_all_products_of_a_layer_and_no_other_run_in_8_bits(selective, again):
     [
         ({"micro_batch_size": 8}, {}),
         ({"dp": 2, "zero_stage": 3, "recompute": "selective", "micro_batch_size": 2}, {"dtype": "bfloat16"}),
-        ({"tp": 2, "micro_batch_size": 8}, {"compile": True}),
+        pytest.param({"tp": 2, "micro_batch_size": 8}, {"compile": True}, marks=pytest.mark.long),
     ],
     ids=str,
 )
