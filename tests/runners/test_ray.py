@@ -23,7 +23,6 @@ from meshtune.runners.base import JobState, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import log_path
 
-pytestmark = pytest.mark.ray
 slow, long = pytest.mark.slow, pytest.mark.long
 
 FOREVER = "exec sleep 300"

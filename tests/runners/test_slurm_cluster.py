@@ -19,7 +19,6 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, 
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-pytestmark = pytest.mark.slurm
 slow, long = pytest.mark.slow, pytest.mark.long
 
 FOREVER = "touch started-$RANK; exec sleep 300"

@@ -17,8 +17,6 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import create_workload
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
-
 FOREVER = "touch started-$RANK; exec sleep 300"
 
 

@@ -13,8 +13,6 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.slurm.pilot import create_pilots
 from meshtune.search_spaces.cluster import ClusterSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm]
-
 
 @pytest.fixture
 def pilots(slurm, tmp_path):

@@ -17,7 +17,7 @@ from meshtune.runners.slurm.runner import SlurmRunner
 from meshtune.runners.slurm.script import SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = pytest.mark.slurm
 
 MEET = "echo $CUDA_VISIBLE_DEVICES > devices; touch ../here-$NAME; until [ -e ../here-$OTHER ]; do sleep 0.05; done"
 GPU = DeviceSpec(name="gpu", kind=DeviceKind.CUDA, memory_bytes=2**30)

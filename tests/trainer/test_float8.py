@@ -57,7 +57,6 @@ def test_all_products_of_a_layer_and_no_other_run_in_8_bits(selective, again):
     assert (counting.counts["_scaled_mm"], counting.counts["mm"]) == (3 * 4 + again, 3)  # the head's are mm
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "options"),
     [

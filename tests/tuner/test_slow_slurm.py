@@ -19,7 +19,7 @@ from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(280)]
 
 WRAPPER = """\
 #!/bin/sh

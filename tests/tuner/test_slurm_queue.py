@@ -21,7 +21,7 @@ from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 SCRIPT = """
 import sys

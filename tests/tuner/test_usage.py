@@ -38,6 +38,7 @@ def loaded(*calls: str, folder: object = None) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 def test_help_and_version_load_nothing_that_only_work_needs():
     names = [name for name in command_table.TABLE if name != "import"]
     groups = {"cluster": ["probe"], "token": ["create", "list"], "db": ["check"]}
