@@ -27,6 +27,16 @@ from slurm_lab import SlurmLab, why_not
 if TYPE_CHECKING:
     from kubernetes_lab import KubernetesLab
 
+# What a fixture starts says what its tests are.
+MARKS = {
+    "run_job": "slow",
+    "kubernetes_cluster": "slow",
+    "slurm_cluster": "slurm",
+    "ray_cluster": "ray",
+    "chromium": "browser",
+    "flux_instance": "flux",
+}
+
 # How long one example takes is a matter of what else this machine does.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -34,7 +44,7 @@ settings.load_profile("any machine")
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist's own, which reads the groups, runs before ours else
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long forms, unless they are asked for.
+    """Leave out the long forms, unless they are asked for, and mark the rest by their fixtures.
 
     For several workers of pytest-xdist: what shares a cluster, the trainer's warm process, a database server or a
     module's finished campaign is one worker's. The largest group goes first: the clusters, which wait for most of
@@ -44,14 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
+        for fixture in MARKS.keys() & getattr(item, "fixturenames", ()):
+            item.add_marker(MARKS[fixture])
         if item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.xdist_group("browser"))
         elif item.get_closest_marker("slurm") or item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("clusters"))
         elif item.get_closest_marker("postgres"):
             item.add_marker(pytest.mark.xdist_group("databases"))
-        elif "run_job" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("trainer"))
         elif item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.xdist_group("trainer" if "trainer" in item.path.parts else item.path.stem))
 

@@ -126,6 +126,7 @@ HEAVY = {*LIBRARIES}
 TERMINAL = {"rich", "typer", "meshtune.tuner.cli"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [

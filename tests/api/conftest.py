@@ -179,6 +179,19 @@ def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClie
         service.close()
 
 
+@pytest.fixture(scope="module")
+def shared_over(shared_client: TestClient) -> Callable[..., str]:
+    """Make a campaign of `shared_client` that is over, for tests that only look; return its id."""
+
+    def made(**changes: Any) -> str:
+        service = shared_client.app.state.service
+        id = shared_client.post("/v1/campaigns", json={**SPEC, **changes}).json()["id"]
+        drive_one(Driver(service), service, id, lambda: None)
+        return id
+
+    return made
+
+
 @pytest.fixture
 def client(app: FastAPI, token: Callable[..., dict[str, str]]) -> TestClient:
     """With every scope, and without the thread that drives: a defect of ours is raised, and campaigns move by `drive`

@@ -65,7 +65,7 @@ def test_a_request_beyond_the_budget_is_refused_before_anything_is_enumerated(se
     assert workers(service) == []
 
 
-@pytest.mark.parametrize("seconds", [4, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_costly_requests_of_one_token_hold_up_nobody(service, seconds):
     hostile, reader = (service.new_token(f"{name}-{seconds}", "read") for name in ("hostile", "reader"))
     body = costly(MAX_COMBINATIONS)

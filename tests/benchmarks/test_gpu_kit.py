@@ -60,7 +60,7 @@ def statuses(record: dict[str, Any]) -> dict[str, str]:
     return {name: part["status"] for name, part in record["parts"].items()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_smoke_runs_whole_on_a_cpu_within_its_seconds(tmp_path):
     record = run(tmp_path, "smoke", 58)
     assert [*record["parts"]] == SMOKE

@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from service_lab import ServiceLab
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
 AXE = Path(__file__).parents[2] / "api" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE, PHONE = 1440, 390
 # Both themes and both widths are in the first two.

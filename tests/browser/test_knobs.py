@@ -10,7 +10,6 @@ import pytest
 from playwright.sync_api import Page, expect
 from service_lab import ServiceLab
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
 DASH = "\u2013"
 # A word that would be markup.
 BOLD = "<b>bold&</b>"

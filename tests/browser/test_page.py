@@ -13,7 +13,6 @@ import yaml
 from playwright.sync_api import Locator, Page, expect
 from service_lab import ServiceLab
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
 PHONE = {"width": 390, "height": 844}
 # The widest layouts run out of memory; with tensor parallelism over all of a node the baseline is slow.
 SPEC = """\

@@ -12,7 +12,6 @@ from service_lab import ServiceLab
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
 PHONE = {"width": 390, "height": 844}
 SIMULATED = {
     "model": "gpt-1.4b",

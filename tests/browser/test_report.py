@@ -12,8 +12,6 @@ from simulated_lab import HOSTILE, failing
 
 from meshtune.tuner.service.reporting import render_report
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -16,7 +16,7 @@ from service_lab import ServiceLab
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 log = logging.getLogger(__name__)
 BUSY = 5
 READY_MS = 600

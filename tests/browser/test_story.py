@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 from service_lab import ServiceLab
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 # Two processes at the most and a few steps each: trials of seconds.
 SPEC = """\
 name: story

@@ -206,11 +206,11 @@ def own_service(tmp_path: Path) -> ServiceLab:
 
 def test_a_campaign_is_followed_through_a_restart_of_the_service_to_its_end(own_service):
     with own_service as service, Client(service.url, service.token) as client:
-        campaign = client.create(SLOW | {"budget": {"trials": 6}})
+        campaign = client.create(SLOW | {"budget": {"trials": 3}})
         seen = []
         for event in campaign.follow():
             seen.append(event)
-            if len(seen) == 9:
+            if len(seen) == 4:
                 service.kill()
                 service.start()
         assert seen[-1].kind == "campaign.completed"

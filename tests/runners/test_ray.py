@@ -22,7 +22,6 @@ from ray_lab import RayLab
 from meshtune.runners.base import Cause, JobState, RunnerUnavailable
 from meshtune.runners.processes.gang import log_path
 
-pytestmark = pytest.mark.ray
 slow, long = pytest.mark.slow, pytest.mark.long
 
 FOREVER = "exec sleep 300"
@@ -100,7 +99,7 @@ def test_idle_agents_give_their_devices_back(lab):
         assert lab.wait(lab.submit(name, "true", processes=4)).state is JobState.SUCCEEDED
 
 
-@slow
+@long
 def test_a_killed_service_loses_nothing(lab):
     script = "touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4"
     service = """
@@ -135,7 +134,7 @@ def test_a_cluster_that_is_not_there_is_told_soon(address, lab, tmp_path):
     runner.close()
 
 
-@slow
+@long
 def test_each_node_gets_its_share_of_a_job_and_the_ranks_know(wide):
     # The first node is done before the second, which is on the same machine here.
     script = "echo $NODE_RANK $LOCAL_RANK $NNODES $MASTER_ADDR $PPID > rank-$RANK.txt; sleep $NODE_RANK"
@@ -176,7 +175,7 @@ def waits(lab: RayLaboratory, name: str, told: str, **changes) -> str:
     return id
 
 
-@slow
+@long
 def test_a_small_job_starts_while_a_large_one_waits_and_gets_no_warm_agents_before_it(wide):
     wide.runner = wide.open(idle_s=60.0)
     first = wide.submit("first", "touch started; while [ ! -e go ]; do sleep 0.05; done")
@@ -190,13 +189,12 @@ def test_a_small_job_starts_while_a_large_one_waits_and_gets_no_warm_agents_befo
     assert wide.wait(large, limit_s=20.0).state is JobState.SUCCEEDED  # idle agents would be kept for 60 s
 
 
+@long
 @pytest.mark.parametrize(
     "title",
     [
-        pytest.param("ray::Agent", id="agent", marks=long),
-        pytest.param(
-            f"{sys.executable}\0-m\0meshtune.runners.schedulers.ray.fork_server", id="fork server", marks=slow
-        ),
+        pytest.param("ray::Agent", id="agent"),
+        pytest.param(f"{sys.executable}\0-m\0meshtune.runners.schedulers.ray.fork_server", id="fork server"),
     ],
 )
 def test_a_killed_agent_loses_its_job_and_the_next_gets_another(title, wide):
@@ -232,7 +230,7 @@ def lost(lab: RayLaboratory, id: str) -> bool:
         return False
 
 
-@slow
+@long
 def test_a_lost_node_is_noticed_and_named_and_what_needs_it_waits_until_it_is_back(wide):
     # What a peer says of the silence comes before Ray's word, and is not believed.
     script = "touch started-$RANK; [ $NODE_RANK = 0 ] && exec sleep 300; sleep 300"

@@ -135,7 +135,7 @@ def test_a_trial_that_would_outlast_the_allocation_is_not_started(inside):
     inside.wait(inside.submit("early", "true", time_limit_s=60.0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 def test_a_step_whose_srun_is_killed_is_blamed_on_no_node_and_leaves_nothing(inside):
     id = inside.submit("job", "touch started-$RANK; exec sleep 300", processes=2)
@@ -151,7 +151,7 @@ def test_a_step_whose_srun_is_killed_is_blamed_on_no_node_and_leaves_nothing(ins
     inside.wait_nothing_left(20.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 def test_the_end_of_the_allocation_loses_what_runs_and_the_next_one_knows_nothing_of_it(inside):
     script = "touch started-$RANK; exec sleep 300"

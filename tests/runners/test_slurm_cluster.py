@@ -18,7 +18,6 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, 
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-pytestmark = pytest.mark.slurm
 slow, long = pytest.mark.slow, pytest.mark.long
 
 FOREVER = "touch started-$RANK; exec sleep 300"
@@ -201,7 +200,7 @@ def test_a_request_that_arrives_after_it_was_sent_again_ends_at_once(lab, monkey
     assert count(lab, "twice") == 1
 
 
-@slow
+@long
 def test_a_dead_node_is_named_and_the_next_job_goes_elsewhere(frail_slurm, tmp_path):
     lab = SlurmLaboratory(tmp_path, frail_slurm)
     lab.runner = lab.open(partition="main", nodes=3)
@@ -237,7 +236,7 @@ def test_a_job_that_another_one_displaces_is_lost_by_preemption(lab):
     assert status.reason == "preempted by another job"
 
 
-@slow
+@long
 def test_the_trainer_measures_over_two_nodes(wide):
     link = LinkSpec(latency_s=1e-4, bandwidth_bytes_per_s=1e9)
     device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**31, peak_flops={"float32": 1e10})

@@ -16,8 +16,6 @@ from meshtune.runners.base import Cause, JobState
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import create_workload
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
-
 FOREVER = "touch started-$RANK; exec sleep 300"
 
 
@@ -47,6 +45,7 @@ def outcome(lab, name: str, status):
     return create_workload("torch", {}).read(lab.folder / "work" / name, status)
 
 
+@pytest.mark.long
 def test_drained_nodes_are_no_room_for_a_job_that_keeps_away_from_others(lab, drained):
     for node in ("n1", "n2"):
         drained(node)
@@ -55,6 +54,7 @@ def test_drained_nodes_are_no_room_for_a_job_that_keeps_away_from_others(lab, dr
     assert (status.state, status.nodes) == (JobState.SUCCEEDED, ("n0", "n3"))
 
 
+@pytest.mark.long
 def test_a_waiting_job_may_use_the_nodes_it_kept_away_from_once_others_are_drained(lab, drained):
     # Held by a batch script alone: the ranks of a step may fail to start on a busy machine, and would free the nodes.
     hold = ("--partition=main", "--nodelist=n1,n2", "--exclusive", "--output=/dev/null", "--wrap=sleep 300")
@@ -77,6 +77,7 @@ def test_a_waiting_job_may_use_the_nodes_it_kept_away_from_once_others_are_drain
     assert (status.state, status.nodes) == (JobState.SUCCEEDED, ("n0", "n2"))
 
 
+@pytest.mark.long
 def test_a_launcher_that_is_killed_is_blamed_on_no_node(lab):
     lab.runner = lab.wide()
     id = lab.submit("job", FOREVER, nodes=2)
@@ -93,6 +94,7 @@ def test_a_launcher_that_is_killed_is_blamed_on_no_node(lab):
     assert "its ranks had started" in status.reason
 
 
+@pytest.mark.long
 def test_a_job_that_an_administrator_requeues_is_lost_with_the_seconds_that_it_held_its_devices(lab):
     id = lab.submit("job", "echo ran >> count; touch started; exec sleep 300")
     lab.wait_file("job", "started")
@@ -118,6 +120,7 @@ def test_a_setup_line_that_fails_fails_the_trial_for_good_and_is_named(lab):
     assert not (lab.folder / "work" / "job" / "ran").exists()
 
 
+@pytest.mark.long
 def test_what_srun_complains_of_is_told(lab):
     lab.runner = lab.open(setup=("export SLURM_DISTRIBUTION=sideways",))
     status = lab.wait(lab.submit("job", "true"))

@@ -12,8 +12,6 @@ from meshtune.runners.base import Cause, JobState, Refused
 from meshtune.runners.schedulers.slurm.pilot import create_pilots
 from meshtune.search_spaces.cluster import ClusterSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm]
-
 
 @pytest.fixture
 def pilots(slurm, tmp_path):
@@ -38,6 +36,7 @@ def test_one_allocation_serves_many_trials_and_is_given_back(pilots):
     assert len(pilots.pilots()) == 2
 
 
+@pytest.mark.long
 def test_a_cancelled_allocation_loses_what_ran_and_the_next_one_runs_what_waited(pilots):
     long = pilots.submit("long", "touch started; exec sleep 300", processes=4)
     waiting = pilots.submit("waiting", "true", processes=4)
@@ -65,6 +64,7 @@ def test_no_trial_starts_that_its_allocation_would_not_outlast(pilots):
         pilots.submit("longer", "true", time_limit_s=80.0)
 
 
+@pytest.mark.long
 def test_an_allocation_that_waits_for_nobody_leaves_the_queue(pilots):
     pilots.place.run("scontrol", "update", "PartitionName=one", "State=DOWN")
     try:
@@ -77,6 +77,7 @@ def test_an_allocation_that_waits_for_nobody_leaves_the_queue(pilots):
         pilots.place.run("scontrol", "update", "PartitionName=one", "State=UP")
 
 
+@pytest.mark.long
 def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
     cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
     runner = create_pilots(tmp_path / "none", cluster, replace(OPTIONS, partition="nosuch"))

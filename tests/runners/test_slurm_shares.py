@@ -17,7 +17,7 @@ from meshtune.runners.schedulers.slurm.runner import SlurmRunner
 from meshtune.runners.schedulers.slurm.script import SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = pytest.mark.slurm
 
 MEET = "echo $CUDA_VISIBLE_DEVICES > devices; touch ../here-$NAME; until [ -e ../here-$OTHER ]; do sleep 0.05; done"
 GPU = DeviceSpec(name="gpu", kind=DeviceKind.CUDA, memory_bytes=2**30)
@@ -78,7 +78,11 @@ def test_what_the_sites_options_say_of_memory_is_left_to_them(lab):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "cpus"), [(("--ntasks-per-node=2", "--cpus-per-task=2", "--mem-per-cpu=200"), 2), (("--mem=500",), 1)]
+    ("wanted", "cpus"),
+    [
+        (("--ntasks-per-node=2", "--cpus-per-task=2", "--mem-per-cpu=200"), 2),
+        pytest.param(("--mem=500",), 1, marks=pytest.mark.long),
+    ],
 )
 def test_steps_of_one_allocation_run_side_by_side_each_on_its_own_devices(wanted, cpus, lab):
     size = ("--nodes=1", *wanted, "--gres=gpu:2", "--time=10")

@@ -9,8 +9,6 @@ from slurm_jobs import SlurmLaboratory
 
 from meshtune.runners.base import JobState
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
-
 TEARDOWN = ('echo "$LEFT" >> torn-down', "false")
 TEMPLATE = {
     "setup": ("export LEFT='of the setup'", "HELD=4"),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 SAMPLE = Path(__file__).parents[2] / "examples" / "site" / "cli_filter.lua"
 ALONE = "sbatch: lua: meshtune: no recommendation, the script goes with its own defaults: "
 SCRIPT = """#!/bin/sh

@@ -109,6 +109,7 @@ def test_a_file_that_is_gone_is_refused_until_its_mark_is(written):
     Store.open(f"sqlite:///{written}").close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -174,6 +175,7 @@ def test_the_documented_restore_works_and_an_older_copy_is_refused_without_it(wr
     assert maintenance.check(f"sqlite:///{written}").troubles == []
 
 
+@pytest.mark.slow
 def test_a_copy_under_the_log_of_another_day_does_not_serve(file, tmp_path):
     older = tmp_path / "older.db"
     with Store.open(f"sqlite:///{older}") as store:

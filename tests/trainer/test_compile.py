@@ -52,7 +52,13 @@ CASES = [
         id="zero 3, full",
         marks=pytest.mark.long,
     ),
-    pytest.param({}, {"tp": 2, "recompute": "selective", "micro_batch_size": 4}, "", id="tp, selective"),
+    pytest.param(
+        {},
+        {"tp": 2, "recompute": "selective", "micro_batch_size": 4},
+        "",
+        id="tp, selective",
+        marks=pytest.mark.long,
+    ),
     pytest.param(MIXTURE, {"tp": 2, "micro_batch_size": 4}, "compiled but for the experts", id="mixture"),
     pytest.param(
         {"layers": 4}, {"pp": 2, "vpp": 2, "schedule": "zbv"}, "not compiled: zbv splits", id="split backward passes"
@@ -61,7 +67,6 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "plan", "note"), CASES)
 def test_compiled_layers_train_alike(model, plan, note, run_job, make_job):
     one = make_job(model=model, plan={"micro_batch_size": 8}, measuring=UNCOMPILED)
@@ -72,7 +77,6 @@ def test_compiled_layers_train_alike(model, plan, note, run_job, make_job):
     assert note in reason if note else "compiled" not in reason
 
 
-@pytest.mark.slow
 def test_the_step_that_compiles_is_reported_and_its_limit_is_that_of_the_start(run_job, make_job):
     watch = "import meshtune.runners.trainer.timing.measure as measuring\nlimits = []\ntake = measuring.Steps.take\n"
     watch += "def noted(steps):\n    limits.append('step' if steps._progress.stepping else 'start')\n"
@@ -90,7 +94,6 @@ def test_the_step_that_compiles_is_reported_and_its_limit_is_that_of_the_start(r
     assert f"compile {timed.compile_s:.1f} s" in finished.output
 
 
-@pytest.mark.slow
 def test_memory_is_counted_before_compiling(run_job, make_job):
     one, other = (run_job(make_job(measuring=MEASURING, compile=kind), WITHOUT_INDUCTOR) for kind in (False, True))
     assert other.measurement.peak_memory_bytes == one.measurement.peak_memory_bytes

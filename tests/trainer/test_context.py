@@ -11,7 +11,6 @@ from meshtune.runners.outcome import read_result
 from meshtune.runners.trainer.exact import exact_peak
 from meshtune.runners.trainer.parallel.attention_kernels import Answer, Efficient, Flash, FlashOnCpu, merge
 
-SLOW = pytest.mark.slow
 CONTEXT = "import meshtune.runners.trainer.parallel.context as context\n"
 # Keys and values have 2 heads, queries 4 (see make_job): one hidden state of a head is 8 numbers.
 COUNTED = (
@@ -90,20 +89,17 @@ def test_no_mask_of_queries_by_keys_is_made(context, make_job):
     assert peak(cp=4, context=context) < peak(cp=4, context="ulysses") + 2 * 2**20
 
 
-@SLOW
 def test_only_key_and_value_heads_go_round_the_ring(run_job, make_job):
     finished = run_job(make_job(plan={"cp": 2, "context": "ring", "micro_batch_size": 8}), COUNTED)
     assert finished.status == 0, finished.logs
 
 
-@SLOW
 def test_without_the_ring_the_losses_differ(run_job, make_job):
     reference = run_job(make_job(plan={"micro_batch_size": 8})).losses
     alone = run_job(make_job(plan={"cp": 2, "context": "ring"}), ALONE).losses
     assert max(abs(one - other) for one, other in zip(alone, reference, strict=True)) > 1e-4
 
 
-@SLOW
 @pytest.mark.parametrize("context", ["all_gather", "ring"])
 def test_the_result_names_the_fused_kernel_that_grouped_heads_ran_on(context, run_job, make_job):
     finished = run_job(make_job(plan={"cp": 2, "context": context, "micro_batch_size": 8}))
@@ -112,7 +108,6 @@ def test_the_result_names_the_fused_kernel_that_grouped_heads_ran_on(context, ru
     assert "math" not in read_result(finished.directory).reason
 
 
-@SLOW
 def test_the_result_warns_of_attention_without_a_fused_kernel(run_job, make_job):
     finished = run_job(make_job(plan={"micro_batch_size": 8}), MATH_ALONE)
     assert finished.status == 0, finished.logs

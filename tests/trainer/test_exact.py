@@ -30,9 +30,9 @@ ENDS = {"first_stage_less_layers": 1, "last_stage_less_layers": 1}
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"tp": 2, "micro_batch_size": 4}, marks=LONG),
         pytest.param({"vocab": 1025, "vocab_multiple": 512, "tp": 2, "micro_batch_size": 4}, marks=LONG),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
+        {"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4},
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
-        pytest.param({"layers": 7, "pp": 3, **ENDS, "grad_accum_steps": 3}, marks=SLOW),
+        {"layers": 7, "pp": 3, **ENDS, "grad_accum_steps": 3},
         pytest.param(
             {"layers": 6, "pp": 2, "vpp": 2, **ENDS, "schedule": "interleaved", "grad_accum_steps": 4}, marks=LONG
         ),
@@ -40,7 +40,7 @@ ENDS = {"first_stage_less_layers": 1, "last_stage_less_layers": 1}
         pytest.param({"cp": 2, "micro_batch_size": 4}, marks=LONG),
         pytest.param({"cp": 4, "context": "ring", "recompute": "selective", "micro_batch_size": 4}, marks=LONG),
         pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=LONG),
-        pytest.param({"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2, "imbalance": 2.0}, marks=SLOW),
+        {"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2, "imbalance": 2.0},
     ],
     ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
 )

@@ -57,13 +57,12 @@ def test_all_products_of_a_layer_and_no_other_run_in_8_bits(selective, again):
     assert (counting.counts["_scaled_mm"], counting.counts["mm"]) == (3 * 4 + again, 3)  # the head's are mm
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "options"),
     [
         ({"micro_batch_size": 8}, {}),
         ({"dp": 2, "zero_stage": 3, "recompute": "selective", "micro_batch_size": 2}, {"dtype": "bfloat16"}),
-        ({"tp": 2, "micro_batch_size": 8}, {"compile": True}),
+        pytest.param({"tp": 2, "micro_batch_size": 8}, {"compile": True}, marks=pytest.mark.long),
     ],
     ids=str,
 )

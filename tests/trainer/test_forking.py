@@ -45,13 +45,17 @@ def warmed(folder, text: str, *more: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.long)])
 def test_the_compiler_is_imported_for_a_job_that_compiles_by_one_thread_and_without_a_pool(device, tmp_path, make_job):
     assert warmed(tmp_path, render_job(make_job(compile=True, device=device))) == ("True True 1 []", "")
 
 
 def test_other_jobs_do_not_wait_for_the_compiler(tmp_path, make_job):
     assert warmed(tmp_path, render_job(make_job())) == ("True False 1 []", "")
+
+
+@pytest.mark.long
+def test_what_does_not_compile_in_the_end_waits_as_little(tmp_path, make_job):
     plan = {"pp": 2, "vpp": 2, "schedule": "zbv"}
     job = make_job(compile=True, plan=plan, model={"layers": 4})
     assert warmed(tmp_path, render_job(job)) == ("True False 1 []", "")

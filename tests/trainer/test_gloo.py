@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytestmark = pytest.mark.slow
-
 # Before the first step, so after every group has been made.
 COUNT_WORKERS = """
 import torch

@@ -130,9 +130,9 @@ def test_no_plan_makes_more_logits_than_a_chunk(plan, rank, vocab, make_job):
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param({"tp": 2, "micro_batch_size": 4}, marks=pytest.mark.slow),
-        pytest.param({"dp": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=pytest.mark.slow),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, marks=pytest.mark.slow),
+        {"tp": 2, "micro_batch_size": 4},
+        {"dp": 2, "zero_stage": 3, "micro_batch_size": 2},
+        {"pp": 2, "vpp": 2, "schedule": "zbv"},
         pytest.param({"pp": 2, "vpp": 2, "schedule": "zero_bubble"}, marks=pytest.mark.long),
         pytest.param({"tp": 2, "pp": 2, "dp": 2, "zero_stage": 2, "micro_batch_size": 2}, marks=pytest.mark.long),
     ],
@@ -148,13 +148,12 @@ def test_chunks_do_not_change_the_losses(plan, run_job, make_job):
 @pytest.mark.parametrize(
     ("plan", "model"),
     [
-        pytest.param({"tp": 2, "micro_batch_size": 8}, {"vocab": 50257, "hidden": 16}, marks=pytest.mark.slow),
+        ({"tp": 2, "micro_batch_size": 8}, {"vocab": 50257, "hidden": 16}),
         # Four ranks, of which the last holds padding alone.
-        pytest.param({"tp": 4, "micro_batch_size": 8}, {"vocab": 9}, marks=pytest.mark.slow),
+        ({"tp": 4, "micro_batch_size": 8}, {"vocab": 9}),
         pytest.param(
             {"tp": 2, "pp": 2, "zero_stage": 0},
             {"vocab": 51, "vocab_multiple": 16, "tied_head": True},
-            marks=pytest.mark.slow,
         ),
         pytest.param({"tp": 2, "dp": 2, "zero_stage": 3}, {"vocab": 51, "vocab_multiple": 16}, marks=pytest.mark.long),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -52,7 +51,6 @@ def test_tensors_without_memory_do_not_count():
     assert (live.peak_bytes, kept.device.type, planned.device.type) == (0, "meta", "cpu")
 
 
-@pytest.mark.slow
 def test_weights_gradients_and_the_optimizers_state_are_all_counted(run_job, make_job):
     job = make_job(plan={"micro_batch_size": 1}, model={"vocab": 40_000, "seq_len": 4})
     (peak,) = run_job(job).measurement.peak_memory_bytes

@@ -46,7 +46,6 @@ def difference(one: tuple[float, ...], other: tuple[float, ...]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "plan"), LAYOUTS)
 def test_float16_trains_as_float32_and_skips_a_step_on_all_ranks_when_one_overflows(model, plan, run_job, make_job):
     expected = run_job(make_job(plan={"micro_batch_size": 8}, model=model)).losses

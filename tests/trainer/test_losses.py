@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 TOLERANCE = 1e-4
 GPT: dict[str, object] = {"kv_heads": 4, "norm": "layernorm", "position": "learned", "tied_head": True}
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}

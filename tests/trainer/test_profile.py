@@ -11,7 +11,7 @@ from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.step_breakdown import Part
 from meshtune.runners.trainer.job import Measuring
 
-SLOW, LONG = pytest.mark.slow, pytest.mark.long
+LONG = pytest.mark.long
 
 MEASURING = Measuring(max_warmup_steps=1, min_steps=3, max_steps=3, profile_steps=3)
 # Large enough that a step is work, not talk.
@@ -20,12 +20,12 @@ SHAPES = {"hidden": 64, "ffn": 128, "seq_len": 32}
 OWN = {Part.COMPUTE, Part.OPTIMIZER}
 CASES = [
     pytest.param({"micro_batch_size": 4}, set(), id="one process", marks=LONG),
-    pytest.param({"dp": 2, "zero_stage": 1}, {Part.DP}, id="dp2 zero1", marks=SLOW),
-    pytest.param({"dp": 2, "zero_stage": 3}, {Part.DP}, id="dp2 zero3", marks=SLOW),
-    pytest.param({"tp": 2, "micro_batch_size": 8}, {Part.TP}, id="tp2", marks=SLOW),
-    pytest.param({"pp": 2}, {Part.SEND_RECEIVE}, id="pp2 1f1b", marks=SLOW),
+    pytest.param({"dp": 2, "zero_stage": 1}, {Part.DP}, id="dp2 zero1"),
+    pytest.param({"dp": 2, "zero_stage": 3}, {Part.DP}, id="dp2 zero3"),
+    pytest.param({"tp": 2, "micro_batch_size": 8}, {Part.TP}, id="tp2"),
+    pytest.param({"pp": 2}, {Part.SEND_RECEIVE}, id="pp2 1f1b"),
     pytest.param({"cp": 2, "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2", marks=LONG),
-    pytest.param({"cp": 2, "context": "ring", "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2 ring", marks=SLOW),
+    pytest.param({"cp": 2, "context": "ring", "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2 ring"),
     pytest.param({"pp": 2, "dp": 2, "zero_stage": 3}, {Part.DP, Part.SEND_RECEIVE}, id="pp2 dp2 zero3", marks=LONG),
     pytest.param(
         {"tp": 2, "dp": 2, "micro_batch_size": 4, "zero_stage": 1}, {Part.TP, Part.DP}, id="tp2 dp2 zero1", marks=LONG
@@ -51,7 +51,6 @@ def test_the_parts_are_those_of_the_layout_and_add_up_to_the_step(plan, axes, ru
     )
 
 
-@SLOW
 def test_a_tied_weight_of_a_pipeline_is_summed_between_stages(run_job, make_job):
     model = SHAPES | {"tied_head": True, "layers": 4}
     profile = run_job(make_job(plan={"pp": 4}, model=model, measuring=MEASURING)).measurement.profile
@@ -76,7 +75,6 @@ Layer.forward = forward_late
 """
 
 
-@SLOW
 def test_a_rank_that_is_held_up_is_named(run_job, make_job):
     # A step has 4 micro-batches of 2 layers.
     measuring = Measuring(max_warmup_steps=0, min_steps=1, max_steps=1)
@@ -94,7 +92,6 @@ def test_a_rank_that_is_held_up_is_named(run_job, make_job):
     assert outcome.reason in finished.output
 
 
-@SLOW
 def test_steps_are_timed_for_the_least_seconds_and_their_warm_up_lasts_no_longer(run_job, make_job):
     measuring = Measuring(max_warmup_steps=500, min_steps=2, max_steps=2, min_seconds=1.0, profile_steps=0)
     measured = run_job(make_job(plan={"dp": 2}, measuring=measuring)).measurement
@@ -103,7 +100,6 @@ def test_steps_are_timed_for_the_least_seconds_and_their_warm_up_lasts_no_longer
     assert sum(measured.warmup_times_s[:-1]) < measuring.min_seconds
 
 
-@SLOW
 def test_a_job_that_is_slower_than_the_incumbent_stops_early_and_measures_nothing(run_job, make_job):
     measuring = Measuring(max_warmup_steps=0, min_steps=200, max_steps=200, min_seconds=600)
     finished = run_job(make_job(plan={"dp": 2}, measuring=measuring, incumbent_step_time_s=1e-4))

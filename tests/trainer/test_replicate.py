@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-SLOW, LONG = pytest.mark.slow, pytest.mark.long
+LONG = pytest.mark.long
 
 REPLICATE = """
 import meshtune.runners.trainer.train as train
@@ -19,10 +19,10 @@ DEEP: dict[str, object] = {"layers": 4}
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 CASES = [
-    pytest.param(TIED, {"dp": 2}, id="dp2", marks=SLOW),
+    pytest.param(TIED, {"dp": 2}, id="dp2"),
     pytest.param(TIED | DEEP, {"pp": 2, "dp": 2, "vpp": 2, "schedule": "zbv"}, id="zbv", marks=LONG),
-    pytest.param(TIED, {"tp": 2, "dp": 2, "micro_batch_size": 2}, id="tp2 dp2", marks=SLOW),
-    pytest.param(MIXTURE, {"dp": 2, "ep": 2, "recompute": "selective"}, id="moe dp2 ep2 selective", marks=SLOW),
+    pytest.param(TIED, {"tp": 2, "dp": 2, "micro_batch_size": 2}, id="tp2 dp2"),
+    pytest.param(MIXTURE, {"dp": 2, "ep": 2, "recompute": "selective"}, id="moe dp2 ep2 selective"),
     pytest.param(
         MIXTURE | DEEP, {"dp": 2, "ep": 2, "pp": 2, "vpp": 2, "schedule": "zbv"}, id="moe dp2 ep2 zbv", marks=LONG
     ),

@@ -11,7 +11,6 @@ from meshtune.search_spaces.checks import InvalidValue
 TOLERANCE = 1e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "shapes",
     [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-SCHEDULES = [pytest.param("zbv", marks=pytest.mark.slow), pytest.param("zero_bubble", marks=pytest.mark.long)]
+SCHEDULES = ["zbv", pytest.param("zero_bubble", marks=pytest.mark.long)]
 
 UNCHECKED = "import meshtune.runners.trainer.main as trainer_main; trainer_main.require_supported = lambda job: None"
 

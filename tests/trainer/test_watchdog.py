@@ -68,7 +68,7 @@ def test_looks_that_a_busy_machine_delays_reach_every_limit():
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param({"dp": 2, "zero_stage": 1}, marks=pytest.mark.slow),
+        {"dp": 2, "zero_stage": 1},
         pytest.param({"tp": 2, "micro_batch_size": 8}, marks=pytest.mark.long),
     ],
 )
@@ -107,7 +107,6 @@ trainer_main.{begin} = begin_late
 QUICK = Measuring(max_warmup_steps=0, min_steps=1, max_steps=1, profile_steps=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("begin", ["meet", "Trainer"])
 def test_a_late_start_is_no_stall(begin, run_job, make_job):
     job = make_job(plan={"dp": 2}, measuring=replace(QUICK, stall_s=2.0))
@@ -116,7 +115,6 @@ def test_a_late_start_is_no_stall(begin, run_job, make_job):
     assert len(finished.measurement.step_times_s) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("begin", "phase"), [("meet", Phase.RENDEZVOUS), ("Trainer", Phase.INIT)])
 def test_a_rank_that_never_starts_ends_the_gang_after_the_limit_of_the_start(begin, phase, run_job, make_job):
     job = make_job(plan={"dp": 2}, measuring=replace(QUICK, start_limit_s=4.0, stall_s=600.0))

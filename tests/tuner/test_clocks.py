@@ -226,7 +226,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     [
         pytest.param("service", 300.0, marks=pytest.mark.long),
         ("service", -HOUR_S),
-        ("runner", HOUR_S),
+        pytest.param("runner", HOUR_S, marks=pytest.mark.long),
         pytest.param("service", HOUR_S, marks=pytest.mark.long),
         pytest.param("runner", -HOUR_S, marks=pytest.mark.long),
         pytest.param("runner", 300.0, marks=pytest.mark.long),
@@ -247,8 +247,9 @@ def test_a_real_campaign_ends_well_whatever_one_clock_says(campaign, wrong_clock
         assert trial.last.submitted_at <= trial.last.started_at <= trial.last.finished_at or jump_s < 0
 
 
+@pytest.mark.long
 @pytest.mark.postgres
-@pytest.mark.parametrize("jump_s", [HOUR_S, pytest.param(-HOUR_S, marks=pytest.mark.long)])
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
 def test_a_real_campaign_ends_well_whatever_the_databases_clock_says(campaign, wrong_clock, jump_s):
     """Its clock decides whose the leases are."""
     server = Postgres(wrong_clock.environment)

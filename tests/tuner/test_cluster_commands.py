@@ -220,7 +220,7 @@ def test_json_has_all_that_was_measured_of_three_ranks_too_and_the_file_is_writt
     assert os.listdir(tmp_path) == ["c.yaml"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path):
     file = tmp_path / "c.yaml"
     common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}

@@ -31,6 +31,7 @@ BEST, CONFIRMED = 2, 4
 BEFORE_AND_AFTER = [pytest.param(7, id="some"), pytest.param(2, id="all", marks=pytest.mark.long)]
 CANCELLING = [pytest.param(3, id="some"), BEFORE_AND_AFTER[1]]
 AFTER = [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 200))]
 
 
 def script(make, name):
@@ -146,7 +147,7 @@ def test_a_death_at_any_act_of_a_cancelling_leaves_no_job_behind(lab, make, ever
         assert lab.campaign(id).state is CampaignState.CANCELLED, act
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_campaigns_that_go_wrong_in_every_way_end_and_keep_their_limits(lab, make, seed):
     """Jobs end in every way, the runner is silent, services die, people give orders, all at random moments."""
     rng = random.Random(seed)

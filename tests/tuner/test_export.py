@@ -183,7 +183,7 @@ def test_the_command_writes_a_format_with_its_options_and_nothing_for_a_mistake(
     assert "\nmodule load x\ny\n" in script
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 def test_an_exported_script_runs_its_job_on_a_real_slurm(slurm, setting, tmp_path):
     tiny = {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16}

@@ -23,6 +23,8 @@ from meshtune.tuner.results.ranking import rank, run_variance_of
 from meshtune.tuner.results.recommendation import choice_among_first, front_of, recommend
 from meshtune.tuner.results.views import best_view, ranked_views
 
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 200))]
+
 
 @pytest.fixture
 def yardstick(lab):
@@ -418,7 +420,7 @@ def test_what_the_infrastructure_did_to_the_second_run_says_nothing_of_the_setti
 # The front of speed and memory left over
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_choice_from_the_first_few_is_the_choice_from_all(campaign, make, runs, seed):
     """Plans that train otherwise, noise beyond the differences, second runs, and no baseline among them."""
     rng = random.Random(seed)

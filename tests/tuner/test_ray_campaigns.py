@@ -14,7 +14,7 @@ from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.long, pytest.mark.ray]
+pytestmark = pytest.mark.long
 
 SCRIPT = """
 import os, sys, time

@@ -19,7 +19,7 @@ from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(280)]
 
 WRAPPER = """\
 #!/bin/sh
@@ -90,9 +90,7 @@ def site(tmp_path: Path, slurm: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> It
         slurm.cancel_all()
 
 
-@pytest.mark.parametrize(
-    ("squeue_s", "job_s", "watched_s"), [(2, 0.1, 0.0), pytest.param(20, 2.0, 60.0, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("squeue_s", "job_s", "watched_s"), [(2, 0.1, 0.0), (20, 2.0, 60.0)])
 def test_six_campaigns_on_a_slow_slurm_share_each_look_and_leave_a_local_one_alone(
     site, squeue_s, job_s, watched_s, record_property
 ):

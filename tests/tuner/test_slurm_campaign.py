@@ -19,7 +19,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.timeout(280)
 
 # A rank goes on for as long as its job is held, so that something may happen to it. Each start is noted by its job.
 SCRIPT = """

@@ -17,7 +17,7 @@ from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(280)]
 
 # A stand-in for the tool alone, with what it prints on such nodes.
 NVIDIA_SMI = """\

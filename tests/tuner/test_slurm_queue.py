@@ -21,7 +21,7 @@ from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 SCRIPT = """
 import sys
@@ -59,6 +59,7 @@ def partition(slurm: SlurmLab) -> Iterator[SlurmLab]:
     slurm.run("scontrol", "update", "PartitionName=one", "State=UP", "MaxTime=INFINITE")
 
 
+@pytest.mark.long
 def test_a_campaign_waits_while_slurm_refuses_its_jobs_and_then_measures_them_all(partition, tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document(tmp_path, trials=3)))
     home = Home(tmp_path / "home")

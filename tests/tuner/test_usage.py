@@ -37,6 +37,7 @@ def loaded(*calls: str, folder: object = None) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 def test_help_and_version_load_nothing_that_only_work_needs():
     groups = {"cluster": ["probe"], "token": ["create", "list"], "db": ["check"]}
     inner = [f"{name} {command} --help" for name, commands in groups.items() for command in commands]
