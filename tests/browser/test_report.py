@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from simulated_lab import HOSTILE, failing
 
-from meshtune.tuner.service.reporting import render_report
+from meshtune.tuner.results.report.campaigns import render_report
 
 pytestmark = pytest.mark.browser
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written = tmp_path_factory.mktemp("report") / "report.html"
-    written.write_bytes(render_report([failing()]))
+    written.write_text(render_report([failing()]), encoding="utf-8")
     return written
 
 

@@ -37,6 +37,7 @@ from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceT
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import (
+    FREE,
     SCALARS,
     Acceptance,
     Backend,
@@ -54,7 +55,6 @@ from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.site import resolved
 
-FREE = "free"
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
 # Under `model`: the content of a config.json of transformers. The command line reads it where a path stands.

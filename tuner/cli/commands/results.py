@@ -188,10 +188,10 @@ def export_data(campaign: str, place: Place, *, format: str, output: Path | None
 
 def report(campaigns: Sequence[str], place: Place, *, output: Path) -> None:
     require_extra("report", "a report")
-    from meshtune.tuner.service.reporting import render_report
+    from meshtune.tuner.results.report.campaigns import render_report
 
     found = {record.campaign.id: record for record in (recorded(place, campaign) for campaign in campaigns)}
-    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]))
+    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]).encode())
 
 
 def _write(output: Path, body: bytes) -> None:
