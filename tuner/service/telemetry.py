@@ -25,7 +25,6 @@ from pythonjsonlogger.json import JsonFormatter
 from meshtune.runners.base import RunnerError
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.clocks import Skews
-from meshtune.tuner.service.log_options import LogFormat, LogLevel
 
 # Ours speak at the level that was asked for; libraries only when something is wrong.
 OURS = ("meshtune", "uvicorn")
@@ -61,10 +60,10 @@ def mask(text: str) -> str:
     return text
 
 
-def set_up_logging(form: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
+def set_up_logging(*, as_json: bool, level: str, stream: TextIO | None = None) -> None:
     """Send every log line of this process to `stream` (by default stderr), and nowhere else."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_Json() if form is LogFormat.JSON else _Text())
+    handler.setFormatter(_Json() if as_json else _Text())
     logging.root.handlers = [handler]
     logging.root.setLevel(logging.WARNING)
     for name in OURS:

@@ -29,7 +29,6 @@ from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.commands.dashboard import announce
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.opening import existing_database, open_service
-from meshtune.tuner.service.log_options import LogFormat, LogLevel
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import set_up_logging
 from meshtune.tuner.store import StoreUnavailable, maintenance
@@ -188,10 +187,10 @@ def serve(
     metrics_open: bool,
     public_url: str,
     run_as: str,
-    log_format: LogFormat,
-    log_level: LogLevel,
+    log_json: bool,
+    log_level: str,
 ) -> None:
-    set_up_logging(log_format, log_level)
+    set_up_logging(as_json=log_json, level=log_level)
     os.environ[RUN_AS] = run_as
     user = job_user()
     if user is not None:

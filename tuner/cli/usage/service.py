@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, Scope
 from meshtune.tuner.cli import commands
 from meshtune.tuner.cli.usage.options import DEFAULT_HOME, DatabaseOption, HomeOption
-from meshtune.tuner.service.log_options import LogFormat, LogLevel
 
 app = typer.Typer()
 token_app = typer.Typer(no_args_is_help=True, help="Tokens for the REST API and the dashboard.")
@@ -22,6 +22,18 @@ Name = Annotated[
     str, typer.Argument(help="Whose it is; campaigns that it creates carry this name.", show_default=False)
 ]
 BROWSER_SCOPES = [Scope.READ_ALL, Scope.LAUNCH]
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 @app.command()
@@ -56,7 +68,7 @@ def serve(
         metrics_open=metrics_open,
         public_url=public_url,
         run_as=run_as,
-        log_format=log_format,
+        log_json=log_format is LogFormat.JSON,
         log_level=log_level,
     )
 
