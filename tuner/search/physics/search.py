@@ -23,8 +23,7 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from meshtune.tuner.campaign.trial import Choice, Proposal
-from meshtune.tuner.search.base import Observation, Search, Task
-from meshtune.tuner.search.library.surrogate import derived_seed
+from meshtune.tuner.search.base import Observation, Search, Task, derived_seed
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.history import Trials, flat, read_trials
