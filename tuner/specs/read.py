@@ -247,7 +247,7 @@ class _Reading:
             return
         self.section(name, kind, raw)
 
-    def _backend(self, name: str, default: str, known: Mapping[str, str]) -> None:
+    def _backend(self, name: str, default: str, known: Collection[str]) -> None:
         """A section that names an implementation: `kind`, and its options beside it."""
         if name in self.refused:
             return
