@@ -32,11 +32,10 @@ from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import Acceptance, Budget, StopRule, TrialLimits
+from meshtune.tuner.campaign.spec import FREE, Acceptance, Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.ask_tell import Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
-from meshtune.tuner.specs.read import FREE
 
 SPEC_EXAMPLE: dict[str, Any] = {
     "demo": {

@@ -37,7 +37,7 @@ from meshtune.runners.documents import plain
 from meshtune.search_spaces.space import Counts
 from meshtune.tuner.access.tokens import Scope, Token
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, document_of
 from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.driving.loop import Driver
@@ -51,7 +51,6 @@ from meshtune.tuner.service.views.campaigns import (
     campaign_view,
     event_view,
     order_of,
-    spec_document,
     summary_view,
     trial_counts,
 )
@@ -191,7 +190,7 @@ async def clone_campaign(
     """Start a campaign like this one. The body is laid over its spec as RFC 7396 has it: {} for the same. The spec is
     complete, so a preset that is named in place of a description takes its place whole only as a text."""
     original = await run_in_threadpool(service.campaign, campaign_id)
-    document = await run_in_threadpool(changed_document, spec_document(original.spec), changes)
+    document = await run_in_threadpool(changed_document, document_of(original.spec), changes)
     require_permitted(caller, document)
     campaign = await _create(document, caller, service, pool)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"

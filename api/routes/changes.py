@@ -29,10 +29,10 @@ from meshtune.api.worker_pool import PoolHandle
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import CampaignSpec, space_of
+from meshtune.tuner.campaign.spec import CampaignSpec, document_of, space_of
 from meshtune.tuner.service.changing import require_legal
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.views.campaigns import CampaignView, spec_document
+from meshtune.tuner.service.views.campaigns import CampaignView
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 from meshtune.tuner.specs.document import InvalidSpec
 
@@ -71,7 +71,7 @@ def spec_as_written(campaign_id: CampaignId, service: ServiceHandle) -> Response
     did not come as a text, its complete spec. Later changes of name and budget are not in it."""
     text = service.store.spec_text(campaign_id)
     if not text:
-        document = spec_document(service.campaign(campaign_id).spec)
+        document = document_of(service.campaign(campaign_id).spec)
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     named = {"Content-Disposition": f'inline; filename="{campaign_id}.yaml"'}
     return Response(text, media_type="application/yaml", headers=named)

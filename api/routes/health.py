@@ -42,6 +42,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.driving.loop import ALL, Driver
+from meshtune.tuner.service.reading import answered
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.usage import Figures
@@ -89,15 +90,8 @@ class SharedCall(Generic[T]):
     def _started(self) -> Future[T]:
         with self._lock:
             if self._call is None or self._call.done():
-                self._call = Future()
-                threading.Thread(target=self._run, args=(self._call,), name="shared call", daemon=True).start()
+                self._call = answered(self._function, "shared call")
             return self._call
-
-    def _run(self, call: Future[T]) -> None:
-        try:
-            call.set_result(self._function())
-        except BaseException as error:
-            call.set_exception(error)
 
 
 class Readiness:
@@ -234,9 +228,6 @@ class QueueCollector(Collector):
     def __init__(self, service: Service, clock: Callable[[], float]) -> None:
         self._service, self._clock = service, clock
 
-    def describe(self) -> list[Metric]:
-        return []  # so that registering does not collect
-
     def collect(self) -> Iterator[Metric]:
         words = "Trials whose job waits in a queue, of campaigns of this process."
         waiting = GaugeMetricFamily("meshtune_trials_queued", words, labels=("runner",))
@@ -273,9 +264,6 @@ class StoreCollector(Collector):
         end = time.monotonic()
         self._fresh_until = end + max(FRESH_S, TIMES_THE_QUERY * (end - start))
         return figures
-
-    def describe(self) -> list[Metric]:
-        return []  # so that registering does not collect
 
     def collect(self) -> Iterator[Metric]:
         """A state that nothing is in has a 0."""

@@ -82,9 +82,9 @@ async def get_report(
 
 def report_html(campaign: Campaign, trials: Sequence[Trial]) -> bytes:
     """In another process: it loads what draws. Raises MissingExtra."""
-    from meshtune.tuner.service.reporting import report_of
+    from meshtune.tuner.results.report.campaigns import render_report
 
-    return report_of(campaign, trials)
+    return render_report([(campaign, trials)]).encode()
 
 
 def attachment(name: str) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import jsonschema
 import pytest
 from new_tokens import new_token
@@ -32,7 +34,7 @@ def calibrated(service, spec):
             StoredCalibration(
                 campaign=campaign,
                 created_at=at,
-                key=key_of(known),
+                **asdict(key_of(known)),
                 version="torch 2.5.1",
                 model="gpt-micro",
                 cluster="one",

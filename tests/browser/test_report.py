@@ -10,13 +10,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from simulated_lab import HOSTILE, failing
 
-from meshtune.tuner.service.reporting import render_report
+from meshtune.tuner.results.report.campaigns import render_report
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written = tmp_path_factory.mktemp("report") / "report.html"
-    written.write_bytes(render_report([failing()]))
+    written.write_text(render_report([failing()]), encoding="utf-8")
     return written
 
 

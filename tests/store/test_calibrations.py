@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def stored(campaign: str, at: float, **over) -> StoredCalibration:
         StoredCalibration(
             campaign=campaign,
             created_at=at,
-            key=KEY,
+            **asdict(KEY),
             version="torch 2.5.1",
             model="gpt-1b",
             cluster="lab",
@@ -51,7 +51,7 @@ def stored(campaign: str, at: float, **over) -> StoredCalibration:
 def kept(store: Store) -> Store:
     store.calibrations.keep(stored("first", 1.0, owner="ann"))
     store.calibrations.keep(stored("second", 2.0, project="lab"))
-    store.calibrations.keep(stored("other", 3.0, key=replace(KEY, device="A100")))
+    store.calibrations.keep(stored("other", 3.0, device="A100"))
     return store
 
 

@@ -31,8 +31,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Origin, Proposal, Trial, TrialState, job_name, proposal_of
-from meshtune.tuner.search import registry as searches
-from meshtune.tuner.search.registry import GridSearch
+from meshtune.tuner.search.registry import SEARCHES, GridSearch, NoOptions, SearchKind
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
@@ -275,7 +274,7 @@ def create_runner(root: Path, cluster: object, options: Mapping[str, Any]) -> An
     return LAB[-1].wrap(FakeRunner(LAB[-1].machine))
 
 
-def create_search(seed: int, options: Mapping[str, Any]) -> FakeSearch:
+def create_search(seed: int, options: NoOptions) -> FakeSearch:
     return LAB[-1].search
 
 
@@ -364,10 +363,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name "fake" at every seam."""
     monkeypatch.setitem(registry.RUNNERS, "fake", f"{__name__}:create_runner")
     monkeypatch.setitem(registry.WORKLOADS, "fake", f"{__name__}:FakeWorkload")
-    known = {**searches.SEARCHES, "fake": f"{__name__}:create_search"}
-    monkeypatch.setattr("meshtune.tuner.search.registry.SEARCHES", known)
-    monkeypatch.setitem(searches.LEARNS, "fake", "learns")
-    monkeypatch.setattr("meshtune.tuner.specs.read.SEARCHES", known)
+    monkeypatch.setitem(SEARCHES, "fake", SearchKind(made_by=f"{__name__}:create_search", learns="learns"))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from meshtune.search_spaces.columns import columns_of, rows
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD, UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import estimate
 from meshtune.tuner.access.tokens import Rights, Scope
-from meshtune.tuner.campaign.calibration import OTHER_RELEASE, best_of, framework_version, key_of
+from meshtune.tuner.campaign.calibration import OTHER_RELEASE_SHARE, best_of, framework_version, key_of
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.prediction.predict import basis_of, training_of
@@ -232,7 +232,8 @@ def test_another_release_is_believed_in_part(lab):
     assert stored is not None
     same = stored.holding_for(training_of(spec), "hidden cluster 1")
     other = stored.holding_for(training_of(spec), "hidden cluster 2")
-    assert (stored.believed(""), stored.believed("hidden cluster 1"), stored.believed("x 2")) == (1, 1, OTHER_RELEASE)
+    believed = [stored.believed(version) for version in ("", "hidden cluster 1", "x 2")]
+    assert believed == [1, 1, OTHER_RELEASE_SHARE]
     assert other.constants == same.constants
     assert np.all(np.diag(other.covariance) >= np.diag(same.covariance))
     assert np.all(np.diag(other.covariance) <= np.diag(UNCALIBRATED.covariance) * (1 + 1e-9))
@@ -303,5 +304,5 @@ def test_the_framework_is_the_outermost_library():
     assert framework_version({"torch": "2.5.1+cu124", "driver": "1"}) == "torch 2.5.1+cu124"
     assert framework_version({"python": "3.12"}) == ""
     assert set(PRIOR_LOG_SD) == set(CONSTANTS)
-    assert str(key_of(spec_of())) == "toy and Megatron-DeepSpeed, fp16 (simulated)"
+    assert key_of(spec_of()).subject == "toy and Megatron-DeepSpeed, fp16 (simulated)"
     assert basis_of(None, training_of(spec_of())).anchor is None

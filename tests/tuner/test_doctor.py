@@ -77,7 +77,7 @@ def test_the_search_is_blamed_where_it_cannot_find_the_planted_setting(tmp_path,
     with Store.open(home.database_url) as store:
         service = Service(store, home)
         try:
-            test = self_test.test_search(service, random.Random(4))
+            test = self_test.planted_search(service, random.Random(4))
         finally:
             service.close()
     assert test.trials == 2
@@ -92,7 +92,7 @@ def test_a_self_test_that_takes_too_long_is_ended_and_says_so(tmp_path, monkeypa
     with Store.open(home.database_url) as store:
         service = Service(store, home)
         try:
-            test = self_test.test_search(service, random.Random(4))
+            test = self_test.planted_search(service, random.Random(4))
         finally:
             service.close()
         (campaign,) = store.campaigns(limit=9)

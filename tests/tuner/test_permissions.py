@@ -23,7 +23,8 @@ from meshtune.tuner.specs.document import HARMLESS, PLAIN, commands_named
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS
 from meshtune.tuner.specs.read import OPEN_QUESTIONS
 
-KNOWN = {"workload": WORKLOADS, "runner": RUNNERS, "search": SEARCHES}
+MADE_BY = {name: search.made_by for name, search in SEARCHES.items()}
+KNOWN = {"workload": WORKLOADS, "runner": RUNNERS, "search": MADE_BY}
 PLAINEST = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
 
 

@@ -11,9 +11,9 @@ from simulated_lab import HOSTILE, failing
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.units import number, percent, seconds
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.report.campaigns import render_report
 from meshtune.tuner.results.report.page import Section, Table, page
 from meshtune.tuner.results.views import best_view
-from meshtune.tuner.service.reporting import render_report
 
 CAMPAIGN, TRIALS = failing()
 
@@ -41,7 +41,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return render_report([(CAMPAIGN, TRIALS)]).decode()
+    return render_report([(CAMPAIGN, TRIALS)])
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_its_numbers_are_those_of_best(read):
 def test_it_says_plainly_that_nothing_was_measured(read):
     assert "Simulated: nothing below was measured on any device." in read.texts
     real = replace(CAMPAIGN, spec=replace(CAMPAIGN.spec, runner=replace(CAMPAIGN.spec.runner, kind="slurm")))
-    assert "Simulated" not in render_report([(real, TRIALS[:1])]).decode()
+    assert "Simulated" not in render_report([(real, TRIALS[:1])])
 
 
 def test_it_tells_failures_and_what_causes_out_of_memory_and_every_trial(read):
@@ -92,13 +92,13 @@ def test_it_names_nothing_that_a_browser_would_fetch_and_no_id_twice(text, read)
 
 
 def test_a_campaign_that_has_just_begun_has_a_report_and_several_are_compared_first(read):
-    alone = Reader(render_report([(CAMPAIGN, [])]).decode())
+    alone = Reader(render_report([(CAMPAIGN, [])]))
     assert "Nothing was measured." in alone.texts
     larger = replace(
         CAMPAIGN, id="larger-000000", spec=replace(CAMPAIGN.spec, cluster=replace(CAMPAIGN.spec.cluster, nodes=768))
     )
     trials = [replace(trial, campaign_id=larger.id) for trial in TRIALS]
-    both = Reader(render_report([(CAMPAIGN, TRIALS), (larger, trials)]).decode())
+    both = Reader(render_report([(CAMPAIGN, TRIALS), (larger, trials)]))
     place = both.texts.index
     assert place("Campaigns side by side") < place("What was asked")
     assert both.texts.count("What was found") == 2 * read.texts.count("What was found")

@@ -120,18 +120,18 @@ def exhausted(limits: Limits, devices: int, spent_device_s: float) -> str:
     """
     if limits.devices is not None and devices > limits.devices:
         return f"each of its jobs takes {devices} devices, and the service may use {limits.devices}"
-    if limits.device_hours is None or spent_device_s / 3600.0 < limits.device_hours:
-        return ""
-    hours = f"{spent_device_s / 3600.0:.4g} of {limits.device_hours:g} device-hours"
-    return f"{hours} of the service were spent within {limits.window_days:g} days"
+    return _hours_spent(limits.device_hours, spent_device_s, "the service", limits.window_days)
 
 
 def quota_spent(owner: str, quotas: Quotas, spent_device_s: float) -> str:
     """Why no more jobs of the owner's campaigns are started; empty where they are. spent_device_s: within 30 days."""
-    if quotas.device_hours is None or spent_device_s / 3600.0 < quotas.device_hours:
+    return _hours_spent(quotas.device_hours, spent_device_s, f"the token {owner}", 30)
+
+
+def _hours_spent(most: float | None, spent_device_s: float, whose: str, days: float) -> str:
+    if most is None or spent_device_s / 3600.0 < most:
         return ""
-    hours = f"{spent_device_s / 3600.0:.4g} of {quotas.device_hours:g} device-hours"
-    return f"{hours} of the token {owner} were spent within 30 days"
+    return f"{spent_device_s / 3600.0:.4g} of {most:g} device-hours of {whose} were spent within {days:g} days"
 
 
 def require_room(owner: str, quotas: Quotas, used: Used, budget: Budget) -> None:

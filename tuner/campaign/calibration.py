@@ -21,9 +21,11 @@ CALIBRATION = "calibration"
 # A fit of fewer measured trials is refused.
 LEAST_TRIALS = 3
 # The share of what was learnt that is believed under another release of the framework: judged.
-OTHER_RELEASE = 0.5
+OTHER_RELEASE_SHARE = 0.5
 # The libraries that a training code may be, the outermost first: versions of the inner ones are not looked at.
 LIBRARIES = ("torchtitan", "nanotron", "megatron-core", "megatron_core", "deepspeed", "transformers", "torch")
+# The numbers of a fit beside its constants and their covariance.
+OF_FIT = ("time_log_sd", "memory_log_sd", "times", "memories", "ooms")
 # Of simulated jobs.
 HIDDEN_CLUSTER = "hidden cluster"
 _RELEASE = re.compile(r"\d+\.\d+")
@@ -40,7 +42,9 @@ class CalibrationKey:
     framework: str
     dtype: str
 
-    def __str__(self) -> str:
+    @property
+    def subject(self) -> str:
+        """The device and the training code, in words."""
         code = self.program or (self.workload if self.workload == SIMULATED else "")
         return f"{self.device} and {self.framework}{f' ({code})' if code else ''}"
 
@@ -57,14 +61,13 @@ def key_of(spec: CampaignSpec) -> CalibrationKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCalibration:
+class StoredCalibration(CalibrationKey):
     """What one calibration campaign measured. version: the framework's library with its version, such as `torch 2.5.1`;
     empty where no trial named one. model, cluster, devices: measured with. trials: measured ones. described: the device
     as it was described then, whose speeds the efficiencies are shares of. owner, project: as of the campaign."""
 
     campaign: str
     created_at: float
-    key: CalibrationKey
     version: str
     model: str
     cluster: str
@@ -77,7 +80,7 @@ class StoredCalibration:
 
     def believed(self, version: str) -> float:
         """The share of it that is believed under this version; empty: unknown, taken to be the same."""
-        return 1.0 if not version or release_of(version) == release_of(self.version) else OTHER_RELEASE
+        return 1.0 if not version or release_of(version) == release_of(self.version) else OTHER_RELEASE_SHARE
 
     def lesson(self, version: str) -> Lesson:
         """As a campaign under this version learns from it."""

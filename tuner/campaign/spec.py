@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.documents import plain
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, unfit_name
@@ -24,6 +25,9 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space
 from meshtune.tuner.campaign.objective import Objective
+
+# The word for a global batch that is searched.
+FREE = "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +179,19 @@ def scalar_problems(values: Mapping[str, Any]) -> list[Problem]:
         if (value := values.get(key)) is not None and value < minimum:
             found.append(Problem(key, f"must be at least {minimum}, not {value}"))
     return found
+
+
+def document_of(spec: CampaignSpec) -> dict[str, Any]:
+    """The spec as a document that `read_spec` reads back to an equal one, so that a campaign can be posted again."""
+    document: dict[str, Any] = plain(spec)
+    for name in ("workload", "search", "runner"):
+        backend = document[name]
+        document[name] = {"kind": backend["kind"], **backend["options"]}
+    if spec.global_batch_size is None:
+        document["global_batch_size"] = FREE
+    if spec.baseline is None:
+        del document["baseline"]
+    return document
 
 
 def workload_of(spec: CampaignSpec) -> Workload:

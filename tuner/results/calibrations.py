@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD
-from meshtune.tuner.campaign.calibration import StoredCalibration
+from meshtune.tuner.campaign.calibration import OF_FIT, StoredCalibration
 from meshtune.tuner.results.views import view_of
 
 
@@ -54,21 +54,12 @@ class CalibrationView:
 
 
 def calibration_view(stored: StoredCalibration) -> CalibrationView:
-    fit, key = stored.calibration, stored.key
+    fit = stored.calibration
     return view_of(
         CalibrationView,
         stored,
         created_at=datetime.fromtimestamp(stored.created_at, UTC),
-        device=key.device,
-        workload=key.workload,
-        program=key.program,
-        framework=key.framework,
-        dtype=key.dtype,
-        times=fit.times,
-        memories=fit.memories,
-        ooms=fit.ooms,
-        time_log_sd=fit.time_log_sd,
-        memory_log_sd=fit.memory_log_sd,
+        **{name: getattr(fit, name) for name in OF_FIT},
         constants=tuple(
             ConstantView(
                 name=name,

@@ -1,15 +1,12 @@
-"""The interface of a search: the plans to try next, as a function of the campaign's history.
-
-SearchError              root; the search cannot go on; the same history gives the same error
-+-- UnknownSearch        no search of that name
-+-- SearchMisconfigured  the search is there and refuses its options, or a library it needs is missing
-"""
+"""The interface of a search: the plans to try next, as a function of the campaign's history."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+import numpy as np
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import Checks
@@ -58,6 +55,11 @@ class Observation:
         checks = Checks()
         checks.positive(step_time_s=self.step_time_s, peak_bytes=self.peak_bytes)
         checks.done()
+
+
+def derived_seed(seed: int, seen: Sequence[Observation]) -> int:
+    """A seed for this ask: fixed by the campaign's seed and by how far it is, so that an ask may be repeated."""
+    return int(np.random.SeedSequence((seed, len(seen))).generate_state(1)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

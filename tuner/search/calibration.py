@@ -7,10 +7,9 @@ the fastest. What was measured moves the constants, and so the next choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import exp
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,8 @@ from meshtune.search_spaces.physics.fitting import Measured, calibrate
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.tuner.campaign.trial import Choice, Expectation, Proposal
 from meshtune.tuner.prediction.predict import WIDTH
-from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
-from meshtune.tuner.search.registry import NoOptions, parse_options
+from meshtune.tuner.search.base import Observation, SearchMisconfigured, Task
+from meshtune.tuner.search.registry import NoOptions
 
 # Probabilities to fit: a plan below one is not tried while one above it is left.
 SURE, LIKELY = 0.9, 0.5
@@ -42,6 +41,9 @@ Matrix = npt.NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class CalibrationSearch:
     """Has no randomness and no state."""
+
+    seed: int = 0
+    options: NoOptions = field(default_factory=NoOptions)
 
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         if unknown := missing(task.training):
@@ -134,8 +136,3 @@ def _learnt(task: Task, seen: Sequence[Observation]) -> Calibration:
     )
     plans = columns_of([one.plan for one in teaching])
     return calibrate([(estimate(task.training, plans), measured)], task.calibration)
-
-
-def create(seed: int, options: Mapping[str, Any]) -> Search:
-    parse_options("calibration", NoOptions, options)
-    return CalibrationSearch()

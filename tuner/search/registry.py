@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from itertools import islice
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from meshtune.runners.extras import MissingExtra, require_extra
+from meshtune.runners.registry import load
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.listing import in_order, in_random_order, whole
 from meshtune.search_spaces.plan import Plan
@@ -24,25 +24,32 @@ from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured,
 
 T = TypeVar("T")
 
-# Name -> "module:function"; the function takes (seed, options) and raises SearchMisconfigured.
-SEARCHES: Mapping[str, str] = {
-    "physics": "meshtune.tuner.search.physics.search:create",
-    "deephyper": "meshtune.tuner.search.library.deephyper:create",
-    "optuna": "meshtune.tuner.search.library.optuna:create",
-    "calibration": "meshtune.tuner.search.calibration:create",
-    "random": "meshtune.tuner.search.registry:create_random",
-    "grid": "meshtune.tuner.search.registry:create_grid",
+_MEMORY = "learns what fits into memory, and no speeds,"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchKind:
+    """A search that a spec may name. made_by: "module:class", which takes a seed and options, a dataclass. learns: what
+    it learns from earlier campaigns, in words for people; empty: nothing. extra: of meshtune, that it needs."""
+
+    made_by: str
+    learns: str = ""
+    extra: str = ""
+
+
+SEARCHES: Mapping[str, SearchKind] = {
+    "physics": SearchKind(made_by="meshtune.tuner.search.physics.search:PhysicsSearch", learns="learns"),
+    "deephyper": SearchKind(
+        made_by="meshtune.tuner.search.library.deephyper:DeepHyperSearch", learns=_MEMORY, extra="deephyper"
+    ),
+    "optuna": SearchKind(made_by="meshtune.tuner.search.library.optuna:OptunaSearch", learns=_MEMORY, extra="optuna"),
+    "calibration": SearchKind(made_by="meshtune.tuner.search.calibration:CalibrationSearch"),
+    "random": SearchKind(made_by="meshtune.tuner.search.registry:RandomSearch"),
+    "grid": SearchKind(made_by="meshtune.tuner.search.registry:GridSearch"),
 }
 
 # A space with knobs is put in a random order whole up to so many plans; of a larger one so many are drawn at most.
 LISTED, MAX_DRAWS = 50_000, 1_000_000
-
-# What each learns from earlier campaigns, in words for people; the others nothing.
-LEARNS: Mapping[str, str] = {
-    "physics": "learns",
-    "deephyper": "learns what fits into memory, and no speeds,",
-    "optuna": "learns what fits into memory, and no speeds,",
-}
 
 
 def create_search(kind: str, *, seed: int, options: Mapping[str, Any]) -> Search:
@@ -53,8 +60,12 @@ def create_search(kind: str, *, seed: int, options: Mapping[str, Any]) -> Search
         )
     if seed < 0:
         raise SearchMisconfigured(f"search {kind}: the seed must be at least 0, not {seed}")
-    module, function = SEARCHES[kind].split(":")
-    return cast(Search, getattr(import_module(module), function)(seed, options))
+    made_by = load(SEARCHES[kind].made_by)
+    chosen = parse_options(kind, get_type_hints(made_by)["options"], options)
+    if extra := SEARCHES[kind].extra:
+        require_library(kind, extra)
+    search: Search = made_by(seed=seed, options=chosen)
+    return search
 
 
 def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
@@ -93,6 +104,7 @@ class RandomSearch:
     """The space in one random order, fixed by the seed: exact sampling without replacement."""
 
     seed: int
+    options: NoOptions = NoOptions()
 
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         if task.space.knobs and len(task.space):
@@ -111,6 +123,9 @@ class RandomSearch:
 class GridSearch:
     """The space in its own order: dimension by dimension, the last one fastest, those of the layout first."""
 
+    seed: int = 0
+    options: NoOptions = NoOptions()
+
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         return _unseen(in_order(task.space) if task.space.knobs else task.space, seen, n)
 
@@ -124,13 +139,3 @@ def _unseen(plans: Iterable[Plan], seen: Sequence[Observation], n: int) -> Propo
             if len(found) == n:
                 break
     return proposal_of(found)
-
-
-def create_random(seed: int, options: Mapping[str, Any]) -> Search:
-    parse_options("random", NoOptions, options)
-    return RandomSearch(seed)
-
-
-def create_grid(seed: int, options: Mapping[str, Any]) -> Search:
-    parse_options("grid", NoOptions, options)
-    return GridSearch()

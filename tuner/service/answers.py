@@ -63,9 +63,6 @@ class Answers(Collector):
             self._owed.pop(scheduler, None)
             self._age_s.pop(scheduler, None)
 
-    def describe(self) -> list[Metric]:
-        return []  # so that registering does not collect
-
     def collect(self) -> Iterator[Metric]:
         ages = GaugeMetricFamily(
             "meshtune_scheduler_answer_age_seconds",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.training import missing
@@ -19,6 +20,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, basis_of, learn, training_of
+from meshtune.tuner.search.warm_start import software_of
 from meshtune.tuner.store import Store
 
 
@@ -56,7 +58,7 @@ def keep_calibration(
     except (TooFewTrials, InvalidValue) as error:
         return CampaignState.FAILED, f"no calibration: {error} ({reason})"
     store.calibrations.keep(stored)
-    return CampaignState.COMPLETED, f"calibrated {stored.key} by {stored.trials} trials ({reason})"
+    return CampaignState.COMPLETED, f"calibrated {stored.subject} by {stored.trials} trials ({reason})"
 
 
 def _fitted(campaign: Campaign, trials: Sequence[Trial], now: float) -> StoredCalibration:
@@ -70,12 +72,11 @@ def _fitted(campaign: Campaign, trials: Sequence[Trial], now: float) -> StoredCa
         others = "".join(f", {count} {verdict}" for verdict, count in sorted(verdicts.items()))
         raise TooFewTrials(f"{len(measured)} of {len(trials)} trials measured{others}; it takes {LEAST_TRIALS}")
     spec = campaign.spec
-    software = [one.software for one in measured if one.software]
     return StoredCalibration(
         campaign=campaign.id,
         created_at=now,
-        key=key_of(spec),
-        version=framework_version(software[-1]) if software else "",
+        **asdict(key_of(spec)),
+        version=framework_version(software_of(trials)),
         model=spec.model.name,
         cluster=spec.cluster.name,
         devices=max(one.devices for one in measured),

@@ -11,12 +11,15 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from typing import TypeVar
 
 from meshtune.runners.base import Cause, JobStatus, RunnerUnavailable
 from meshtune.runners.hardware import read_hardware
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+
+T = TypeVar("T")
 
 # How long one look waits, and for how long in all a job's files are tried.
 LOOK_S = 0.5
@@ -53,8 +56,7 @@ class Reading:
 
         After GIVE_UP_S without an answer, or with nothing but RunnerUnavailable, the attempt is lost."""
         if self._answer is None:
-            self._answer = Future()
-            Thread(target=_answer, args=(read, self._answer), name=f"reading {self.job_name}", daemon=True).start()
+            self._answer = answered(read, f"reading {self.job_name}")
         wait([self._answer], wait_s)
         answer, late = self._answer, self.age_s > GIVE_UP_S
         if not answer.done():
@@ -69,11 +71,18 @@ class Reading:
             self._answer = None
 
 
-def _answer(read: Callable[[], Outcome], answer: Future[Outcome]) -> None:
-    try:
-        answer.set_result(read())
-    except BaseException as error:
-        answer.set_exception(error)
+def answered(function: Callable[[], T], thread: str) -> Future[T]:
+    """What the function returns or raises, by a daemon thread of its own: one that hangs holds up no exit."""
+    answer = Future[T]()
+
+    def run() -> None:
+        try:
+            answer.set_result(function())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=run, name=thread, daemon=True).start()
+    return answer
 
 
 def _lost(told: str) -> Outcome:

@@ -10,7 +10,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,12 @@ class DevicesTest:
     was run."""
 
     kind: str
-    devices: int
-    trials: int
-    tokens_per_s: float | None
-    software: Mapping[str, str]
-    seconds: float
-    failure: str
+    devices: int = 0
+    trials: int = 0
+    tokens_per_s: float | None = None
+    software: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    failure: str = ""
     reason: str = ""
     skipped: str = ""
 
@@ -112,10 +112,10 @@ def run_self_test(machine: Machine, progress: Callable[[str], None] = lambda _: 
             try:
                 begun = time.monotonic()
                 progress("self-test: a search for a planted setting")
-                search = test_search(service, random.SystemRandom())
+                search = planted_search(service, random.SystemRandom())
                 progress("self-test: training on all local devices")
                 left_s = LIMIT_S - (time.monotonic() - begun)
-                return SelfTest(search=search, devices=test_devices(service, machine, left_s))
+                return SelfTest(search=search, devices=all_devices(service, machine, left_s))
             finally:
                 service.close()
 
@@ -142,7 +142,7 @@ def self_test_findings(test: SelfTest) -> list[Finding]:
     return found
 
 
-def test_search(service: Service, source: random.Random) -> SearchTest:
+def planted_search(service: Service, source: random.Random) -> SearchTest:
     """source: where the planted setting is drawn from."""
     planted = {axis: source.choice(values) for axis, values in AXES.items()}
     if planted["recompute"] == "none":
@@ -192,15 +192,12 @@ def test_search(service: Service, source: random.Random) -> SearchTest:
     )
 
 
-def test_devices(service: Service, machine: Machine, limit_s: float) -> DevicesTest:
+def all_devices(service: Service, machine: Machine, limit_s: float) -> DevicesTest:
     build = machine.torch
     kind = DeviceKind.CPU if build is None else DeviceKind(build.kind)
     devices = min(MAX_CPU_RANKS, machine.host.cores) if kind is DeviceKind.CPU else device_count(machine)
     if build is None:
-        why = "torch is not installed"
-        return DevicesTest(
-            kind=str(kind), devices=0, trials=0, tokens_per_s=None, software={}, seconds=0.0, failure="", skipped=why
-        )
+        return DevicesTest(kind=str(kind), skipped="torch is not installed")
     memory = build.devices[0].memory_bytes if build.devices else 2 * 2**30
     document = {
         "name": "self-test-devices",
@@ -263,14 +260,8 @@ def _run(service: Service, document: Mapping[str, Any], limit_s: float) -> _Ende
     drive_one(Driver(service), service, campaign.id, watch)
     ended, trials = service.campaign(campaign.id), service.trials(campaign.id)
     ranking = rank(ended, trials)
-    failed = next(
-        (
-            trial.outcome
-            for trial in trials
-            if trial.outcome and trial.outcome.verdict not in (Verdict.OK, Verdict.CANCELLED)
-        ),
-        None,
-    )
+    outcomes = [trial.outcome for trial in trials if trial.outcome]
+    failed = next((one for one in outcomes if one.verdict not in (Verdict.OK, Verdict.CANCELLED)), None)
     return _Ended(
         best=ranking[0].trial if ranking else None,
         measured=len(ranking),

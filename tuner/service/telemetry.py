@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any, TextIO
 
 from prometheus_client import Counter, Histogram, disable_created_metrics
@@ -54,18 +53,6 @@ SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class LogFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 def mask(text: str) -> str:
     """The text without its secrets."""
     for pattern, masked in _SECRETS:
@@ -73,10 +60,10 @@ def mask(text: str) -> str:
     return text
 
 
-def set_up_logging(form: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
+def set_up_logging(*, as_json: bool, level: str, stream: TextIO | None = None) -> None:
     """Send every log line of this process to `stream` (by default stderr), and nowhere else."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_Json() if form is LogFormat.JSON else _Text())
+    handler.setFormatter(_Json() if as_json else _Text())
     logging.root.handlers = [handler]
     logging.root.setLevel(logging.WARNING)
     for name in OURS:

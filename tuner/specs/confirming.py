@@ -15,9 +15,9 @@ from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.campaign.spec import Backend, CampaignSpec
+from meshtune.tuner.campaign.spec import FREE, Backend, CampaignSpec
 from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.specs.read import FREE, parse_spec
+from meshtune.tuner.specs.read import parse_spec
 
 
 def confirming_document(

@@ -37,6 +37,7 @@ from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceT
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import (
+    FREE,
     SCALARS,
     Acceptance,
     Backend,
@@ -54,7 +55,6 @@ from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.site import resolved
 
-FREE = "free"
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
 # Under `model`: the content of a config.json of transformers. The command line reads it where a path stands.
@@ -247,7 +247,7 @@ class _Reading:
             return
         self.section(name, kind, raw)
 
-    def _backend(self, name: str, default: str, known: Mapping[str, str]) -> None:
+    def _backend(self, name: str, default: str, known: Collection[str]) -> None:
         """A section that names an implementation: `kind`, and its options beside it."""
         if name in self.refused:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,14 @@ from meshtune.runners.documents import plain, read_value
 from meshtune.search_spaces.cluster import DeviceSpec
 from meshtune.search_spaces.physics.constants import CONSTANTS, Calibration, Constants
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.calibration import CalibrationKey, StoredCalibration
+from meshtune.tuner.campaign.calibration import OF_FIT, CalibrationKey, StoredCalibration
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import NotFound, StoreError
 from meshtune.tuner.store.tables import calibrations
 
-_KEY = ("device", "workload", "program", "framework", "dtype")
-_OF_ROW = ("campaign", "created_at", "version", "model", "cluster", "devices", "trials", "owner", "project")
-_OF_FIT = ("time_log_sd", "memory_log_sd", "times", "memories", "ooms")
+_KEY = [each.name for each in fields(CalibrationKey)]
+_OF_ROW = [column.name for column in calibrations.c if column.name != "document"]
 
 
 class Calibrations:
@@ -60,11 +60,7 @@ class Calibrations:
 
 
 def _row(stored: StoredCalibration) -> dict[str, Any]:
-    return {
-        **{name: getattr(stored, name) for name in _OF_ROW},
-        **{name: getattr(stored.key, name) for name in _KEY},
-        "document": _document(stored),
-    }
+    return {**{name: getattr(stored, name) for name in _OF_ROW}, "document": _document(stored)}
 
 
 def _document(stored: StoredCalibration) -> dict[str, Any]:
@@ -75,7 +71,7 @@ def _document(stored: StoredCalibration) -> dict[str, Any]:
         # Whose rows and columns stand in this order.
         "names": [*CONSTANTS],
         "covariance": fit.covariance.tolist(),
-        **{name: getattr(fit, name) for name in _OF_FIT},
+        **{name: getattr(fit, name) for name in OF_FIT},
     }
 
 
@@ -89,11 +85,8 @@ def _stored_of(row: Row[Any]) -> StoredCalibration:
     covariance = np.array(document["covariance"], dtype=np.float64)[np.ix_(order, order)]
     return StoredCalibration(
         **{name: getattr(row, name) for name in _OF_ROW},
-        key=CalibrationKey(**{name: getattr(row, name) for name in _KEY}),
         described=read_value(DeviceSpec, document["described"]),
         calibration=Calibration(
-            Constants(**document["constants"]),
-            covariance,
-            **{name: document[name] for name in _OF_FIT},
+            Constants(**document["constants"]), covariance, **{name: document[name] for name in OF_FIT}
         ),
     )

@@ -78,20 +78,14 @@ def _write(connection: Connection, before: Campaign, after: Campaign, now: float
     if not values:
         return
     update_campaign(connection, after.id, {**values, "updated_at": now})
-    spec, was = after.spec, before.spec
-    data: dict[str, object] = {}
-    if spec.name != was.name:
-        data["name"] = spec.name
-    if after.tags != before.tags:
-        data["tags"] = list(after.tags)
-    if after.notes != before.notes:
-        data["notes"] = len(after.notes)
-    if spec.budget != was.budget:
-        data["budget"] = row["spec"]["budget"]
-    if spec.stop != was.stop:
-        data["stop"] = row["spec"]["stop"]
-    if after.search_ended != before.search_ended:
-        data["search_ended"] = after.search_ended
+    told = {
+        "name": after.spec.name,
+        "tags": list(after.tags),
+        "notes": len(after.notes),
+        "search_ended": after.search_ended,
+    }
+    data: dict[str, object] = {name: word for name, word in told.items() if name in values}
+    data |= {part: row["spec"][part] for part in ("budget", "stop") if row["spec"][part] != old["spec"][part]}
     if data:
         add_event(connection, after.id, now, "campaign.changed", data)
     if after.state is not before.state:

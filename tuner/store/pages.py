@@ -31,7 +31,7 @@ from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Order, Stamp, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.listing import CampaignsWanted, Order, Stamp, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
@@ -66,13 +66,6 @@ _TALLIES = (
     .group_by(*_ALIKE)
 )
 _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
-_CAMPAIGN_KEYS: Mapping[CampaignKey, ColumnElement[Any]] = {
-    CampaignKey.CREATED_AT: campaigns.c.created_at,
-    CampaignKey.UPDATED_AT: campaigns.c.updated_at,
-    CampaignKey.NAME: campaigns.c.name,
-    CampaignKey.STATE: campaigns.c.state,
-    CampaignKey.LEGAL: campaigns.c.legal,
-}
 _TRIAL_KEYS: Mapping[TrialKey, ColumnElement[Any]] = {
     TrialKey.NUMBER: trials.c.number,
     TrialKey.STEP_TIME: measurements.c.median_step_time_s,
@@ -116,7 +109,7 @@ class Pages:
 
     def stamps(self, wanted: CampaignsWanted, reader: Rights = OPERATOR) -> list[Stamp]:
         """A page of campaigns that the reader may read, by their ids and versions."""
-        value = _CAMPAIGN_KEYS[wanted.order.key]
+        value = campaigns.c[wanted.order.key]
         columns = (campaigns.c.id, campaigns.c.updated_at, value.label("value"), _NEWEST.label("event"))
         query = select(*columns).where(*readable_by(reader), *_campaign_filters(wanted))
         if wanted.after is not None:
@@ -177,15 +170,9 @@ def _tally(row: Row[Any]) -> Tally:
 
 
 def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
+    exact = {name: getattr(wanted, name) for name in ("owner", "project", "model", "cluster")}
     filters: list[ColumnElement[bool]] = [
-        column == value
-        for column, value in (
-            (campaigns.c.owner, wanted.owner),
-            (campaigns.c.project, wanted.project),
-            (campaigns.c.model, wanted.model),
-            (campaigns.c.cluster, wanted.cluster),
-        )
-        if value is not None
+        campaigns.c[name] == value for name, value in exact.items() if value is not None
     ]
     if wanted.states:
         filters.append(campaigns.c.state.in_([str(state) for state in wanted.states]))

@@ -5,7 +5,7 @@ Rows of trials, attempts and measurements come as dictionaries: an attribute of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import JSON, Row, literal, null
+from sqlalchemy import JSON, Row, Table, literal, null
 
 from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
@@ -26,29 +26,25 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.store.errors import StoreError
-from meshtune.tuner.store.tables import attempts, measurements
+from meshtune.tuner.store.tables import attempts, campaigns, measurements
 
 
-def _scalar_fields(kind: type) -> tuple[str, ...]:
-    """The fields that are columns of measurements; those in JSON are converted by hand."""
-    columns = [measurements.c[each.name] for each in fields(kind) if each.name in measurements.c]
-    return tuple(column.name for column in columns if not isinstance(column.type, JSON))
+def _columns_of(kind: type, table: Table, *, json: bool = False, but: Collection[str] = ()) -> tuple[str, ...]:
+    """The fields of a value that are columns of the same name: those in JSON, which are converted by hand, or the
+    others."""
+    names = [each.name for each in fields(kind) if each.name in table.c and each.name not in but]
+    return tuple(name for name in names if isinstance(table.c[name].type, JSON) == json)
 
 
 # The largest integer of a database's column; the values of all ranks, in JSON, are kept exactly.
 MAX_BIGINT = 2**63 - 1
 # Fields that are columns of the same name and the same value.
-_OF_CAMPAIGN = (
-    *("id", "created_at", "updated_at", "running_since", "elapsed_s", "reason", "search_ended", "chance_left"),
-    *("combinations", "legal", "owner", "notes"),
-)
-_OF_ATTEMPT = (
-    *("number", "job_name", "planned_at", "job_id", "submitted_at", "wait", "started_at", "finished_at", "running_s"),
-)
-_OF_OUTCOME = ("reason", "phase", "failed_rank", "log_tail")
+_OF_CAMPAIGN = _columns_of(Campaign, campaigns, but=("state", "tags"))
+_OF_ATTEMPT = _columns_of(Attempt, attempts, but=("state",))
+_OF_OUTCOME = _columns_of(Outcome, attempts, but=("verdict", "cause"))
 # One more number of a measurement is a field of Measurement or of MeasurementSummary, and a column of its name.
-_OF_MEASUREMENT = _scalar_fields(Measurement)
-_OF_SUMMARY = _scalar_fields(MeasurementSummary)
+_OF_MEASUREMENT = _columns_of(Measurement, measurements)
+_OF_SUMMARY = _columns_of(MeasurementSummary, measurements)
 # Lists of trials have no steps, values of single ranks, profiles and logs.
 LISTED_COLUMNS = (
     *(column for column in attempts.c if column.name not in ("partial", "log_tail")),
@@ -57,7 +53,7 @@ LISTED_COLUMNS = (
     *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, "first_losses", "hardware")),
 )
 # Fields that are lists in JSON columns of the same name; NULL for none.
-_NODES = ("avoid", "nodes", "failed_nodes")
+_NODES = _columns_of(Attempt, attempts, json=True)
 _SPEC = TypeAdapter(CampaignSpec)
 _plan_values = itemgetter(*PLAN_FIELDS)
 

@@ -194,10 +194,10 @@ def report(
     from meshtune.runners.extras import require_extra
 
     require_extra("report", "a report")
-    from meshtune.tuner.service.reporting import render_report
+    from meshtune.tuner.results.report.campaigns import render_report
 
     found = {record.campaign.id: record for record in map(place.record, campaigns)}
-    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]))
+    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]).encode())
 
 
 @app.command("export-data", rich_help_panel=PANEL, short_help="Write every trial as CSV, Parquet or JSON.")

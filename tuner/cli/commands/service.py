@@ -26,6 +26,9 @@ from meshtune.tuner.access.tokens import (
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, HomePlace, placed
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.telemetry import set_up_logging
+from meshtune.tuner.store import StoreUnavailable, maintenance
 
 if TYPE_CHECKING:
     from meshtune.tuner.access.tokens import Token
@@ -91,9 +94,8 @@ def serve(
 ) -> None:
     """Serve the REST API and the dashboard, and drive every active campaign of this home."""
     from meshtune.tuner.cli.at_home import open_service
-    from meshtune.tuner.service.telemetry import LogFormat, LogLevel, set_up_logging
 
-    set_up_logging(LogFormat(log_format), LogLevel(log_level))
+    set_up_logging(as_json=log_format == "json", level=log_level)
     os.environ[RUN_AS] = run_as
     user = job_user()
     if user is not None:
@@ -267,7 +269,6 @@ def revoke(name: Name, place: HomePlace) -> None:
 def upgrade(place: HomePlace) -> None:
     """Bring the database to the newest schema. Every other command does so as well; this one says what it did."""
     from meshtune.tuner.cli.at_home import existing_database
-    from meshtune.tuner.store import maintenance
 
     before, after = maintenance.upgrade(existing_database(place))
     if before == after:
@@ -285,7 +286,6 @@ def backup(
 ) -> None:
     """Copy the database as it is at one moment, while services go on; the copy is read once before it gets its name."""
     from meshtune.tuner.cli.at_home import existing_database
-    from meshtune.tuner.store import StoreUnavailable, maintenance
 
     url = existing_database(place)
     source = maintenance.sqlite_file(url)
@@ -309,7 +309,6 @@ def check(place: HomePlace) -> None:
     """Look for damage, for rows that contradict each other, and for jobs in flight without a folder. Exit code 1 where
     something is wrong."""
     from meshtune.tuner.cli.at_home import existing_database
-    from meshtune.tuner.store import maintenance
 
     report = maintenance.check(existing_database(place))
     folder = Home(place.home.absolute())

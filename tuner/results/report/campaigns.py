@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import yaml
 
 from meshtune.runners.hardware import kinds_text
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.spec import Budget, space_of
+from meshtune.tuner.campaign.spec import Budget, document_of, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
@@ -32,39 +33,29 @@ OTHERS = 3
 NONE = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One campaign of a report. spec: its text."""
-
-    campaign: Campaign
-    trials: Sequence[Trial]
-    spec: str
-
-
-def report(told: Sequence[Told]) -> str:
-    """The HTML file of at least one campaign; of several, they are compared first."""
-    simulated = [one.campaign.id for one in told if one.campaign.simulated]
-    notices = [SIMULATED] if len(simulated) == len(told) else []
+def render_report(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> str:
+    """The HTML file of at least one campaign with its trials; of several, they are compared first."""
+    simulated = [campaign.id for campaign, _ in entries if campaign.simulated]
+    notices = [SIMULATED] if len(simulated) == len(entries) else []
     if simulated and not notices:
         notices = [f"Simulated, not measured on any device: {', '.join(simulated)}."]
-    if len(told) == 1:
-        campaign = told[0].campaign
-        newest = max((one.last.finished_at or 0.0 for one in told[0].trials), default=0.0)
+    if len(entries) == 1:
+        campaign, trials = entries[0]
+        newest = max((one.last.finished_at or 0.0 for one in trials), default=0.0)
         about = [
             f"Campaign {campaign.id}, begun {_day(campaign.created_at)}, as of {_day(max(newest, campaign.created_at))}"
         ]
-        return page(campaign.spec.name, _sections(told[0]), subtitle=about, notices=notices)
-    comparison = compare([(one.campaign, one.trials) for one in told])
-    sections = [_comparison_section(comparison)]
-    for one in told:
-        heading = f"{one.campaign.spec.name}: {one.campaign.label}"
-        sections += [Section(heading=heading, level=1, new_page=True), *_sections(one)]
-    names = ", ".join(dict.fromkeys(one.campaign.spec.name for one in told))
-    return page(f"{len(told)} campaigns: {names}", sections, notices=notices)
+        return page(campaign.spec.name, _sections(campaign, trials), subtitle=about, notices=notices)
+    sections = [_comparison_section(compare(entries))]
+    for campaign, trials in entries:
+        heading = f"{campaign.spec.name}: {campaign.label}"
+        sections += [Section(heading=heading, level=1, new_page=True), *_sections(campaign, trials)]
+    names = ", ".join(dict.fromkeys(campaign.spec.name for campaign, _ in entries))
+    return page(f"{len(entries)} campaigns: {names}", sections, notices=notices)
 
 
-def _sections(told: Told) -> list[Section]:
-    campaign, trials = told.campaign, sorted(told.trials, key=lambda trial: trial.number)
+def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
+    trials = sorted(trials, key=lambda trial: trial.number)
     space, ranking = space_of(campaign.spec), rank(campaign, trials)
     winners, found = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
     return [
@@ -87,8 +78,13 @@ def _sections(told: Told) -> list[Section]:
         ),
         _environment(campaign, trials, found),
         Section(heading="Every trial", tables=[_every(campaign, trials)], new_page=True),
-        Section(heading="The spec", verbatim=told.spec, new_page=True),
+        Section(heading="The spec", verbatim=_spec_text(campaign), new_page=True),
     ]
+
+
+def _spec_text(campaign: Campaign) -> str:
+    """Complete: presets written out, defaults filled in."""
+    return yaml.safe_dump(document_of(campaign.spec), sort_keys=False, width=100)
 
 
 def _asked(campaign: Campaign, space: Space) -> Section:

@@ -8,18 +8,17 @@ that it was told but did not ask, and stops after 100 failures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Proposal
-from meshtune.tuner.search.base import Observation, Search, Task
+from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, History
 from meshtune.tuner.search.library.memory_guard import MemoryGuard
 from meshtune.tuner.search.library.surrogate import Offer, SurrogateOptions, propose
-from meshtune.tuner.search.registry import parse_options, require_library
 
 # DeepHyper makes Python objects of every candidate for every point of a batch: of 20,000, at 100 observations, ask(1)
 # takes 0.4 s of CPU and ask(8) 2.1 s, and both grow in proportion. More than this many are thinned out at random.
@@ -51,9 +50,6 @@ class DeepHyperSearch:
     seed: int
     options: DeepHyperOptions = DeepHyperOptions()
     guard: MemoryGuard = field(default_factory=MemoryGuard, compare=False)
-
-    def __post_init__(self) -> None:
-        require_library("deephyper", "deephyper")
 
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         kappa = KAPPA_FIRST * (KAPPA_LAST / KAPPA_FIRST) ** (len(seen) % KAPPA_PERIOD / KAPPA_PERIOD)
@@ -105,7 +101,3 @@ class DeepHyperSearch:
             multi_point_strategy="cl_max",
             n_initial_points=1,
         )
-
-
-def create(seed: int, options: Mapping[str, Any]) -> Search:
-    return DeepHyperSearch(seed, parse_options("deephyper", DeepHyperOptions, options))

@@ -18,7 +18,12 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import IntArray
 from meshtune.tuner.search.physics.catalogue import Catalogue
-from meshtune.tuner.search.physics.feasibility import Feasibility, learn_feasibility, surely_out_of_memory
+from meshtune.tuner.search.physics.feasibility import (
+    Feasibility,
+    learn_feasibility,
+    surely_out_of_memory,
+    surely_out_with_knobs,
+)
 from meshtune.tuner.search.physics.history import flat, read_trials
 from meshtune.tuner.search.physics.knob_effects import Scales
 from meshtune.tuner.search.physics.knob_search import fitted
@@ -85,16 +90,11 @@ class _Belief:
         return excess
 
     def doomed(self, listing: Listing | None) -> BoolColumn:
-        columns = self.catalogue.task.space.columns
+        space = self.catalogue.task.space
         if listing is None:
-            return surely_out_of_memory(columns, self.ran_out)
-        doomed = np.zeros(len(listing), dtype=np.bool_)
-        # What is sure about two plans holds if their knobs are the same.
-        for plan, codes in zip(self.ran_out, self.catalogue.task.space.knobs.known_codes(self.ran_out), strict=True):
-            same = np.flatnonzero(np.all(listing.codes == codes, axis=1))
-            if len(same):
-                doomed[same] |= surely_out_of_memory(columns, [plan])[listing.layouts[same]]
-        return doomed
+            return surely_out_of_memory(space.columns, self.ran_out)
+        ran_out = list(zip(self.ran_out, space.knobs.known_codes(self.ran_out), strict=True))
+        return surely_out_with_knobs(space.columns, listing.layouts, listing.codes, ran_out)
 
     def _seen_so(self, rows: Rows) -> Rows:
         """As the belief's own rows are: without slopes where there are too many, with the knobs' features scaled."""

@@ -22,11 +22,11 @@ from meshtune.search_spaces.listing import Listing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.trial import Proposal
-from meshtune.tuner.search.base import Observation, Search, Task
+from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray
 from meshtune.tuner.search.library.memory_guard import MemoryGuard
 from meshtune.tuner.search.library.surrogate import Offer, SurrogateOptions, propose
-from meshtune.tuner.search.registry import parse_options, require_library
+from meshtune.tuner.search.registry import require_library
 
 if TYPE_CHECKING:
     import optuna
@@ -62,7 +62,6 @@ class OptunaSearch:
     guard: MemoryGuard = field(default_factory=MemoryGuard, compare=False)
 
     def __post_init__(self) -> None:
-        require_library("optuna", "optuna")
         if self.options.sampler == "gp":
             require_library("optuna with sampler gp", "torch")
 
@@ -267,7 +266,3 @@ def _features(encoding: Encoding, params: Mapping[str, Any]) -> Features:
     return {
         name: value if name in encoding.categories else encoding.choices[name][value] for name, value in params.items()
     }
-
-
-def create(seed: int, options: Mapping[str, Any]) -> Search:
-    return OptunaSearch(seed, parse_options("optuna", OptunaOptions, options))

@@ -21,7 +21,7 @@ from meshtune.search_spaces.listing import Listing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.trial import Proposal, proposal_of
-from meshtune.tuner.search.base import Observation, Task
+from meshtune.tuner.search.base import Observation, Task, derived_seed
 from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray, read_history
 from meshtune.tuner.search.library.memory_guard import MemoryGuard
 
@@ -124,11 +124,6 @@ def first_plans(asked: int | None, encoding: Encoding) -> int:
     (DeepHyper's default) and at least 4; never more than a third of the space."""
     wanted = max(4, 2 * len(encoding.choices) + 1) if asked is None else asked
     return max(1, min(wanted, len(encoding.ranks) // 3))
-
-
-def derived_seed(seed: int, seen: Sequence[Observation]) -> int:
-    """A seed for this ask: fixed by the campaign's seed and by how far it is, so that an ask may be repeated."""
-    return int(np.random.SeedSequence((seed, len(seen))).generate_state(1)[0])
 
 
 def spread(points: FloatArray, others: FloatArray, free: IntArray, n: int, rng: np.random.Generator) -> list[int]:

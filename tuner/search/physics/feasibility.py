@@ -17,7 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES, Columns, FloatColumn, columns_of
+from meshtune.search_spaces.columns import (
+    RECOMPUTES,
+    SCHEDULES,
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    IntColumn,
+    columns_of,
+)
+from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.physics.estimate import heavy_cdf
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition, weights_of
@@ -228,6 +237,18 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
         if tried["pp"][row] > 1 and SCHEDULES[tried["schedule"][row]] is Schedule.GPIPE:
             larger = columns["micro_batch_size"][same] == micro_batch
         doomed[same] |= lower & larger & (kept[columns["recompute"][same]] >= kept[tried["recompute"][row]])
+    return doomed
+
+
+def surely_out_with_knobs(
+    columns: Columns, layouts: IntColumn, codes: Codes, ran_out: Sequence[tuple[Plan, Codes]]
+) -> BoolColumn:
+    """The same of plans with knobs: what is sure about two layouts holds where their knobs are the same."""
+    doomed = np.zeros(len(layouts), dtype=np.bool_)
+    for plan, own in ran_out:
+        same = np.flatnonzero(np.all(codes == own, axis=1))
+        if len(same):
+            doomed[same] |= surely_out_of_memory(columns, [plan])[layouts[same]]
     return doomed
 
 

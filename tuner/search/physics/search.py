@@ -12,26 +12,23 @@ combinations can be many, `knob_search` says which are weighed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ContextDecorator, ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
 
 import numpy as np  # its library must be loaded before it is looked for
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from meshtune.tuner.campaign.trial import Choice, Proposal
-from meshtune.tuner.search.base import Observation, Search, Task
-from meshtune.tuner.search.library.surrogate import derived_seed
+from meshtune.tuner.search.base import Observation, Task, derived_seed
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.history import Trials, flat, read_trials
 from meshtune.tuner.search.physics.knob_search import KnobSearch, fitted
 from meshtune.tuner.search.physics.prior import Rows, RowsOf, rows_of
 from meshtune.tuner.search.physics.weighing import Batch, Hypotheses, PhysicsOptions, Weighing, believe, weigh
-from meshtune.tuner.search.registry import parse_options
 
 # Plans times observations that are weighed at once.
 MAX_WEIGHED = 3_000_000
@@ -124,7 +121,3 @@ class PhysicsSearch:
     def _weighing(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Weighing:
         belief = believe(trials, self.options, self.hypotheses)
         return weigh(trials, candidates, belief, task, seed, residual=self.options.residual)
-
-
-def create(seed: int, options: Mapping[str, Any]) -> Search:
-    return PhysicsSearch(seed, parse_options("physics", PhysicsOptions, options))

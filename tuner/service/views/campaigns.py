@@ -12,13 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from meshtune.runners.base import Cause
-from meshtune.runners.documents import plain
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.changes import extendable
 from meshtune.tuner.campaign.listing import Order, TrialKey
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import Budget, CampaignSpec
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.knob_views import KnobView, knob_view
@@ -27,7 +26,6 @@ from meshtune.tuner.results.recommendation import choice_among_first
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.views.trials import rfc3339
-from meshtune.tuner.specs.read import FREE
 from meshtune.tuner.store.pages import Overview
 
 # A summary looks at so many of the best trials first.
@@ -177,21 +175,8 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: Summar
         cluster=spec.cluster.name,
         extendable=extendable(campaign),
         summary=summary,
-        spec=spec_document(spec),
+        spec=document_of(spec),
     )
-
-
-def spec_document(spec: CampaignSpec) -> dict[str, Any]:
-    """The spec as a document that `read_spec` reads back to an equal one, so that a campaign can be posted again."""
-    document: dict[str, Any] = plain(spec)
-    for name in ("workload", "search", "runner"):
-        backend = document[name]
-        document[name] = {"kind": backend["kind"], **backend["options"]}
-    if spec.global_batch_size is None:
-        document["global_batch_size"] = FREE
-    if spec.baseline is None:
-        del document["baseline"]
-    return document
 
 
 def space_view(space: Space) -> SpaceView:
