@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.untrusted_text import read_words
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed
 
 LAUNCH_WRAPPER = "-m meshtune.runners.batch.launch_wrapper"
 # What the scheduler's own limit leaves for the nodes' start, setup lines and imports: the ranks keep the job's limit.
@@ -42,10 +42,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
+class BatchOptions(Closed):
     """The launch template: what a site or a user adds to every job, whatever the scheduler."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
     # How a script's line for the scheduler begins: "#SBATCH -".
     directive: ClassVar[str]
 

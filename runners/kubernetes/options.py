@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -28,10 +28,8 @@ _DEVICES = {DeviceKind.CPU: "", DeviceKind.CUDA: "nvidia.com/gpu", DeviceKind.XP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesOptions:
+class KubernetesOptions(Closed):
     """The image, the volumes and the places of the pods, and how the API server is asked."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     # With meshtune and the training program in it.
     image: str
@@ -66,8 +64,7 @@ class KubernetesOptions:
     # Jobs are looked at no more often than that.
     poll_s: float = 3.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(bool(re.fullmatch(r"\S{1,500}", self.image)), "image", f"must name an image, not {self.image!r}")
         for name in ("namespace", "queue", "service_account"):
             text = getattr(self, name)
@@ -83,7 +80,6 @@ class KubernetesOptions:
         checks.whole(0, keep_s=self.keep_s)
         checks.positive(call_limit_s=self.call_limit_s)
         checks.at_least(0, poll_s=self.poll_s)
-        checks.done()
 
     def sees(self, directory: Path) -> bool:
         """Whether the pods see that folder on one of their volumes."""

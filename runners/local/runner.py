@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
@@ -18,7 +18,7 @@ from meshtune.runners.local.devices import VisibleDevices, visible_devices
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
 from meshtune.runners.processes.host import why_too_many
 from meshtune.runners.processes.job_user import JobUser, job_user
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # Servers outlive the runners that started them; kept here, they are reaped when they have ended.
@@ -140,9 +140,7 @@ class LocalRunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalOptions:
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
+class LocalOptions(Closed):
     # Processes that may run at once, by default the cluster's devices.
     slots: int | None = None
     # How long the warm server waits for another job before it ends.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, ClassVar, get_type_hints
+from typing import get_type_hints
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
 from meshtune.runners.told_knobs import ToldKnob
-from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
+from meshtune.search_spaces.checks import Checks, Closed, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
@@ -86,7 +86,7 @@ def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
+class Measuring(Closed):
     """How long to measure. Warm-up is dropped: the steps until step times settle, at most max_warmup_steps of them.
     Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least min_steps
     and at most max_steps of them; after max_seconds of timed steps min_steps are enough. min_seconds: timed steps take
@@ -94,8 +94,6 @@ class Measuring:
     profile_steps: how many steps are taken apart afterwards. loss_steps: how many of the first losses to report.
     start_limit_s: a rank that has not met its peers and built its model after this time gives up. stall_s: so does one
     that then finishes no step for so long."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     max_warmup_steps: int = 10
     min_steps: int = 6
@@ -108,8 +106,7 @@ class Measuring:
     start_limit_s: float = 600.0
     stall_s: float = 120.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.at_least(
             0, max_warmup_steps=self.max_warmup_steps, profile_steps=self.profile_steps, loss_steps=self.loss_steps
         )
@@ -121,7 +118,6 @@ class Measuring:
         checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
         told = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
         checks.require(self.max_steps >= self.min_steps, "max_steps", told)
-        checks.done()
 
     def enough(self, step_times_s: Sequence[float]) -> bool:
         """Whether these timed steps are all that are wanted."""
@@ -133,7 +129,7 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerOptions:
+class TrainerOptions(Closed):
     """What a spec may set of its jobs, and knobs the most of it (OPTIONS).
 
     learning_rate: of the few steps. imbalance: of the router skewed, the load of the busiest expert over the mean.
@@ -142,8 +138,6 @@ class TrainerOptions:
     layers' products in 8 bits. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next
     forward pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes;
     0: as torch does."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     dtype: Dtype = Dtype.FLOAT32
     learning_rate: float = 1e-3

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf, prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
 from meshtune.runners.dialects.megatron.arguments import MegatronOptions
@@ -20,7 +20,7 @@ from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
 from meshtune.runners.workloads.base import JobRequest, Workload, outcome_without_result
 from meshtune.runners.workloads.torch import TorchWorkload
-from meshtune.search_spaces.checks import CLOSED, Checks, Problem, did_you_mean
+from meshtune.search_spaces.checks import Checks, Closed, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import word
@@ -127,13 +127,11 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedJob:
+class SimulatedJob(Closed):
     """One run of `model` under `plan` on `cluster`, by this training code.
 
     incumbent_step_time_s: the run ends as PRUNED once it is surely slower than this. time_factor, memory_factor: what
     its knobs make of both."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     model: ModelSpec
     plan: Plan
@@ -144,12 +142,10 @@ class SimulatedJob:
     time_factor: float = 1.0
     memory_factor: float = 1.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.positive(time_factor=self.time_factor, memory_factor=self.memory_factor)
         limit = self.incumbent_step_time_s
         checks.require(limit is None or 0 < limit < inf, "incumbent_step_time_s", f"must be positive, not {limit}")
-        checks.done()
 
     @property
     def training(self) -> Training:
@@ -167,27 +163,21 @@ def parse_job(text: str) -> SimulatedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(Closed):
     """How many times as long a step takes with a value of a knob, and as much memory it needs."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     time: float = 1.0
     memory: float = 1.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.positive(time=self.time, memory=self.memory)
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedOptions:
+class SimulatedOptions(Closed):
     """framework: the training code that is played. contexts: kinds of context parallelism that it is taken to have
     besides its own. measuring: how the built-in trainer would measure it. effects: of knobs' values, by the knob's name
     and the value's word; other values change nothing."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     framework: Code = Code.MEGATRON_DEEPSPEED
     contexts: frozenset[ContextParallel] = frozenset()

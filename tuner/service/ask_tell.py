@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.documents import plain
 from meshtune.runners.external.runner import ExternalRunner, NotClaimed, OpenJob
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
 from meshtune.runners.registry import EXTERNAL
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
@@ -54,11 +54,9 @@ class Suggestions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(Closed):
     """How a trial went: what was measured, or a verdict. step_times_s: of each timed optimizer step, in order. The
     others as in a job's result file; per rank where they are lists of bytes."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     step_times_s: tuple[float, ...] = ()
     warmup_times_s: tuple[float, ...] = ()

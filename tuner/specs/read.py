@@ -27,7 +27,7 @@ from meshtune.runners.registry import (
     runners,
 )
 from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
@@ -45,7 +45,6 @@ from meshtune.tuner.campaign.spec import (
     StopRule,
     TrialLimits,
     build_space,
-    scalar_problems,
     space_of,
 )
 from meshtune.tuner.search.base import SearchError
@@ -173,9 +172,10 @@ class _Reading:
         for name, kind in SCALARS.items():
             if name in self.document:
                 self.section(name, kind, self.document[name])
-        for problem in scalar_problems(self.values):
-            self.problems.append(problem)
-            del self.values[problem.path]
+        for name, limit in limits_of(CampaignSpec).items():
+            if name in self.values and (unfit := limit.unfit(self.values[name])):
+                self.problems.append(Problem(name, unfit))
+                del self.values[name]
         batch = self.document.get("global_batch_size")
         if "global_batch_size" in self.refused:
             pass
