@@ -32,7 +32,7 @@ from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.spec import SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.service.ask_tell import Completion
+from meshtune.tuner.service.ask_tell import Ask, Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
 from meshtune.tuner.specs.read import FREE
 
@@ -202,15 +202,7 @@ PLAN_BODY = _body(
 
 
 SUGGEST_BODY = _body(
-    {
-        "type": "object",
-        "title": "Ask",
-        "additionalProperties": False,
-        "properties": {
-            "count": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1},
-            "wait_s": {"type": "number", "minimum": 0, "maximum": 30, "default": 0},
-        },
-    },
+    _inline(Ask, title="Ask"),
     {"two": {"summary": "Up to two trials, within 20 s", "value": {"count": 2, "wait_s": 20}}},
     required=False,
 )

@@ -101,6 +101,7 @@ Natural = Annotated[int, Limit(0, whole=True)]
 Positive = Annotated[float, Limit(above=0)]
 Amount = Annotated[float, Limit(0)]
 Share = Annotated[float, Limit(0, below=1)]
+Chance = Annotated[float, Limit(0, 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -24,27 +23,13 @@ from meshtune.api.errors import InvalidBody
 from meshtune.api.middleware.idempotency import HEADER
 from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY, problems
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import Checks, Closed, InvalidValue
-from meshtune.tuner.service.ask_tell import Completion, Suggestions
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.service.ask_tell import Ask, Completion, Suggestions
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 
 router = APIRouter(prefix="/v1", responses=problems(404, 409, 413, 415, 422, 503), tags=["ask and tell"])
-MAX_COUNT, MAX_WAIT_S = 100, 30.0
 # Between two looks for trials that wait.
 LOOK_S = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask(Closed):
-    """count: trials at the most. wait_s: how long to wait for the first one."""
-
-    count: int = 1
-    wait_s: float = 0.0
-
-    def _check(self, checks: Checks) -> None:
-        checks.require(1 <= self.count <= MAX_COUNT, "count", f"must be 1 to {MAX_COUNT}, not {self.count}")
-        told = f"must be 0 to {MAX_WAIT_S:g}, not {self.wait_s}"
-        checks.require(0 <= self.wait_s <= MAX_WAIT_S, "wait_s", told)
 
 
 @router.post("/campaigns/{campaign_id}:suggest", dependencies=[launches], openapi_extra=SUGGEST_BODY)

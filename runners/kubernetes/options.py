@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import Checks, Closed
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Count, Positive
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -58,11 +58,11 @@ class KubernetesOptions(Closed):
     # More of its container: {securityContext: {capabilities: {add: [IPC_LOCK]}}}.
     container: Mapping[str, Any] = field(default_factory=dict)
     # How long ended jobs stay to be looked at.
-    keep_s: int = 86_400
+    keep_s: Count = 86_400
     # How long the API server may take to answer.
-    call_limit_s: float = 20.0
+    call_limit_s: Positive = 20.0
     # Jobs are looked at no more often than that.
-    poll_s: float = 3.0
+    poll_s: Amount = 3.0
 
     def _check(self, checks: Checks) -> None:
         checks.require(bool(re.fullmatch(r"\S{1,500}", self.image)), "image", f"must name an image, not {self.image!r}")
@@ -77,9 +77,6 @@ class KubernetesOptions(Closed):
             own = sorted(fields & getattr(self, name).keys())
             checks.require(not own, name, f"must leave {', '.join(own)} to the runner and its other options")
         checks.require(bool(self.python), "python", "must name an interpreter")
-        checks.whole(0, keep_s=self.keep_s)
-        checks.positive(call_limit_s=self.call_limit_s)
-        checks.at_least(0, poll_s=self.poll_s)
 
     def sees(self, directory: Path) -> bool:
         """Whether the pods see that folder on one of their volumes."""

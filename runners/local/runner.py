@@ -18,7 +18,7 @@ from meshtune.runners.local.devices import VisibleDevices, visible_devices
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
 from meshtune.runners.processes.host import why_too_many
 from meshtune.runners.processes.job_user import JobUser, job_user
-from meshtune.search_spaces.checks import Checks, Closed
+from meshtune.search_spaces.checks import Checks, Closed, Positive
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # Servers outlive the runners that started them; kept here, they are reaped when they have ended.
@@ -144,7 +144,7 @@ class LocalOptions(Closed):
     # Processes that may run at once, by default the cluster's devices.
     slots: int | None = None
     # How long the warm server waits for another job before it ends.
-    idle_s: float = 30.0
+    idle_s: Positive = 30.0
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> LocalRunner:
@@ -160,7 +160,6 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     checks.require(slots >= cluster.devices, "slots", told)
     too_many = why_too_many(slots)
     checks.require(not too_many, "slots", too_many)
-    checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
     checks.done()
     on_devices = cluster.device.kind is not DeviceKind.CPU
     return LocalRunner(root, slots=slots, gives_devices=on_devices, idle_s=chosen.idle_s, user=job_user())

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.local.spool import require_fit
 from meshtune.runners.ray.job import RayJob, encode
-from meshtune.search_spaces.checks import Checks, Closed
+from meshtune.search_spaces.checks import Checks, Closed, Positive
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # A driver's imports and its connection take two seconds on an idle machine.
@@ -135,12 +134,11 @@ class RayOptions(Closed):
     # Campaigns of one namespace share a job manager and its warm agents.
     namespace: str = "meshtune"
     # How long warm agents hold their devices for another job while nobody waits.
-    idle_s: float = 30.0
+    idle_s: Positive = 30.0
 
     def _check(self, checks: Checks) -> None:
         checks.require(bool(self.address), "address", "must not be empty")
         checks.require(bool(self.namespace), "namespace", "must not be empty")
-        checks.require(0 < self.idle_s < inf, "idle_s", f"must be positive and finite, not {self.idle_s}")
 
 
 class RayRunner:

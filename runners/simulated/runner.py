@@ -23,7 +23,7 @@ from meshtune.runners.local.spool import require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
 from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
-from meshtune.search_spaces.checks import Checks, Closed
+from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share, Some
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.training import missing
 
@@ -33,23 +33,15 @@ class SimulatedOptions(Closed):
     """The hidden cluster, and how it runs jobs."""
 
     # Which hidden cluster.
-    seed: int = 0
+    seed: Natural = 0
     # Of step times, relative.
-    noise: float = 0.02
+    noise: Share = 0.02
     # Share of the jobs that lose a node.
-    fault_rate: float = 0.0
+    fault_rate: Chance = 0.0
     # How long a job takes on the clock on the wall.
-    seconds_per_trial: float = 0.0
+    seconds_per_trial: Amount = 0.0
     # How many jobs run at once.
-    slots: int = 4
-
-    def _check(self, checks: Checks) -> None:
-        checks.at_least(0, seed=self.seed)
-        checks.at_least(1, slots=self.slots)
-        checks.require(0 <= self.noise < 1, "noise", f"must be at least 0 and below 1, not {self.noise}")
-        checks.require(0 <= self.fault_rate <= 1, "fault_rate", f"must lie between 0 and 1, not {self.fault_rate}")
-        took = self.seconds_per_trial
-        checks.require(0 <= took < inf, "seconds_per_trial", f"must be finite, at least 0, not {took}")
+    slots: Some = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

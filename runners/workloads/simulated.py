@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import inf, prod
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
 from meshtune.runners.workloads.base import JobRequest, Workload, outcome_without_result
 from meshtune.runners.workloads.torch import TorchWorkload
-from meshtune.search_spaces.checks import Checks, Closed, Problem, did_you_mean
+from meshtune.search_spaces.checks import Closed, Positive, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import word
@@ -137,15 +137,10 @@ class SimulatedJob(Closed):
     plan: Plan
     cluster: ClusterSpec
     code: Code = Code.MEGATRON_DEEPSPEED
-    incumbent_step_time_s: float | None = None
+    incumbent_step_time_s: Positive | None = None
     measuring: Measuring = field(default_factory=Measuring)
-    time_factor: float = 1.0
-    memory_factor: float = 1.0
-
-    def _check(self, checks: Checks) -> None:
-        checks.positive(time_factor=self.time_factor, memory_factor=self.memory_factor)
-        limit = self.incumbent_step_time_s
-        checks.require(limit is None or 0 < limit < inf, "incumbent_step_time_s", f"must be positive, not {limit}")
+    time_factor: Positive = 1.0
+    memory_factor: Positive = 1.0
 
     @property
     def training(self) -> Training:
@@ -166,11 +161,8 @@ def parse_job(text: str) -> SimulatedJob:
 class Effect(Closed):
     """How many times as long a step takes with a value of a knob, and as much memory it needs."""
 
-    time: float = 1.0
-    memory: float = 1.0
-
-    def _check(self, checks: Checks) -> None:
-        checks.positive(time=self.time, memory=self.memory)
+    time: Positive = 1.0
+    memory: Positive = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

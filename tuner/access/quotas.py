@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from meshtune.search_spaces.checks import Checks, Closed
+from meshtune.search_spaces.checks import Closed, Positive, Some
 from meshtune.tuner.access.tokens import DAY_S, Quotas, Used
 from meshtune.tuner.campaign.spec import Budget
 
@@ -35,17 +35,11 @@ class Limits(Closed):
     """Of all campaigns together; None: no limit."""
 
     # In flight at once, waiting in a scheduler's queue included.
-    jobs: int | None = None
-    devices: int | None = None
+    jobs: Some | None = None
+    devices: Some | None = None
     # Within the last window_days.
-    device_hours: float | None = None
-    window_days: float = 30.0
-
-    def _check(self, checks: Checks) -> None:
-        for name, count in (("jobs", self.jobs), ("devices", self.devices)):
-            checks.require(count is None or count >= 1, name, f"must be at least 1, not {count}")
-        for name, amount in (("device_hours", self.device_hours), ("window_days", self.window_days)):
-            checks.require(amount is None or 0 < amount < inf, name, f"must be positive and finite, not {amount}")
+    device_hours: Positive | None = None
+    window_days: Positive = 30.0
 
     @property
     def window_s(self) -> float:

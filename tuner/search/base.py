@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checked, Checks, Limit
 from meshtune.search_spaces.knob_values import KnobValue, same_value
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
@@ -61,7 +61,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastCampaign:
+class PastCampaign(Checked):
     """The trials of an earlier campaign, perhaps of another size or model, on the same kind of device.
 
     weight: how much one of its observations counts, 1 for as much as one of the campaign's own, 0 for nothing.
@@ -69,12 +69,7 @@ class PastCampaign:
 
     training: Training
     seen: tuple[Observation, ...]
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.require(0 < self.weight <= 1, "weight", f"must be above 0 and at most 1, not {self.weight}")
-        checks.done()
+    weight: Annotated[float, Limit(above=0, high=1)] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
