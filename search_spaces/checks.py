@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from math import inf, isfinite
+from math import isfinite
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 if sys.version_info >= (3, 11):
@@ -187,11 +187,6 @@ class Checks:
     def at_least(self, minimum: float, **values: float) -> None:
         for name, value in values.items():
             self.require(value >= minimum, name, f"must be at least {minimum}, not {value}")
-
-    def positive(self, **values: float | None) -> None:
-        """Require every named value that is known to be positive and finite."""
-        for name, value in values.items():
-            self.require(value is None or 0 < value < inf, name, f"must be positive and finite, not {value}")
 
     def whole(self, minimum: int, **values: int) -> bool:
         """Require every named value to be an integer from `minimum` to MAX_WHOLE; True when all are."""

@@ -43,7 +43,7 @@ from meshtune.runners.workloads.config_file import (
 )
 from meshtune.runners.workloads.knobs import Telling, arguments, find_file, keys, placeholders, problems, variables
 from meshtune.runners.workloads.program import program_of, words_of
-from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import KNOB_NAME
 from meshtune.search_spaces.knobs import KnobSet
@@ -87,13 +87,12 @@ class CommandOptions(Closed):
     fixed: dict[str, Any] = field(default_factory=dict)
     log: dict[str, str] = field(default_factory=dict)
     steps: int = 15
-    warmup_steps: int = 5
+    warmup_steps: Natural = 5
     framework: str = "trainer-bfloat16"
     dtype: str | None = None
 
     def _check(self, checks: Checks) -> None:
         checks.require(bool(self.command), "command", "must name a program")
-        checks.at_least(0, warmup_steps=self.warmup_steps)
         needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
         checks.require(self.steps > self.warmup_steps, "steps", needed)
         known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from meshtune.search_spaces.checks import Checks, Closed, Name
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.decide import device_seconds
+from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Trial, first_runs
 
@@ -93,18 +93,8 @@ def running_again(campaign: Campaign, now: float) -> Campaign:
 
 
 def spent(campaign: Campaign, trials: Sequence[Trial]) -> str:
-    """Which limit of the budget is used up, with the numbers; empty while none is."""
+    """Which limit of the budget is spent; empty while none is."""
     return _planned(campaign, trials) or time_spent(campaign, trials)
-
-
-def time_spent(campaign: Campaign, trials: Sequence[Trial]) -> str:
-    """As `spent`, of the limits that end every trial."""
-    budget = campaign.spec.budget
-    if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
-        return f"{campaign.elapsed_s:.0f} of {budget.wall_time_s:g} s of wall time are used"
-    if budget.device_hours is not None and (used := device_seconds(trials) / 3600.0) >= budget.device_hours:
-        return f"{used:.4g} of {budget.device_hours:g} device-hours are used"
-    return ""
 
 
 def _planned(campaign: Campaign, trials: Sequence[Trial]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Protocol
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.checks import Checked, Checks, Limit
+from meshtune.search_spaces.checks import Checked, Checks, Limit, Positive
 from meshtune.search_spaces.knob_values import KnobValue, same_value
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
@@ -37,7 +37,7 @@ class SearchMisconfigured(SearchError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Checked):
     """One plan that a campaign has chosen, in the order of choosing; one chosen twice stands there twice.
 
     verdict None: still pending. score: what to maximise, exactly when the verdict is OK; no failed, pruned or pending
@@ -48,16 +48,13 @@ class Observation:
     plan: Plan
     verdict: Verdict | None = None
     score: float | None = None
-    step_time_s: float | None = None
-    peak_bytes: float | None = None
+    step_time_s: Positive | None = None
+    peak_bytes: Positive | None = None
     held_s: float | None = None
 
-    def __post_init__(self) -> None:
+    def _check(self, checks: Checks) -> None:
         if (self.score is not None) != (self.verdict is Verdict.OK):
             raise ValueError(f"{self.plan.key}: a score ({self.score}) goes with verdict ok only, not {self.verdict}")
-        checks = Checks()
-        checks.positive(step_time_s=self.step_time_s, peak_bytes=self.peak_bytes)
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

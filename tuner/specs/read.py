@@ -32,7 +32,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
@@ -51,13 +51,11 @@ from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
-from meshtune.tuner.specs.site import resolved
+from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
 
 FREE = "free"
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
-# Under `model`: the content of a config.json of transformers. The command line reads it where a path stands.
-HF_CONFIG = "hf_config"
 DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
 
@@ -128,11 +126,6 @@ def parse_spec(
     if reading.problems or space is None:
         raise InvalidSpec(reading.problems)
     return CampaignSpec(**reading.values), space
-
-
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    accept: tuple[Acceptance, ...]
 
 
 @dataclass(slots=True)
@@ -206,9 +199,7 @@ class _Reading:
                 self.values["knobs"] = read_knobs(self.document)
         accepted = self.document.get("accept", ())
         accepted = [accepted] if isinstance(accepted, str) else accepted
-        if "accept" not in self.refused:
-            with self.noting(""):
-                self.values["accept"] = read_value(_Accepted, {"accept": accepted}).accept
+        self.section("accept", tuple[Acceptance, ...], accepted)
 
     def _open_questions(self) -> None:
         """What `meshtune import` could not read: a spec with one of them is none yet."""
@@ -237,8 +228,7 @@ class _Reading:
                 hint = did_you_mean(str(chosen), presets)
                 self.problems.append(Problem(f"{name}.preset", f"no {name} preset is called {chosen!r}; {hint}"))
                 return
-            base = {key: value for key, value in presets[chosen].items() if key != "source"}
-            raw = _merged(base, {key: value for key, value in raw.items() if key != "preset"})
+            raw = _merged(described(presets[chosen]), {key: value for key, value in raw.items() if key != "preset"})
         elif isinstance(raw, Mapping):
             raw = {"name": name, **raw}
         elif raw is None:

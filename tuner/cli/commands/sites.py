@@ -13,7 +13,7 @@ from meshtune.runners.sites.profiles import Site, find_site, own_folder, read_si
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.cli.common import Refused, console, print_json
 from meshtune.tuner.cli.render.tables import new_table
-from meshtune.tuner.specs.site import is_path
+from meshtune.tuner.specs.named_files import is_path
 
 
 def list_all(*, as_json: bool) -> None:
