@@ -7,7 +7,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Mapping
+from dataclasses import fields
 from http import HTTPStatus
 from typing import Any
 
@@ -21,20 +21,18 @@ from meshtune.api.dependencies import MERGE_PATCH, READERS
 from meshtune.api.errors import PROBLEM_JSON
 from meshtune.api.middleware.idempotency import PARAMETER
 from meshtune.runners.registry import WORKLOADS, runners
-from meshtune.search_spaces.bounds import MAX_VALUE, Bounds
-from meshtune.search_spaces.checks import MAX_WHOLE, NAME
+from meshtune.search_spaces.bounds import Bounds
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knob import MAX_VALUES, Knob
 from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD
 from meshtune.search_spaces.knobs import MAX_KNOBS
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import AXES, Plan
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
-from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import FREE, Acceptance, Budget, StopRule, TrialLimits
+from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.service.ask_tell import Completion
+from meshtune.tuner.service.ask_tell import Ask, Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
 
 SPEC_EXAMPLE: dict[str, Any] = {
@@ -51,40 +49,8 @@ SPEC_EXAMPLE: dict[str, Any] = {
     }
 }
 
-
-_WHOLE = {"minimum": 1, "maximum": MAX_WHOLE}
-_COUNT = {"minimum": 0, "maximum": MAX_WHOLE}
-_SOME = {"minimum": 1}
-_POSITIVE = {"exclusiveMinimum": 0}
-_FRACTION = {"minimum": 0, "exclusiveMaximum": 1}
 # A value of a knob in a query.
 KNOB_TEXT = re.compile(rf"^{KNOB_NAME.pattern}:{KNOB_WORD.pattern}$")
-# What the values of a spec demand of their numbers, by name: their types say nothing of it. Rules of several fields
-# together, such as what divides what, are in no schema.
-_LIMITS: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab", "seq_len"), _WHOLE),
-    **dict.fromkeys(("nodes", "devices_per_node", "devices_per_module"), _WHOLE),
-    **dict.fromkeys(("kv_heads", "experts", "top_k", "vocab_multiple", "nodes_per_rack"), _COUNT),
-    **dict.fromkeys(("memory_bandwidth_bytes_per_s", "bandwidth_bytes_per_s", "device_hour_price"), _POSITIVE),
-    **dict.fromkeys(("peak_flops", "wall_time_s", "device_hours", "time_limit_s", "queue_limit_s"), _POSITIVE),
-    **dict.fromkeys(("memory_bytes", "trials", "attempts"), _SOME),
-    **dict.fromkeys(("tolerance", "chance"), _FRACTION),
-    "latency_s": {"minimum": 0},
-    **{axis.name: {"minimum": axis.low, "maximum": axis.high or MAX_WHOLE} for axis in AXES if axis.kind is int},
-}
-
-
-def _limited(node: Any, limits: Mapping[str, Any]) -> Any:
-    """The schema with the limits of its numbers; limits: of those that stand here."""
-    if isinstance(node, list):
-        return [_limited(each, limits) for each in node]
-    if not isinstance(node, dict):
-        return node
-    found = {key: _limited(value, limits) for key, value in node.items() if key != "properties"}
-    if "properties" in node:
-        properties = node["properties"].items()
-        found["properties"] = {name: _limited(value, _LIMITS.get(name, {})) for name, value in properties}
-    return {**found, **limits} if node.get("type") in ("integer", "number") else found
 
 
 def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
@@ -101,7 +67,7 @@ def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
             return {key: resolved(value) for key, value in named.items()}
         return [resolved(value) for value in node] if isinstance(node, list) else node
 
-    return {**_limited(resolved(schema), {}), **changes}
+    return {**resolved(schema), **changes}
 
 
 def _optional(node: Any) -> Any:
@@ -125,23 +91,6 @@ def _backend(known: list[str]) -> dict[str, Any]:
     return {"anyOf": [{"enum": known}, options]}
 
 
-def _space() -> dict[str, Any]:
-    """Bounds, of which each names at least one value, and none twice."""
-
-    def listed(node: dict[str, Any]) -> dict[str, Any]:
-        if "anyOf" in node:
-            return {**node, "anyOf": [listed(way) for way in node["anyOf"]]}
-        if node.get("type") != "array":
-            return node
-        items = node["items"]
-        if "maximum" in items:
-            items = items | {"maximum": min(items["maximum"], MAX_VALUE)}
-        return {**node, "items": items, "minItems": 1, "uniqueItems": True}
-
-    schema = _inline(Bounds)
-    return {**schema, "properties": {name: listed(value) for name, value in schema["properties"].items()}}
-
-
 # Of a knob.
 _NAME = {"type": "string", "pattern": f"^{KNOB_NAME.pattern}$"}
 _VALUE = {"anyOf": [{"type": "boolean"}, {"type": "number"}, {"type": "string", "pattern": f"^{KNOB_WORD.pattern}$"}]}
@@ -158,36 +107,29 @@ def _knobs() -> dict[str, Any]:
     return {"anyOf": [named, {"type": "array", "items": whole, "maxItems": MAX_KNOBS}]}
 
 
+_DEFAULTS = {field.name: field.default for field in fields(CampaignSpec)}
 SPEC_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "CampaignSpec",
     "additionalProperties": False,
     "required": ["model", "cluster", "global_batch_size"],
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"\S"},
+        **{name: _inline(kind, default=_DEFAULTS[name]) for name, kind in SCALARS.items()},
         "model": _with_preset(ModelSpec, sorted(model_presets())),
         "cluster": _with_preset(ClusterSpec, sorted(cluster_presets())),
         "workload": _backend(sorted(WORKLOADS)),
         "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
-        "space": _space(),
+        "space": _inline(Bounds),
         "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)?$"}},
         "knobs": _knobs(),
         "accept": {"type": "array", "items": _inline(Acceptance)},
         # Knobs may stand beside the fields.
         "baseline": _inline(Plan, propertyNames=_NAME, additionalProperties=_VALUE),
-        "objective": _inline(Objective),
         "search": _backend(sorted(SEARCHES)),
         "runner": _backend(sorted(runners())),
         "budget": _inline(Budget),
         "trial": _inline(TrialLimits),
         "stop": _inline(StopRule),
-        "parallel": {"type": "integer", "minimum": 1, "default": 1},
-        "seed": {"type": "integer", "minimum": 0, "default": 0},
-        "pareto": {"type": "boolean", "default": False},
-        "confirm": {"type": "integer", "minimum": 0, "default": 3},
-        "confirm_rounds": {"type": "integer", "minimum": 1, "default": 6},
-        "warm_start": {"type": "boolean", "default": True},
-        "project": {"type": "string", "pattern": f"^({NAME.pattern})?$", "default": ""},
         # Of an import; each is a mistake.
         "open_questions": {"type": "array", "items": {"type": "string"}, "maxItems": 0},
     },
@@ -259,15 +201,7 @@ PLAN_BODY = _body(
 
 
 SUGGEST_BODY = _body(
-    {
-        "type": "object",
-        "title": "Ask",
-        "additionalProperties": False,
-        "properties": {
-            "count": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1},
-            "wait_s": {"type": "number", "minimum": 0, "maximum": 30, "default": 0},
-        },
-    },
+    _inline(Ask, title="Ask"),
     {"two": {"summary": "Up to two trials, within 20 s", "value": {"count": 2, "wait_s": 20}}},
     required=False,
 )

@@ -19,7 +19,7 @@ from meshtune.search_spaces.model import Activation, ModelSpec, Norm
 from meshtune.search_spaces.physics.framework_profiles import OPTIMUS, FrameworkProfile
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 
 
 class Reading(StrEnum):
@@ -94,7 +94,7 @@ FRONTIER_MEMORY = "the setting (tp, pp, micro-batch, batch, ZeRO 1, recomputatio
 
 def model(preset: str, **changes: Any) -> ModelSpec:
     """The preset with some fields changed."""
-    entry = {key: value for key, value in model_presets()[preset].items() if key != "source"}
+    entry = described(model_presets()[preset])
     spec: ModelSpec = TypeAdapter(ModelSpec).validate_python(entry | changes)
     return spec
 

@@ -25,7 +25,7 @@ from meshtune.search_spaces.physics.estimate import log_peak, log_step
 from meshtune.search_spaces.physics.framework_profiles import NANOTRON
 from meshtune.search_spaces.physics.training import Training, usable_bytes
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import described, model_presets
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Search, Task
 
@@ -104,7 +104,7 @@ def show_latency(contender: Contender, console: Console) -> None:
 
 
 def make_task(case: Case) -> Task:
-    entry = {key: value for key, value in model_presets()["llama3-8b"].items() if key != "source"}
+    entry = described(model_presets()["llama3-8b"])
     model = TypeAdapter(ModelSpec).validate_python(entry)
     cluster = cluster_spec("dgx-h100", case.nodes, 8)
     setting = SpaceContext(

@@ -32,7 +32,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
 )
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
-from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 
 # The memory of a device and of a run is stated in units of 2^30 bytes: nanotron divides by 1024^3 (src/nanotron/
 # helpers.py, create_table_log), nvidia-smi counts in MiB, and both call it GB.
@@ -247,7 +247,7 @@ def cluster_spec(preset: str, nodes: int, devices_per_node: int) -> ClusterSpec:
     presets = cluster_presets()
     if preset not in presets:
         raise TableError(f"no cluster preset {preset!r}; there are: {', '.join(sorted(presets))}")
-    entry: dict[str, Any] = {key: value for key, value in presets[preset].items() if key != "source"}
+    entry: dict[str, Any] = described(presets[preset])
     entry |= {"nodes": nodes, "devices_per_node": devices_per_node}
     spec: ClusterSpec = TypeAdapter(ClusterSpec).validate_python(entry)
     return spec
@@ -306,7 +306,7 @@ def _latent(row: Row) -> ModelSpec:
     name = next((preset for start, preset in LATENT.items() if row.model.lower().startswith(start)), None)
     if name is None:
         raise LeftOut("multi-head latent attention, whose widths the table does not state", row.model)
-    whole = read_value(ModelSpec, {key: value for key, value in model_presets()[name].items() if key != "source"})
+    whole = read_value(ModelSpec, described(model_presets()[name]))
     own = {field: getattr(row, field) for field in ("hidden", "heads", "ffn", "vocab", "experts")}
     known = {field: getattr(whole, field) for field in own}
     if own != known:

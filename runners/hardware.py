@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtune.runners.json_files import read_json_file
 from meshtune.runners.untrusted_text import UnreadableText, read_json
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checked, Checks, Some
 
 MAX_RECORD_BYTES = 64 << 10
 # What nvidia-smi is asked, in this order, and what rocm-smi is.
@@ -34,29 +34,24 @@ _WHOLE = re.compile(r"\s*(\d{1,12})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareKind:
+class HardwareKind(Checked):
     """Devices of one kind, and the nodes on which a job had them."""
 
     # As the vendor's tool names it ("NVIDIA H100 80GB HBM3"); of a CPU, the model.
     device: str
     # Of one device; of a CPU, the node's. None where unknown.
-    memory_bytes: int | None = None
+    memory_bytes: Some | None = None
     # The highest clock; None where unknown.
-    clock_mhz: int | None = None
+    clock_mhz: Some | None = None
     # The driver's version, the kernel's for a CPU. It is told, and makes no kind unlike another.
     driver: str = ""
     # As the runner names them; in the order of the ranks.
     nodes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         for name in ("device", "driver"):
             length = len(getattr(self, name))
             checks.require(length <= MAX_TEXT, name, f"must have at most {MAX_TEXT} characters, not {length}")
-        for name in ("memory_bytes", "clock_mhz"):
-            value = getattr(self, name)
-            checks.require(value is None or value >= 1, name, f"must be at least 1, not {value}")
-        checks.done()
 
     def is_like(self, other: HardwareKind) -> bool:
         """Whether a measurement on one holds for the other: device, memory and clock; the unknown equals anything."""

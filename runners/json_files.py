@@ -41,7 +41,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 def read_json_value(kind: type[Value], document: object) -> Value:
     """The value of a dataclass that parsed JSON describes. Raises InvalidValue with the problems found.
 
-    An unknown key is a problem where the dataclass is closed (see `checks.CLOSED`), and is ignored elsewhere."""
+    An unknown key is a problem where the dataclass is closed (see `checks.Closed`), and is ignored elsewhere."""
     value: Value = _read(kind, document, "")
     return value
 

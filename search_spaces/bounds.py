@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
 from itertools import product
 from math import isqrt
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks, listed
+from meshtune.search_spaces.checks import Checks, Limit, Listed, listed
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Axis
 from meshtune.search_spaces.stages import Split, splits_offered
@@ -23,8 +23,8 @@ PIPELINE = ("pp", "vpp", "first_stage_less_layers", "last_stage_less_layers")
 
 def _values_of(axis: Axis) -> tuple[str, Any, Any]:
     """The field of Bounds for an axis: name, type and default."""
-    kind: Any = axis.kind
-    values: Any = tuple[kind, ...]
+    kind: Any = Annotated[int, Limit(axis.low, axis.high or MAX_VALUE)] if axis.kind is int else axis.kind
+    values: Any = Annotated[tuple[kind, ...], Listed()]
     return axis.name, values | None if axis.tried is None else values, field(default=axis.tried)
 
 
@@ -42,7 +42,7 @@ class Bounds(_ValuesOfAxes):  # type: ignore[misc]  # one field for each bounded
     where the other is. tp_across_nodes: let tensor parallel groups leave the node.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     tp_across_nodes: bool = False
 

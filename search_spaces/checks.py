@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import inf
-from typing import Any, TypeVar
+from functools import cache
+from math import isfinite
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 if sys.version_info >= (3, 11):
     from enum import StrEnum as StrEnum
@@ -26,8 +27,6 @@ else:  # jobs run in their site's own environment, from Python 3.10 on
         __format__ = str.__format__
 
 
-# What every value that is read from a document carries as `__pydantic_config__`: a misspelt key is an error.
-CLOSED = {"extra": "forbid"}
 # The largest size or degree: products of two fit numpy's int64, and each fits a database's INTEGER.
 MAX_WHOLE = 2**31 - 1
 # Of a token or a project: readable in a log and in a table, and never taken for a path or a header.
@@ -62,11 +61,103 @@ class InvalidValue(ValueError):
         return type(self), (self.problems,)
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a number may be, in the annotation of its field. above, below: not the number itself."""
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    whole: bool = False
+
+    def unfit(self, value: float) -> str:
+        """Why it is not that; empty where it is."""
+        if self.whole and (not isinstance(value, int) or isinstance(value, bool)):
+            return f"must be an integer, not {value!r}"
+        if not self.whole and not isfinite(value):
+            return f"must be finite, not {value}"
+        if self.low is not None and value < self.low:
+            return f"must be at least {self.low}, not {value}"
+        if self.above is not None and value <= self.above:
+            return f"must be {'positive' if self.above == 0 else f'above {self.above}'}, not {value}"
+        if self.high is not None and value > self.high:
+            return f"must be at most {self.high}, not {value}"
+        if self.below is not None and value >= self.below:
+            return f"must be below {self.below}, not {value}"
+        return ""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        """The same in the schema of a document (Pydantic asks for it by this name)."""
+        words = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+        limits = zip(words, (self.low, self.high, self.above, self.below), strict=True)
+        return {**handler(core), **{word: limit for word, limit in limits if limit is not None}}
+
+
+Whole = Annotated[int, Limit(1, MAX_WHOLE, whole=True)]
+Count = Annotated[int, Limit(0, MAX_WHOLE, whole=True)]
+Some = Annotated[int, Limit(1, whole=True)]
+Natural = Annotated[int, Limit(0, whole=True)]
+Positive = Annotated[float, Limit(above=0)]
+Amount = Annotated[float, Limit(0)]
+Share = Annotated[float, Limit(0, below=1)]
+Chance = Annotated[float, Limit(0, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list that names at least one value, and none twice."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(core), "minItems": 1, "uniqueItems": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a text may be: what fits `pattern`, of `least` to `most` characters. words: the same for people."""
+
+    pattern: str
+    words: str
+    least: int | None = None
+    most: int | None = None
+
+    def unfit(self, value: str) -> str:
+        """As `Limit` does."""
+        found = re.search(self.pattern, value)
+        # "$" alone fits before a last line break too.
+        whole = found is not None and (not self.pattern.endswith("$") or found.end() == len(value))
+        if whole and (self.most is None or len(value) <= self.most):
+            return ""
+        return f"must {self.words}, not {value!r}" if self.most is None else f"must {self.words}, not {len(value)}"
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        """As `Limit` does."""
+        limits = {"pattern": self.pattern, "minLength": self.least, "maxLength": self.most}
+        return {**handler(core), **{word: limit for word, limit in limits.items() if limit is not None}}
+
+
+Name = Annotated[str, Text(r"\S", "have 1 to 100 characters", 1, 100)]
+_NAME_WORDS = "be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first"
+Project = Annotated[str, Text(f"^({NAME.pattern})?$", _NAME_WORDS)]
+
+
+@cache
+def limits_of(kind: Any) -> Mapping[str, Limit | Text]:
+    """The limits that the annotations of a dataclass declare, by field; of each value where a field holds several."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: limit for name, hint in hints.items() if (limit := _limit_in(hint)) is not None}
+
+
+def _limit_in(hint: Any) -> Limit | Text | None:
+    parts = (*getattr(hint, "__metadata__", ()), *map(_limit_in, get_args(hint)))
+    return next((part for part in parts if isinstance(part, (Limit, Text))), None)
+
+
 def unfit_name(text: str) -> str:
     """Why it is none of NAME; empty where it is."""
     if NAME.fullmatch(text):
         return ""
-    return f"must be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first, not {text!r}"
+    return f"must {_NAME_WORDS}, not {text!r}"
 
 
 class Checks:
@@ -74,6 +165,19 @@ class Checks:
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
+
+    def limits(self, value: Any) -> bool:
+        """Require what the annotations of a dataclass say of its numbers; True where all hold."""
+        kind: Any = type(value)
+        return all([self._limit(limit, name, getattr(value, name)) for name, limit in limits_of(kind).items()])
+
+    def _limit(self, limit: Limit | Text, path: str, value: Any) -> bool:
+        if isinstance(value, Mapping):
+            return all([self._limit(limit, f"{path}.{key}", each) for key, each in value.items()])
+        if isinstance(value, tuple):
+            return all([self._limit(limit, path, each) for each in value])
+        unfit = "" if value is None else limit.unfit(value)
+        return self.require(not unfit, path, unfit)
 
     def require(self, holds: bool, path: str, message: str) -> bool:
         if not holds:
@@ -83,11 +187,6 @@ class Checks:
     def at_least(self, minimum: float, **values: float) -> None:
         for name, value in values.items():
             self.require(value >= minimum, name, f"must be at least {minimum}, not {value}")
-
-    def positive(self, **values: float | None) -> None:
-        """Require every named value that is known to be positive and finite."""
-        for name, value in values.items():
-            self.require(value is None or 0 < value < inf, name, f"must be positive and finite, not {value}")
 
     def whole(self, minimum: int, **values: int) -> bool:
         """Require every named value to be an integer from `minimum` to MAX_WHOLE; True when all are."""
@@ -110,6 +209,28 @@ class Checks:
     def done(self) -> None:
         if self._problems:
             raise InvalidValue(self._problems)
+
+
+class Checked:
+    """A dataclass that checks itself: the limits of its annotations, then `_check`. Raises InvalidValue."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        if checks.limits(self):
+            self._check(checks)
+        checks.done()
+
+    def _check(self, checks: Checks) -> None:
+        """The rules of several fields together, and of what is no number."""
+
+
+class Closed(Checked):
+    """One that is read from a document, where a misspelt key is an error."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:

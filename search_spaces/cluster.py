@@ -6,11 +6,9 @@ numbers are line rates; what collectives reach of them is not said here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from math import inf
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
 
-from meshtune.search_spaces.checks import CLOSED, MAX_WHOLE, Checks, StrEnum
+from meshtune.search_spaces.checks import MAX_WHOLE, Amount, Checks, Closed, Count, Positive, Some, StrEnum, Whole
 
 
 class DeviceKind(StrEnum):
@@ -22,37 +20,23 @@ class DeviceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProductRate:
+class ProductRate(Closed):
     """FLOP/s of the product of (rows, inputs) with a weight of (inputs, outputs), and of the two of its backward pass
     together."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    inputs: int
-    outputs: int
-    rows: int
-    forward_flops: float
-    backward_flops: float
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.positive(**{each.name: getattr(self, each.name) for each in fields(self)})
-        checks.done()
+    inputs: Some
+    outputs: Some
+    rows: Some
+    forward_flops: Positive
+    backward_flops: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRate:
+class LayerRate(Closed):
     """Bytes/s of a layer's work beside products and attention, in micro-batches of so many tokens."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    tokens: int
-    bytes_per_s: float
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.positive(tokens=self.tokens, bytes_per_s=self.bytes_per_s)
-        checks.done()
+    tokens: Some
+    bytes_per_s: Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ class LayerRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRates:
+class MeasuredRates(Closed):
     """What training reaches on a device in one number format, as `meshtune cluster probe` measures it by the built-in
     trainer: no efficiency is taken off. None, or empty: not measured. Bytes are those that the physics counts.
 
@@ -78,31 +62,24 @@ class MeasuredRates:
     step.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     products: tuple[ProductRate, ...] = ()
-    attention_flops: float | None = None
-    attention_backward_flops: float | None = None
+    attention_flops: Positive | None = None
+    attention_backward_flops: Positive | None = None
     layer_bytes_per_s: tuple[LayerRate, ...] = ()
     compiled_layer_bytes_per_s: tuple[LayerRate, ...] = ()
-    loss_bytes_per_s: float | None = None
-    accumulated_per_s: float | None = None
-    updated_per_s: float | None = None
-    layer_host_s: float | None = None
-    compiled_layer_host_s: float | None = None
-    step_overhead_s: float | None = None
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.positive(**{each.name: getattr(self, each.name) for each in fields(self) if each.default is None})
-        checks.done()
+    loss_bytes_per_s: Positive | None = None
+    accumulated_per_s: Positive | None = None
+    updated_per_s: Positive | None = None
+    layer_host_s: Positive | None = None
+    compiled_layer_host_s: Positive | None = None
+    step_overhead_s: Positive | None = None
 
 
 UNMEASURED = MeasuredRates()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpec:
+class DeviceSpec(Closed):
     """One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
     sustained_flops: what large matrix products reach of it, attention_flops: what fused attention kernels reach, where
     somebody measured them. measured: what training reaches of each by dtype name, where it was probed.
@@ -110,29 +87,21 @@ class DeviceSpec:
     memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     name: str
     kind: DeviceKind
-    memory_bytes: int
-    peak_flops: dict[str, float] = field(default_factory=dict)
-    sustained_flops: dict[str, float] = field(default_factory=dict)
-    attention_flops: dict[str, float] = field(default_factory=dict)
-    memory_bandwidth_bytes_per_s: float | None = None
+    memory_bytes: Some
+    peak_flops: dict[str, Positive] = field(default_factory=dict)
+    sustained_flops: dict[str, Positive] = field(default_factory=dict)
+    attention_flops: dict[str, Positive] = field(default_factory=dict)
+    memory_bandwidth_bytes_per_s: Positive | None = None
     measured: dict[str, MeasuredRates] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         object.__setattr__(self, "kind", checks.member(DeviceKind, "kind", self.kind))
-        checks.at_least(1, memory_bytes=self.memory_bytes)
-        for name in ("peak_flops", "sustained_flops", "attention_flops"):
-            checks.positive(**{f"{name}.{dtype}": rate for dtype, rate in getattr(self, name).items()})
-        checks.positive(memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s)
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkSpec:
+class LinkSpec(Closed):
     """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model.
 
     latency_s: of one hop of a collective. bandwidth_bytes_per_s: what one device can send over the tier, in one
@@ -140,22 +109,14 @@ class LinkSpec:
     finds them; else they are line rates. switch_adds: the switches add up what devices send (NVLink SHARP).
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    latency_s: float
-    bandwidth_bytes_per_s: float
+    latency_s: Amount
+    bandwidth_bytes_per_s: Positive
     measured: bool = False
     switch_adds: bool = False
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.require(0 <= self.latency_s < inf, "latency_s", f"must be finite, at least 0, not {self.latency_s}")
-        checks.positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
-        checks.done()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
+class ClusterSpec(Closed):
     """`nodes` equal nodes of `devices_per_node` equal devices. Links are None where nothing is known of them.
 
     devices_per_module: devices that share a package (2 in an MI250X or a PVC), module_link what joins them; 1: none do.
@@ -167,46 +128,37 @@ class ClusterSpec:
     nobody says. Raises InvalidValue.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     name: str
-    nodes: int
-    devices_per_node: int
+    nodes: Whole
+    devices_per_node: Whole
     device: DeviceSpec
-    devices_per_module: int = 1
+    devices_per_module: Whole = 1
     module_link: LinkSpec | None = None
     node_link: LinkSpec | None = None
     network_link: LinkSpec | None = None
-    nodes_per_rack: int = 0
+    nodes_per_rack: Count = 0
     rack_link: LinkSpec | None = None
     rails: bool = False
-    device_hour_price: float | None = None
+    device_hour_price: Positive | None = None
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        if checks.whole(1, nodes=self.nodes, devices_per_node=self.devices_per_node):
-            sizes = f"nodes({self.nodes}) * devices_per_node({self.devices_per_node}) = {self.devices}"
-            checks.require(self.devices <= MAX_WHOLE, "nodes", f"{sizes} must be at most {MAX_WHOLE}")
-            if checks.whole(1, devices_per_module=self.devices_per_module):
-                checks.require(
-                    self.devices_per_node % self.devices_per_module == 0,
-                    "devices_per_module",
-                    f"devices_per_module({self.devices_per_module}) does not divide "
-                    f"devices_per_node({self.devices_per_node})",
-                )
+    def _check(self, checks: Checks) -> None:
+        sizes = f"nodes({self.nodes}) * devices_per_node({self.devices_per_node}) = {self.devices}"
+        checks.require(self.devices <= MAX_WHOLE, "nodes", f"{sizes} must be at most {MAX_WHOLE}")
+        checks.require(
+            self.devices_per_node % self.devices_per_module == 0,
+            "devices_per_module",
+            f"devices_per_module({self.devices_per_module}) does not divide devices_per_node({self.devices_per_node})",
+        )
         checks.require(
             self.module_link is None or self.devices_per_module != 1,
             "module_link",
             "joins the devices of a module, but devices_per_module is 1",
         )
-        checks.whole(0, nodes_per_rack=self.nodes_per_rack)
         checks.require(
             self.rack_link is None or self.nodes_per_rack != 0,
             "rack_link",
             "leads out of a rack, but nodes_per_rack is 0: one flat network",
         )
-        checks.positive(device_hour_price=self.device_hour_price)
-        checks.done()
 
     @property
     def devices(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checked, Whole
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
@@ -84,22 +84,16 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceContext:
+class SpaceContext(Checked):
     """The context of a space: a Plan is legal for it or not. global_batch_size None: any."""
 
     model: ModelSpec
     cluster: ClusterSpec
-    global_batch_size: int | None
+    global_batch_size: Whole | None
     capabilities: Capabilities = field(default_factory=Capabilities)
     tp_across_nodes: bool = False
     # The numbers of devices that plans may take, where a knob sizes the job; None: all of the cluster's.
     sizes: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        if self.global_batch_size is not None:
-            checks.whole(1, global_batch_size=self.global_batch_size)
-        checks.done()
 
     @property
     def devices(self) -> tuple[int, ...]:

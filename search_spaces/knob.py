@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum, did_you_mean, listed
+from meshtune.search_spaces.checks import Checks, StrEnum, did_you_mean, listed
 from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, is_number, same_value, unfit_value, word
 from meshtune.search_spaces.plan import PLAN_FIELDS
 
@@ -50,7 +50,7 @@ _WAYS = ("argument", "env", "config", "option")
 class Knob:
     """One knob. Raises InvalidValue with the path of each mistake."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     name: str
     values: tuple[KnobValue, ...]

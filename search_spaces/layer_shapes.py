@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
+from meshtune.search_spaces.checks import Closed, Count, StrEnum, Whole
 
 
 class CutSide(StrEnum):
@@ -43,7 +42,7 @@ class Shape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Closed):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), in its files' own names.
 
     Keys and values come from one narrow vector of kv_lora_rank per token, queries from one of q_lora_rank (0: from the
@@ -51,20 +50,11 @@ class LatentAttention:
     with one, which for keys all heads share; its value has v_head_dim.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    q_lora_rank: int = 0
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        checks.whole(1, **{name: getattr(self, name) for name in names})
-        checks.whole(0, q_lora_rank=self.q_lora_rank)
-        checks.done()
+    kv_lora_rank: Whole
+    qk_nope_head_dim: Whole
+    qk_rope_head_dim: Whole
+    v_head_dim: Whole
+    q_lora_rank: Count = 0
 
     @property
     def qk_head_dim(self) -> int:

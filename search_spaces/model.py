@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
-from typing import Any, ClassVar
+from typing import Any
 
-from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
+from meshtune.search_spaces.checks import Checks, Closed, Count, StrEnum, Whole
 from meshtune.search_spaces.layer_shapes import CutSide, LatentAttention, Product, Shape
 
 
@@ -36,7 +36,7 @@ class Position(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Closed):
     """Shapes of one model at one sequence length; 0 is the plain case everywhere but for the sizes without a default.
 
     hidden: model width. ffn: width of the feed-forward block (of one expert in a mixture). kv_heads: key/value heads
@@ -51,47 +51,36 @@ class ModelSpec:
     vocab_multiple: training pads the vocabulary to a multiple of it times tp; 0: as its code does unasked.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     name: str
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    vocab: int
-    seq_len: int
-    kv_heads: int = 0
+    layers: Whole
+    hidden: Whole
+    heads: Whole
+    ffn: Whole
+    vocab: Whole
+    seq_len: Whole
+    kv_heads: Count = 0
     norm: Norm = Norm.RMSNORM
     activation: Activation = Activation.SWIGLU
     position: Position = Position.ROPE
     tied_head: bool = False
-    experts: int = 0
-    top_k: int = 0
-    head_dim: int = 0
+    experts: Count = 0
+    top_k: Count = 0
+    head_dim: Count = 0
     latent_attention: LatentAttention | None = None
-    shared_ffn: int = 0
-    dense_layers: int = 0
-    dense_ffn: int = 0
-    moe_every: int = 1
-    window: int = 0
-    full_attention_every: int = 0
-    mtp_layers: int = 0
-    vocab_multiple: int = 0
+    shared_ffn: Count = 0
+    dense_layers: Count = 0
+    dense_ffn: Count = 0
+    moe_every: Whole = 1
+    window: Count = 0
+    full_attention_every: Count = 0
+    mtp_layers: Count = 0
+    vocab_multiple: Count = 0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         for name, kind in (("norm", Norm), ("activation", Activation), ("position", Position)):
             object.__setattr__(self, name, checks.member(kind, name, getattr(self, name)))
-        sizes = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "moe_every")
-        optional = (
-            *("kv_heads", "experts", "top_k", "head_dim", "shared_ffn", "dense_layers", "dense_ffn", "window"),
-            *("full_attention_every", "mtp_layers", "vocab_multiple"),
-        )
-        positive = checks.whole(1, **{name: getattr(self, name) for name in sizes})
-        if positive & checks.whole(0, **{name: getattr(self, name) for name in optional}):
-            self._check_attention(checks)
-            self._check_blocks(checks)
-        checks.done()
+        self._check_attention(checks)
+        self._check_blocks(checks)
 
     def _check_attention(self, checks: Checks) -> None:
         """With what head_dim and kv_heads stand for filled in."""

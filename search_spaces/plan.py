@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
+from meshtune.search_spaces.checks import MAX_WHOLE, Checks, StrEnum
 from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, KnobValues, unfit_value, word
 
 
@@ -80,9 +80,12 @@ def _axis(key: str, label: str, description: str, **more: Any) -> dict[str, Any]
 
 
 def _describe(schema: dict[str, Any]) -> None:
-    """Puts the axes' descriptions into the JSON schema of a Plan."""
+    """Puts the axes' descriptions and limits into the JSON schema of a Plan."""
     for axis in AXES:
-        schema["properties"][axis.name].setdefault("description", axis.description)
+        told = schema["properties"][axis.name]
+        told.setdefault("description", axis.description)
+        if axis.kind is int:
+            told |= {"minimum": axis.low, "maximum": axis.high or MAX_WHOLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ class Plan:
     """One parallelism setting, and the values of the active knobs beside it (`search_spaces.knobs`)."""
 
     # Each field but `knobs` declares an axis: `AXES` lists them for the space, its bounds, search, store, API and page.
-    __pydantic_config__: ClassVar[Any] = CLOSED | {"json_schema_extra": _describe}
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "json_schema_extra": _describe}
 
     tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True, tried=None))
     pp: int = field(default=1, metadata=_axis("pp{}", "pp", "pipeline parallel degree", always_in_key=True, tried=None))

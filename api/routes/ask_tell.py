@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
@@ -24,31 +23,13 @@ from meshtune.api.errors import InvalidBody
 from meshtune.api.middleware.idempotency import HEADER
 from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
-from meshtune.tuner.service.ask_tell import Completion, Suggestions
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.service.ask_tell import Ask, Completion, Suggestions
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 
 router = APIRouter(prefix="/v1", tags=["ask and tell"])
-MAX_COUNT, MAX_WAIT_S = 100, 30.0
 # Between two looks for trials that wait.
 LOOK_S = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """count: trials at the most. wait_s: how long to wait for the first one."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    count: int = 1
-    wait_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.require(1 <= self.count <= MAX_COUNT, "count", f"must be 1 to {MAX_COUNT}, not {self.count}")
-        told = f"must be 0 to {MAX_WAIT_S:g}, not {self.wait_s}"
-        checks.require(0 <= self.wait_s <= MAX_WAIT_S, "wait_s", told)
-        checks.done()
 
 
 @router.post("/campaigns/{campaign_id}:suggest", dependencies=[launches], openapi_extra=SUGGEST_BODY)

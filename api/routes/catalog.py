@@ -22,7 +22,7 @@ from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS
-from meshtune.search_spaces.presets import cluster_presets, knob_catalogs, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, knob_catalogs, model_presets
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
@@ -320,5 +320,4 @@ def _preset(what: str, name: str, presets: Mapping[str, Mapping[str, Any]], kind
     """The preset's source and value. Raises NotFound."""
     if name not in presets:
         raise NotFound(f"no {what} preset is called {name!r}; {did_you_mean(name, presets)}")
-    described = dict(presets[name])
-    return described.pop("source"), read_value(kind, described)
+    return presets[name]["source"], read_value(kind, described(presets[name]))

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.registry import runners
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_yaml
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, StrEnum, did_you_mean
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Problem, StrEnum, did_you_mean
 from meshtune.search_spaces.presets import cluster_presets
 
 SUFFIX = ".yaml"
@@ -35,26 +35,20 @@ class Sure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
+class Evidence(Closed):
     sure: Sure
     # An address, with the commit where it is a repository's.
     source: str
     # What the source leaves open, or what else to know.
     note: str = ""
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(bool(self.source.strip()), "source", "must not be empty")
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Site(Closed):
     """One profile."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     # What it is a profile of, in a line.
     about: str
@@ -67,8 +61,7 @@ class Site:
     # Option of `runner`, or `cluster` -> where it is from.
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         kind = self.runner.get("kind")
         known = ", ".join(sorted(runners()))
         checks.require(kind in runners(), "runner.kind", f"must be one of {known}, not {kind!r}")
@@ -79,7 +72,6 @@ class Site:
         for name in self.evidence:
             told = "is evidence for nothing: there is no such option in `runner`"
             checks.require(name in self.runner or (name == "cluster" and bool(self.cluster)), f"evidence.{name}", told)
-        checks.done()
 
     @property
     def kind(self) -> str:

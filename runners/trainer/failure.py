@@ -24,7 +24,7 @@ from meshtune.runners.job_files import STORAGE_ERRORS, list_entries
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import FAILED, Verdict
-from meshtune.search_spaces.checks import Checks, StrEnum
+from meshtune.search_spaces.checks import Checked, Checks, Natural, StrEnum
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20
@@ -80,10 +80,10 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFailure:
+class RankFailure(Checked):
     """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone."""
 
-    rank: int
+    rank: Natural
     at: float
     verdict: Verdict
     phase: Phase
@@ -92,11 +92,8 @@ class RankFailure:
     echo: bool = False
     cause: Cause | None = None
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.at_least(0, rank=self.rank)
+    def _check(self, checks: Checks) -> None:
         checks.require(self.verdict in FAILED, "verdict", f"must be one of a failure, not {self.verdict}")
-        checks.done()
 
 
 def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> RankFailure:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, ClassVar, get_type_hints
+from typing import Annotated, get_type_hints
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
 from meshtune.runners.told_knobs import ToldKnob
-from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Limit, Natural, Positive, Some, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
@@ -86,7 +86,7 @@ def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
+class Measuring(Closed):
     """How long to measure. Warm-up is dropped: the steps until step times settle, at most max_warmup_steps of them.
     Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least min_steps
     and at most max_steps of them; after max_seconds of timed steps min_steps are enough. min_seconds: timed steps take
@@ -95,33 +95,20 @@ class Measuring:
     start_limit_s: a rank that has not met its peers and built its model after this time gives up. stall_s: so does one
     that then finishes no step for so long."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    max_warmup_steps: int = 10
-    min_steps: int = 6
+    max_warmup_steps: Natural = 10
+    min_steps: Some = 6
     max_steps: int = 30
-    min_seconds: float = 0.0
-    max_seconds: float = 60.0
-    precision: float = 0.03
-    profile_steps: int = 5
-    loss_steps: int = 4
-    start_limit_s: float = 600.0
-    stall_s: float = 120.0
+    min_seconds: Amount = 0.0
+    max_seconds: Positive = 60.0
+    precision: Annotated[float, Limit(above=0, below=1)] = 0.03
+    profile_steps: Natural = 5
+    loss_steps: Natural = 4
+    start_limit_s: Positive = 600.0
+    stall_s: Positive = 120.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.at_least(
-            0, max_warmup_steps=self.max_warmup_steps, profile_steps=self.profile_steps, loss_steps=self.loss_steps
-        )
-        checks.at_least(1, min_steps=self.min_steps)
-        checks.require(self.start_limit_s > 0, "start_limit_s", f"must be positive, not {self.start_limit_s}")
-        checks.require(self.stall_s > 0, "stall_s", f"must be positive, not {self.stall_s}")
-        checks.require(0 <= self.min_seconds < inf, "min_seconds", f"must be at least 0, not {self.min_seconds}")
-        checks.require(self.max_seconds > 0, "max_seconds", f"must be positive, not {self.max_seconds}")
-        checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
+    def _check(self, checks: Checks) -> None:
         told = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
         checks.require(self.max_steps >= self.min_steps, "max_steps", told)
-        checks.done()
 
     def enough(self, step_times_s: Sequence[float]) -> bool:
         """Whether these timed steps are all that are wanted."""
@@ -133,7 +120,7 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerOptions:
+class TrainerOptions(Closed):
     """What a spec may set of its jobs, and knobs the most of it (OPTIONS).
 
     learning_rate: of the few steps. imbalance: of the router skewed, the load of the busiest expert over the mean.
@@ -143,10 +130,8 @@ class TrainerOptions:
     forward pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes;
     0: as torch does."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     dtype: Dtype = Dtype.FLOAT32
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     router: Router = Router.LEARNED
     imbalance: float | None = None
     compile: bool = False
@@ -160,15 +145,11 @@ class TrainerOptions:
     gather_ahead: bool = True
     measuring: Measuring = field(default_factory=Measuring)
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        told = f"must be positive and finite, not {self.learning_rate}"
-        checks.require(0 < self.learning_rate < inf, "learning_rate", told)
+    def _check(self, checks: Checks) -> None:
         check_imbalance(checks, Router(self.router), self.imbalance)
         for name in _LEAST:
             told = unfit_option(name, getattr(self, name))
             checks.require(not told, name, f"{told}, not {getattr(self, name)}")
-        checks.done()
         for name, kind in {**OPTIONS, "router": Router}.items():
             if issubclass(kind, StrEnum):
                 object.__setattr__(self, name, kind(getattr(self, name)))
@@ -197,16 +178,11 @@ class Job(TrainerOptions):
     seed: int = 0
     knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
     memory_limit_bytes: int | None = None
-    peak_flops: float | None = None
-    incumbent_step_time_s: float | None = None
+    peak_flops: Positive | None = None
+    incumbent_step_time_s: Positive | None = None
 
-    def __post_init__(self) -> None:
-        TrainerOptions.__post_init__(self)
-        checks = Checks()
-        for name in ("peak_flops", "incumbent_step_time_s"):
-            value = getattr(self, name)
-            checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
-        checks.done()
+    def _check(self, checks: Checks) -> None:
+        TrainerOptions._check(self, checks)
         object.__setattr__(self, "device", DeviceKind(self.device))
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
 
 import numpy as np
 
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn, IntColumn
 from meshtune.search_spaces.model import ModelSpec
@@ -19,10 +18,8 @@ FEWEST_CHUNK_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(Closed):
     """Tensors that a training code keeps beyond the formulas of `search_spaces.physics.activations`."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     # Bytes per value of an RMSNorm, beside its input and output.
     norm_bytes: float = 0.0
@@ -53,10 +50,8 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkProfile:
+class FrameworkProfile(Closed):
     """One training code with its settings."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     name: str
     # Number format of the computing copy; selects the device's peak.
@@ -120,12 +115,10 @@ class FrameworkProfile:
     whole_process: bool = False
     kept: Kept = Kept()
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         numbers = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "float"}
         checks.at_least(0, **numbers)
         checks.whole(1, vocab_multiple=self.vocab_multiple)
-        checks.done()
 
     def padded_vocab(self, model: ModelSpec, tp: IntColumn | FloatColumn) -> FloatColumn:
         """Entries of embedding and head with the padding."""

@@ -51,5 +51,10 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     }
 
 
+def described(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a preset says of its subject, the source apart."""
+    return {key: value for key, value in entry.items() if key != "source"}
+
+
 def _read(name: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))  # noqa: TID251  # our own

@@ -159,6 +159,7 @@ GOOD = [
     {"knobs": {"fast": {"values": [0, 1], "env": "FAST"}}, "baseline": {"fast": 1, "knobs": {}}},
     {"catalogs": ["cpu.omp_places"], "knobs": {"cpu_omp_places": {"risk": "none"}}},
 ]
+LATENT = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 BAD = [
     {"modell": "gpt-micro"},
     {"model": {"preset": "gpt-micro", "layer": 1}},
@@ -178,6 +179,7 @@ BAD = [
     {"trial": {"attempts": 0}},
     {"trial": {"time_limit_s": 0}},
     {"trial": {"queue_limit_s": 0}},
+    {"trial": {"time_limit_s": 1e10}},
     {"stop": {"chance": 1}},
     {"stop": {"tolerance": -0.1}},
     {"space": {"tp": []}},
@@ -188,10 +190,13 @@ BAD = [
     {"baseline": {"tp": 2**31}},
     {"model": {"preset": "gpt-micro", "layers": 0}},
     {"model": {"preset": "gpt-micro", "experts": -1}},
+    {"model": {"preset": "gpt-micro", "head_dim": -1}},
+    {"model": {"preset": "gpt-micro", "latent_attention": {**LATENT, "kv_lora_rank": 0}}},
     {"cluster": {"preset": "local-cpu", "nodes": 2**31}},
     {"cluster": {"preset": "local-cpu", "device_hour_price": 0}},
     {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 0}}},
     {"cluster": {"preset": "local-cpu", "device": {"peak_flops": {"float32": 0}}}},
+    {"cluster": {"preset": "local-cpu", "device": {"sustained_flops": {"float32": 0}}}},
     {"knobs": {"Threads": {"values": [1], "env": "A"}}},
     {"knobs": {"threads": {"values": [], "env": "A"}}},
     {"knobs": {"threads": {"values": [1, 1], "env": "A"}}},

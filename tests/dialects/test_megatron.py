@@ -22,7 +22,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import described, model_presets
 from meshtune.search_spaces.space import Bounds, Space
 
 DENSE = ModelSpec(name="d", layers=24, hidden=1024, heads=16, kv_heads=4, ffn=2816, vocab=51200, seq_len=2048)
@@ -135,7 +135,7 @@ def test_gpt_2_s_vocabulary_is_padded_for_any_tensor_ranks(flavour):
 
 
 def test_gpt_3_175b_with_gpt_2_s_vocabulary_has_legal_plans():
-    shapes = {name: value for name, value in model_presets()["gpt3-175b"].items() if name != "source"}
+    shapes = described(model_presets()["gpt3-175b"])
     model = ModelSpec(**{**shapes, "name": "gpt3-175b", "vocab": 50257})
     cluster = replace(CLUSTER, nodes=48)
     able = capabilities_of(MegatronOptions())

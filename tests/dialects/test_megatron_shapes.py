@@ -10,14 +10,14 @@ from meshtune.runners.programs.dialects.megatron.arguments import MegatronOption
 from meshtune.runners.programs.dialects.megatron.reader import parse
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import described, model_presets
 
 
 @pytest.mark.parametrize(
     "name", ["deepseek-v3", "kimi-k2", "gpt-oss-20b", "qwen3-0.6b", "qwen3-30b-a3b", "llama4-scout", "llama4-maverick"]
 )
 def test_a_models_shapes_come_back(name):
-    model = read_value(ModelSpec, {key: value for key, value in model_presets()[name].items() if key != "source"})
+    model = read_value(ModelSpec, described(model_presets()[name]))
     words = render_lines(arguments_of(model, Plan(), MegatronOptions(arguments=("--lr 1e-4",))))
     imported = parse(" ".join(["torchrun pretrain_gpt.py", *words]))
     assert imported.questions == ()

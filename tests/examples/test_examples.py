@@ -19,7 +19,7 @@ from meshtune.runners.programs.dialects.megatron.dialect import parse
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import described, model_presets
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
@@ -119,7 +119,7 @@ def test_the_launch_script_of_megatron_imports_as_the_example():
     assert imported.questions == ()
     assert Plan(**imported.plan) == spec.baseline
     assert space.explain(Plan(**imported.plan)) == []
-    preset = {name: value for name, value in model_presets()["llama3-8b"].items() if name != "source"}
+    preset = described(model_presets()["llama3-8b"])
     assert ModelSpec(name="m", **imported.model) == ModelSpec(**{**preset, "name": "m"})
     assert (imported.nodes, imported.devices_per_node) == (spec.cluster.nodes, spec.cluster.devices_per_node)
 

@@ -15,7 +15,7 @@ from meshtune.runners.step_breakdown import find_straggler
 from meshtune.runners.trainer.job import Job, Measuring, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import described, model_presets
 
 TOLERANCE = 0.03
 MOST = 10
@@ -174,7 +174,7 @@ def test_no_run_is_given_up_before_an_interval_exists():
 
 
 def counts(**measuring):
-    shapes = {name: value for name, value in model_presets()["gpt-micro"].items() if name != "source"}
+    shapes = described(model_presets()["gpt-micro"])
     text = render_job(Job(name="j", model=ModelSpec(**shapes), plan=Plan(), measuring=Measuring(**measuring)))
     return step_counts(_spec({"job.json": text}))
 

@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
 
 import pytest
 
 from meshtune.runners.documents import plain, read_value
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue
 
 
 class Colour(StrEnum):
@@ -20,23 +19,17 @@ class Colour(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
+class Wheel(Closed):
     inches: float
     spokes: int = 32
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(self.inches > 0, "inches", f"must be positive, not {self.inches}")
         checks.require(self.spokes % 2 == 0, "", f"spokes({self.spokes}) must be even")
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bicycle:
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
+class Bicycle(Closed):
     name: str
     front: Wheel
     rear: Wheel | None = None

@@ -17,7 +17,7 @@ from meshtune.runners.schedulers.slurm import script as slurm
 from meshtune.runners.sites.profiles import Sure, find_site, own_folder, parse_site, site_names, with_site
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.presets import cluster_presets
+from meshtune.search_spaces.presets import cluster_presets, described
 
 NOWHERE = Path("/nowhere")
 SHIPPED = sorted(site_names(NOWHERE))
@@ -43,8 +43,7 @@ def test_every_value_of_a_site_has_a_source_and_says_how_sure_it_is(name):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_job_of_every_site_is_a_script_that_bash_reads(name):
     site = find_site(name, NOWHERE)
-    described = {key: value for key, value in cluster_presets()[site.cluster].items() if key != "source"}
-    cluster = read_value(ClusterSpec, {**described, "nodes": 2})
+    cluster = read_value(ClusterSpec, {**described(cluster_presets()[site.cluster]), "nodes": 2})
     job = JobSpec(
         name="c1-t1-a1",
         command=("/soft/python", "train.py"),

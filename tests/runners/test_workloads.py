@@ -81,12 +81,12 @@ def test_the_job_file_is_read_back_and_a_gpu_limits_memory_itself(kind, limit, t
             {
                 "dtype: must be 'float32', 'bfloat16' or 'float16', not 'float8'",
                 "measuring.min_steps: must be at least 1, not 0",
-                "measuring.precision: must lie between 0 and 1, not 2.0",
+                "measuring.precision: must be below 1, not 2.0",
                 "measuring.max_warmup_steps: must be at least 0, not -1",
             },
         ),
-        ({"learning_rate": 0}, {"learning_rate: must be positive and finite, not 0.0"}),
-        ({"learning_rate": float("inf")}, {"learning_rate: must be positive and finite, not inf"}),
+        ({"learning_rate": 0}, {"learning_rate: must be positive, not 0.0"}),
+        ({"learning_rate": float("inf")}, {"learning_rate: must be finite, not inf"}),
     ],
 )
 def test_every_wrong_option_is_told_at_once(options, problems):

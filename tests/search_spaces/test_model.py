@@ -7,13 +7,13 @@ import pytest
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import described, model_presets
 
 BARE = {"layers": 1, "hidden": 4, "heads": 2, "ffn": 8, "vocab": 16, "seq_len": 8}
 
 
 def preset(name: str) -> ModelSpec:
-    return read_value(ModelSpec, {key: value for key, value in model_presets()[name].items() if key != "source"})
+    return read_value(ModelSpec, described(model_presets()[name]))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.presets import cluster_presets, device_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, device_presets, model_presets
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
@@ -67,16 +67,12 @@ PUBLISHED = {
 PUBLISHED_WIDELY = {"megatron-1.7b": 0.03, "deepseek-v3-1t": 0.035}
 
 
-def plain(entry):
-    return {key: value for key, value in entry.items() if key != "source"}
-
-
 def model(name: str) -> ModelSpec:
-    return read_value(ModelSpec, plain(model_presets()[name]))
+    return read_value(ModelSpec, described(model_presets()[name]))
 
 
 def cluster(name: str) -> ClusterSpec:
-    return read_value(ClusterSpec, plain(cluster_presets()[name]))
+    return read_value(ClusterSpec, described(cluster_presets()[name]))
 
 
 def test_every_model_and_cluster_is_valid_and_keeps_its_name():
@@ -88,7 +84,7 @@ def test_every_model_and_cluster_is_valid_and_keeps_its_name():
 
 @pytest.mark.parametrize("name", device_presets())
 def test_every_device_is_valid_and_has_the_memory_that_its_name_says(name):
-    device = read_value(DeviceSpec, plain(device_presets()[name]))
+    device = read_value(DeviceSpec, described(device_presets()[name]))
     said = re.search(r"(\d+)GB$", name)
     assert device.name == name
     assert device.memory_bytes == (int(said[1]) if said else 2) * 2**30

@@ -13,7 +13,7 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import described, model_presets
 
 # Weights in 1e9: of the main model, and met by a token. DeepSeek-V3: README_WEIGHTS.md of its repository. Qwen3: model
 # cards. gpt-oss: model card, table 1. Kimi K2: arXiv 2507.20534, by its text; its shapes have 1.026e12. Llama 4: model
@@ -32,7 +32,7 @@ NON_EMBEDDING = {"0.6b": 0.44, "1.7b": 1.4, "4b": 3.6, "8b": 6.95, "14b": 13.2, 
 
 
 def preset(name: str) -> ModelSpec:
-    return read_value(ModelSpec, {key: value for key, value in model_presets()[name].items() if key != "source"})
+    return read_value(ModelSpec, described(model_presets()[name]))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

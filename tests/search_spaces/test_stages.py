@@ -24,17 +24,17 @@ from meshtune.search_spaces.physics.memory import layers_in_flight, stage_parts
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Schedule
-from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.search_spaces.stages import EVEN, head_layers, layers_of_chunk, plain_split, split_of, splits_offered
 
 
 def model(name: str) -> ModelSpec:
-    return ModelSpec(**{key: value for key, value in model_presets()[name].items() if key != "source"})
+    return ModelSpec(**described(model_presets()[name]))
 
 
 def cluster(name: str, nodes: int = 1) -> ClusterSpec:
-    given = {key: value for key, value in cluster_presets()[name].items() if key != "source"}
+    given = described(cluster_presets()[name])
     return TypeAdapter(ClusterSpec).validate_python(given | {"nodes": nodes})
 
 

@@ -25,7 +25,7 @@ from meshtune.search_spaces.physics.rates import ATTENTION_SHARE
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule, Selective
-from meshtune.search_spaces.presets import cluster_presets
+from meshtune.search_spaces.presets import cluster_presets, described
 
 RATE, MEMORY = 1e14, 1e12
 LLAMA = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=2048)
@@ -415,7 +415,7 @@ def test_the_optimizer_reads_and_writes_what_zero_leaves_a_rank():
 
 
 def cluster_of(name: str, nodes: int) -> ClusterSpec:
-    preset = {key: value for key, value in cluster_presets()[name].items() if key != "source"}
+    preset = described(cluster_presets()[name])
     links = {key: LinkSpec(**value) for key, value in preset.items() if key.endswith("_link")}
     return ClusterSpec(**preset | links | {"nodes": nodes, "device": DeviceSpec(**preset["device"])})
 

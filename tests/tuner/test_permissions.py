@@ -2,7 +2,8 @@
 
 from dataclasses import fields
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -157,7 +158,7 @@ PLAIN_KINDS = [
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_plain_sections_hold_numbers_choices_and_names_of_things(kind):
-    texts = {field.name for field in fields(kind) if str(field.type) in ("str", "str | None", "Path")}
+    texts = {name for name, hint in get_type_hints(kind).items() if hint in (str, str | None, Path)}
     assert texts <= {"name"}
     if kind in PLAIN_FIELDS:
         assert {field.name for field in fields(kind)} == PLAIN_FIELDS[kind]

@@ -172,7 +172,7 @@ def test_mistakes_in_every_section_are_told_at_once_with_their_paths_and_numbers
         *("objective", "search.kind", "runner.kind", "budget.trials", "budget.device_hours"),
         *("trial.time_limit_s", "trial.attempts", "seed"),
     }
-    assert found["budget.trials"] == "must be positive, not -3"
+    assert found["budget.trials"] == "must be at least 1, not -3"
     assert found["search.kind"] == "no search is called 'randm'; did you mean 'random'?"
     assert found["modle"] == "is not a known key; did you mean 'model'?"
 
@@ -215,7 +215,7 @@ def test_mistakes_in_every_section_are_told_at_once_with_their_paths_and_numbers
         (
             {"cluster": {"preset": "local-cpu", "device_hour_price": 0}},
             "cluster.device_hour_price",
-            "must be positive and finite, not 0.0",
+            "must be positive, not 0.0",
         ),
     ],
 )
@@ -245,8 +245,8 @@ CYCLE["again"] = CYCLE
 @pytest.mark.parametrize(
     ("over", "path", "message"),
     [
-        ({"trial": {"time_limit_s": 1e308}}, "trial.time_limit_s", "must be positive and at most 1e+09 s, not 1e+308"),
-        ({"trial": {"queue_limit_s": 0}}, "trial.queue_limit_s", "must be positive and at most 1e+09 s, not 0.0"),
+        ({"trial": {"time_limit_s": 1e308}}, "trial.time_limit_s", "must be at most 1000000000, not 1e+308"),
+        ({"trial": {"queue_limit_s": 0}}, "trial.queue_limit_s", "must be positive, not 0.0"),
         ({"trial": {"time_limit_s": math.nan}}, "trial.time_limit_s", "must be a finite number, not nan"),
         ({"runner": {"idle_s": math.inf}}, "runner.idle_s", "must be a finite number"),
         ({"search": {"kind": "random", "a": [1, datetime.date(2024, 1, 2)]}}, "search.a.1", "the date 2024-01-02"),

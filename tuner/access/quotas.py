@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Closed, Positive, Some
 from meshtune.tuner.access.tokens import DAY_S, Quotas, Used
 from meshtune.tuner.campaign.spec import Budget
 
@@ -32,25 +31,15 @@ class QuotaExceeded(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Closed):
     """Of all campaigns together; None: no limit."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     # In flight at once, waiting in a scheduler's queue included.
-    jobs: int | None = None
-    devices: int | None = None
+    jobs: Some | None = None
+    devices: Some | None = None
     # Within the last window_days.
-    device_hours: float | None = None
-    window_days: float = 30.0
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        for name, count in (("jobs", self.jobs), ("devices", self.devices)):
-            checks.require(count is None or count >= 1, name, f"must be at least 1, not {count}")
-        for name, amount in (("device_hours", self.device_hours), ("window_days", self.window_days)):
-            checks.require(amount is None or 0 < amount < inf, name, f"must be positive and finite, not {amount}")
-        checks.done()
+    device_hours: Positive | None = None
+    window_days: Positive = 30.0
 
     @property
     def window_s(self) -> float:

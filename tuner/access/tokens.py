@@ -15,10 +15,9 @@ import secrets
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
 from pathlib import Path
 
-from meshtune.search_spaces.checks import Checks, InvalidValue, Problem, unfit_name
+from meshtune.search_spaces.checks import Amount, Checked, Checks, Count, InvalidValue, Problem, unfit_name
 
 PREFIX = "mt_"
 DAY_S = 86400.0
@@ -113,24 +112,15 @@ OPERATOR = Rights(scopes=ALL_SCOPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quotas:
+class Quotas(Checked):
     """How much one token may use; None: no limit."""
 
     # Active at once.
-    campaigns: int | None = None
+    campaigns: Count | None = None
     # Planned within a day.
-    trials: int | None = None
+    trials: Count | None = None
     # Within 30 days.
-    device_hours: float | None = None
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.whole(
-            0, **{name: n for name, n in (("campaigns", self.campaigns), ("trials", self.trials)) if n is not None}
-        )
-        hours = self.device_hours
-        checks.require(hours is None or 0 <= hours < inf, "device_hours", f"must be finite, not negative: {hours}")
-        checks.done()
+    device_hours: Amount | None = None
 
 
 UNLIMITED = Quotas()

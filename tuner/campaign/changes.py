@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed, Name
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.decide import device_seconds
-from meshtune.tuner.campaign.spec import Budget, scalar_problems
+from meshtune.tuner.campaign.decide import time_spent
+from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Trial, first_runs
 
 MAX_TAGS, MAX_NOTES = 20, 10_000
@@ -29,20 +28,15 @@ class CannotChange(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
+class Details(Closed):
     """The parts of a campaign that may be changed. tags: each once, in their order. notes: plain text."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    name: str
+    name: Name
     budget: Budget
     tags: tuple[str, ...] = ()
     notes: str = ""
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        for problem in scalar_problems({"name": self.name}):
-            checks.require(False, problem.path, problem.message)
+    def _check(self, checks: Checks) -> None:
         for place, tag in enumerate(self.tags):
             told = f"must be 1 to 40 of a-z, 0-9, '.', '_' and '-', the first a letter or digit, not {tag[:60]!r}"
             checks.require(TAG.fullmatch(tag) is not None, f"tags.{place}", told)
@@ -50,7 +44,6 @@ class Details:
         checks.require(len(self.tags) <= MAX_TAGS, "tags", f"must be at most {MAX_TAGS}, not {len(self.tags)}")
         told = f"must have at most {MAX_NOTES} characters, not {len(self.notes)}"
         checks.require(len(self.notes) <= MAX_NOTES, "notes", told)
-        checks.done()
 
 
 def details_of(campaign: Campaign) -> Details:
@@ -100,18 +93,8 @@ def running_again(campaign: Campaign, now: float) -> Campaign:
 
 
 def spent(campaign: Campaign, trials: Sequence[Trial]) -> str:
-    """Which limit of the budget is used up, with the numbers; empty while none is."""
+    """Which limit of the budget is spent; empty while none is."""
     return _planned(campaign, trials) or time_spent(campaign, trials)
-
-
-def time_spent(campaign: Campaign, trials: Sequence[Trial]) -> str:
-    """As `spent`, of the limits that end every trial."""
-    budget = campaign.spec.budget
-    if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
-        return f"{campaign.elapsed_s:.0f} of {budget.wall_time_s:g} s of wall time are used"
-    if budget.device_hours is not None and (used := device_seconds(trials) / 3600.0) >= budget.device_hours:
-        return f"{used:.4g} of {budget.device_hours:g} device-hours are used"
-    return ""
 
 
 def _planned(campaign: Campaign, trials: Sequence[Trial]) -> str:

@@ -191,7 +191,7 @@ def _next_steps(
     overtime = [*_overtime(campaign, unfinished, observations), *_overdue(campaign, unfinished, observations, now)]
     if campaign.state is not CampaignState.RUNNING:
         return overtime
-    spent = _spent(campaign, trials, observations)
+    spent = time_spent(campaign, trials, observations)
     if spent:
         return _wind_down(unfinished, CampaignState.COMPLETED, spent)
     if failure := hopeless_reason(trials):
@@ -223,6 +223,18 @@ def device_seconds(trials: Sequence[Trial], observations: Mapping[int, Observati
             held += max(0.0, observations[trial.number].running_s - trial.last.running_s)
         total += held * trial.plan.world_size
     return total
+
+
+def time_spent(
+    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation] = MappingProxyType({})
+) -> str:
+    """Why a budget that ends every trial is spent; empty while none is."""
+    budget = campaign.spec.budget
+    if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
+        return f"the wall-time budget of {budget.wall_time_s:g} s is spent"
+    if budget.device_hours is not None and device_seconds(trials, observations) / 3600.0 >= budget.device_hours:
+        return f"the budget of {budget.device_hours:g} device-hours is spent"
+    return ""
 
 
 def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
@@ -316,18 +328,6 @@ def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Map
         if trial.number in observations and observations[trial.number].running_s > limit + OVERTIME_S
     ]
     return [Cancel(trial.number, f"ran longer than its time limit of {limit:g} s") for trial in late]
-
-
-def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation]) -> str:
-    """Why a hard budget is spent, empty while none is."""
-    budget = campaign.spec.budget
-    if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
-        return f"the wall-time budget of {budget.wall_time_s:g} s is spent"
-    if budget.device_hours is not None:
-        used = device_seconds(trials, observations) / 3600.0
-        if used >= budget.device_hours:
-            return f"the budget of {budget.device_hours:g} device-hours is spent"
-    return ""
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:

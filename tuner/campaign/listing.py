@@ -91,15 +91,3 @@ class TrialsWanted:
     knobs: Mapping[str, tuple[KnobValue | None, ...]] = field(default_factory=dict)
     after: Cursor | None = None
     limit: int = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
-    """A campaign of a page and its version: what was read of it holds while these stay."""
-
-    id: str
-    # The id of its newest event: no trial has changed since.
-    event: int
-    updated_at: float
-    # By which the page is sorted.
-    value: float | str

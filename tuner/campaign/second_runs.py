@@ -22,9 +22,14 @@ from functools import cache
 from math import atan, cos, exp, inf, log, pi, sin, sqrt
 
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.loss_check import check_losses, loss_tolerance
 from meshtune.tuner.campaign.node_kinds import comparable
-from meshtune.tuner.campaign.numerics import changed_numerics, may_be_recommended, trains_otherwise
+from meshtune.tuner.campaign.numerics import (
+    changed_numerics,
+    check_losses,
+    loss_tolerance,
+    may_be_recommended,
+    trains_otherwise,
+)
 from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs

@@ -10,13 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import create_workload
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, unfit_name
+from meshtune.search_spaces.checks import (
+    Checks,
+    Closed,
+    Limit,
+    Name,
+    Natural,
+    Positive,
+    Project,
+    Share,
+    Some,
+)
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.knob import Knob
@@ -39,71 +49,44 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Closed):
     """What the campaign may use at the most; at least one limit. wall_time_s counts while the campaign is worked on
     (not while it is paused or no service runs); device_hours counts devices times the time that jobs held them."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
+    trials: Some | None = None
+    wall_time_s: Positive | None = None
+    device_hours: Positive | None = None
 
-    trials: int | None = None
-    wall_time_s: float | None = None
-    device_hours: float | None = None
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        limits = {"trials": self.trials, "wall_time_s": self.wall_time_s, "device_hours": self.device_hours}
-        some = any(limit is not None for limit in limits.values())
-        checks.require(some, "", f"set at least one limit of {', '.join(limits)}")
-        for name, limit in limits.items():
-            checks.require(limit is None or limit > 0, name, f"must be positive, not {limit}")
-        checks.done()
+    def _check(self, checks: Checks) -> None:
+        told = "set at least one limit of trials, wall_time_s, device_hours"
+        checks.require({self.trials, self.wall_time_s, self.device_hours} != {None}, "", told)
 
 
-# 31 years: sums over all trials of a campaign stay finite.
-MAX_TIME_LIMIT_S = 1e9
+# At most 31 years: sums over all trials of a campaign stay finite.
+TimeLimit = Annotated[float, Limit(above=0, high=10**9)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialLimits:
+class TrialLimits(Closed):
     """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs; preemptions do
     not count. racing: give a trial up as PRUNED once it is surely slower than the best one so far (see
     `tuner.campaign.decide`). queue_limit_s: a job that has not started so long after it was sent is withdrawn, and the
     campaign pauses; None: it may wait for ever."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    time_limit_s: float = 300.0
-    attempts: int = 3
+    time_limit_s: TimeLimit = 300.0
+    attempts: Some = 3
     racing: bool = False
-    queue_limit_s: float | None = None
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        if (queue_s := self.queue_limit_s) is not None and not 0 < queue_s <= MAX_TIME_LIMIT_S:
-            told = f"must be positive and at most {MAX_TIME_LIMIT_S:.0e} s, not {queue_s}"
-            checks.require(False, "queue_limit_s", told)
-        told = f"must be positive and at most {MAX_TIME_LIMIT_S:.0e} s, not {self.time_limit_s}"
-        checks.require(0 < self.time_limit_s <= MAX_TIME_LIMIT_S, "time_limit_s", told)
-        checks.at_least(1, attempts=self.attempts)
-        checks.done()
+    queue_limit_s: TimeLimit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRule:
+class StopRule(Closed):
     """When the search has found enough: no more plans are chosen once the probability that an untried one is better
     than the best by more than `tolerance` (a share of its speed) is below `chance`. chance 0: only the budget ends it.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    tolerance: float = 0.02
-    chance: float = 0.05
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.require(0 <= self.tolerance < 1, "tolerance", f"must be at least 0 and below 1, not {self.tolerance}")
-        checks.require(0 <= self.chance < 1, "chance", f"must be at least 0 and below 1, not {self.chance}")
-        checks.done()
+    tolerance: Share = 0.02
+    chance: Share = 0.05
 
 
 class Acceptance(StrEnum):
@@ -113,7 +96,7 @@ class Acceptance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CampaignSpec:
+class CampaignSpec(Closed):
     """One campaign, fully resolved: presets are expanded, defaults filled in, the baseline's derived fields too.
 
     global_batch_size None: freed, so accumulation is searched as a dimension of its own. parallel: trials in flight
@@ -125,13 +108,11 @@ class CampaignSpec:
     and nothing to the search.
     """
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    name: str = "campaign"
+    name: Name = "campaign"
     model: ModelSpec
     cluster: ClusterSpec
     workload: Backend
-    global_batch_size: int | None
+    global_batch_size: Some | None
     space: Bounds
     knobs: tuple[Knob, ...] = ()
     accept: tuple[Acceptance, ...] = ()
@@ -142,43 +123,25 @@ class CampaignSpec:
     budget: Budget
     trial: TrialLimits
     stop: StopRule = StopRule()
-    parallel: int = 1
-    seed: int = 0
+    parallel: Some = 1
+    seed: Natural = 0
     pareto: bool = False
-    confirm: int = 3
-    confirm_rounds: int = 6
+    confirm: Natural = 3
+    confirm_rounds: Some = 6
     warm_start: bool = True
-    project: str = ""
-
-    def __post_init__(self) -> None:
-        problems = scalar_problems({name: getattr(self, name) for name in (*SCALARS, "global_batch_size")})
-        if problems:
-            raise InvalidValue(problems)
+    project: Project = ""
 
     @property
     def accepts_numerics(self) -> bool:
         return Acceptance.NUMERICS in self.accept
 
 
-# The plain values at the top of a spec.
-SCALARS: Mapping[str, type] = {
-    name: kind for name, kind in get_type_hints(CampaignSpec).items() if kind in (str, int, bool, Objective)
+# The plain values at the top of a spec, with the limits of their annotations.
+SCALARS: Mapping[str, Any] = {
+    name: hint
+    for name, hint in get_type_hints(CampaignSpec, include_extras=True).items()
+    if getattr(hint, "__origin__", hint) in (str, int, bool, Objective)
 }
-
-
-def scalar_problems(values: Mapping[str, Any]) -> list[Problem]:
-    """The broken rules of a spec's plain values, as far as they are given, whatever its sections say."""
-    found: list[Problem] = []
-    name = values.get("name", "campaign")
-    if not name.strip() or len(name) > 100:
-        found.append(Problem("name", f"must have 1 to 100 characters, not {len(name)}"))
-    project = values.get("project", "")
-    if project and (unfit := unfit_name(project)):
-        found.append(Problem("project", unfit))
-    for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "confirm_rounds": 1, "global_batch_size": 1}.items():
-        if (value := values.get(key)) is not None and value < minimum:
-            found.append(Problem(key, f"must be at least {minimum}, not {value}"))
-    return found
 
 
 def document_of(spec: CampaignSpec) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Amount, Chance, Checked, Positive
 from meshtune.search_spaces.plan import Plan
 
 # Attempts of a trial at the most, those that do not count included.
@@ -24,28 +23,17 @@ _UNCOUNTED = (Cause.PREEMPTION, Cause.QUEUE_LIMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class Expectation(Checked):
     """step_time_s: the median, with the ends of its 95 % interval. p_fits: the probability that the plan fits into
     memory and runs. gain: the expected improvement over the best plan measured before, as a share of its speed, with
     the chance of none counted as 0 (0.03: 3 %). peak_bytes: at the fullest rank."""
 
-    step_time_s: float
-    step_time_low_s: float
-    step_time_high_s: float
-    p_fits: float
-    gain: float
-    peak_bytes: float
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "peak_bytes"):
-            if not 0 < (value := getattr(self, name)) < inf:
-                checks.require(False, name, f"must be positive and finite, not {value}")
-        if not 0 <= self.p_fits <= 1:
-            checks.require(False, "p_fits", f"must be a probability, not {self.p_fits}")
-        if not 0 <= self.gain < inf:
-            checks.require(False, "gain", f"must be at least 0, not {self.gain}")
-        checks.done()
+    step_time_s: Positive
+    step_time_low_s: Positive
+    step_time_high_s: Positive
+    p_fits: Chance
+    gain: Amount
+    peak_bytes: Positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from meshtune.tuner.cli.common import Refused
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
-from meshtune.tuner.specs.local_files import with_local_files, with_model_file
-from meshtune.tuner.specs.read import HF_CONFIG, read_spec
+from meshtune.tuner.specs.named_files import HF_CONFIG, with_local_files, with_model_file
+from meshtune.tuner.specs.read import read_spec
 
 
 def read_spec_file(

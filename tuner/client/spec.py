@@ -8,7 +8,7 @@ from typing import Any
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.tuner.specs.document import parse_yaml
-from meshtune.tuner.specs.local_files import with_local_files
+from meshtune.tuner.specs.named_files import with_local_files
 
 
 def body_of(spec: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | str:

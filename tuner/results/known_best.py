@@ -17,13 +17,13 @@ from itertools import islice
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import Checks, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import Checked, InvalidValue, Problem, Whole, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.trial import Trial
@@ -55,24 +55,17 @@ class Provenance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Checked):
     """The question of a launch. Whatever is left out is as in the newest campaign that fits. software: versions by name
     that the job will run on. simulated: ask simulated campaigns, and only them."""
 
     model: str
     cluster: str
-    nodes: int
-    global_batch_size: int | None = None
+    nodes: Whole
+    global_batch_size: Whole | None = None
     workload: str | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.whole(1, nodes=self.nodes)
-        if self.global_batch_size is not None:
-            checks.whole(1, global_batch_size=self.global_batch_size)
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +313,7 @@ def _named(seam: str, name: str, used: Mapping[str, Any], presets: Mapping[str, 
     if name in used:
         return used[name]
     if name in presets:
-        return read_value(kind, {key: value for key, value in presets[name].items() if key != "source"})
+        return read_value(kind, described(presets[name]))
     raise NothingKnown(f"no campaign and no preset has a {seam} {name!r}; {did_you_mean(name, {*used, *presets})}")
 
 

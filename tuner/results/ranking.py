@@ -22,9 +22,15 @@ from typing import Literal
 from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.loss_check import LossCheck, check_losses, loss_tolerance
 from meshtune.tuner.campaign.node_kinds import Reference, comparable, reference_of
-from meshtune.tuner.campaign.numerics import changed_numerics, may_be_recommended, trains_otherwise
+from meshtune.tuner.campaign.numerics import (
+    LossCheck,
+    changed_numerics,
+    check_losses,
+    loss_tolerance,
+    may_be_recommended,
+    trains_otherwise,
+)
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import Cells, RunVariance, cells_of, paired_gain, run_variance
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of

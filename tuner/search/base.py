@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checked, Checks, Limit, Positive
 from meshtune.search_spaces.knob_values import KnobValue, same_value
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
@@ -34,7 +34,7 @@ class SearchMisconfigured(SearchError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Checked):
     """One plan that a campaign has chosen, in the order of choosing; one chosen twice stands there twice.
 
     verdict None: still pending. score: what to maximise, exactly when the verdict is OK; no failed, pruned or pending
@@ -45,16 +45,13 @@ class Observation:
     plan: Plan
     verdict: Verdict | None = None
     score: float | None = None
-    step_time_s: float | None = None
-    peak_bytes: float | None = None
+    step_time_s: Positive | None = None
+    peak_bytes: Positive | None = None
     held_s: float | None = None
 
-    def __post_init__(self) -> None:
+    def _check(self, checks: Checks) -> None:
         if (self.score is not None) != (self.verdict is Verdict.OK):
             raise ValueError(f"{self.plan.key}: a score ({self.score}) goes with verdict ok only, not {self.verdict}")
-        checks = Checks()
-        checks.positive(step_time_s=self.step_time_s, peak_bytes=self.peak_bytes)
-        checks.done()
 
 
 def derived_seed(seed: int, seen: Sequence[Observation]) -> int:
@@ -63,7 +60,7 @@ def derived_seed(seed: int, seen: Sequence[Observation]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastCampaign:
+class PastCampaign(Checked):
     """The trials of an earlier campaign, perhaps of another size or model, on the same kind of device.
 
     weight: how much one of its observations counts, 1 for as much as one of the campaign's own, 0 for nothing.
@@ -71,12 +68,7 @@ class PastCampaign:
 
     training: Training
     seen: tuple[Observation, ...]
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.require(0 < self.weight <= 1, "weight", f"must be above 0 and at most 1, not {self.weight}")
-        checks.done()
+    weight: Annotated[float, Limit(above=0, high=1)] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
 from meshtune.runners.registry import EXTERNAL
 from meshtune.runners.schedulers.external.runner import ExternalRunner, NotClaimed, OpenJob
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed, Limit
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
@@ -54,11 +54,17 @@ class Suggestions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Ask(Closed):
+    """count: trials at the most. wait_s: how long to wait for the first one."""
+
+    count: Annotated[int, Limit(1, 100, whole=True)] = 1
+    wait_s: Annotated[float, Limit(0, 30)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion(Closed):
     """How a trial went: what was measured, or a verdict. step_times_s: of each timed optimizer step, in order. The
     others as in a job's result file; per rank where they are lists of bytes."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     step_times_s: tuple[float, ...] = ()
     warmup_times_s: tuple[float, ...] = ()
@@ -72,8 +78,8 @@ class Completion:
     log_tail: str = ""
     failed_rank: int | None = None
 
-    def __post_init__(self) -> None:
-        checks, word = Checks(), self.verdict.lower()
+    def _check(self, checks: Checks) -> None:
+        word = self.verdict.lower()
         told = f"must be one of {', '.join(TELLABLE)}, or left out with step_times_s, not {self.verdict[:60]!r}"
         if self.step_times_s:
             checks.require(word in ("", Verdict.OK), "verdict", f"does not go with step_times_s: {self.verdict[:60]!r}")
@@ -81,7 +87,6 @@ class Completion:
             checks.require(False, "step_times_s", "is missing: name the timed steps, or else a verdict")
         else:
             checks.require(word in TELLABLE, "verdict", told)
-        checks.done()
 
     def outcome(self, spec: CampaignSpec, plan: Plan) -> Outcome:
         """Raises InvalidValue for numbers that nobody can have measured."""

@@ -18,8 +18,8 @@ from meshtune.tuner.campaign.changes import (
     changed,
     details_of,
     require_extendable,
-    time_spent,
 )
+from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.winners import winners_of

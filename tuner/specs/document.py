@@ -19,7 +19,7 @@ from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.specs.knobs import KNOBS, knobs_for_command
-from meshtune.tuner.specs.site import SITE, read_named_site
+from meshtune.tuner.specs.named_files import SITE, read_named_site
 
 # RFC 8259, section 6: up to here every reader of JSON keeps a whole number exactly.
 MAX_INTEGER = 2**53

@@ -27,12 +27,12 @@ from meshtune.runners.registry import (
     require_library,
     runners,
 )
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
@@ -46,19 +46,16 @@ from meshtune.tuner.campaign.spec import (
     StopRule,
     TrialLimits,
     build_space,
-    scalar_problems,
     space_of,
 )
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
-from meshtune.tuner.specs.site import resolved
+from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
 
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
-# Under `model`: the content of a config.json of transformers. The command line reads it where a path stands.
-HF_CONFIG = "hf_config"
 DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
 
@@ -131,11 +128,6 @@ def parse_spec(
     return CampaignSpec(**reading.values), space
 
 
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    accept: tuple[Acceptance, ...]
-
-
 @dataclass(slots=True)
 class _Reading:
     """A document being read: the values so far by CampaignSpec field, and the problems. refused: the keys whose values
@@ -173,9 +165,10 @@ class _Reading:
         for name, kind in SCALARS.items():
             if name in self.document:
                 self.section(name, kind, self.document[name])
-        for problem in scalar_problems(self.values):
-            self.problems.append(problem)
-            del self.values[problem.path]
+        for name, limit in limits_of(CampaignSpec).items():
+            if name in self.values and (unfit := limit.unfit(self.values[name])):
+                self.problems.append(Problem(name, unfit))
+                del self.values[name]
         batch = self.document.get("global_batch_size")
         if "global_batch_size" in self.refused:
             pass
@@ -206,9 +199,7 @@ class _Reading:
                 self.values["knobs"] = read_knobs(self.document)
         accepted = self.document.get("accept", ())
         accepted = [accepted] if isinstance(accepted, str) else accepted
-        if "accept" not in self.refused:
-            with self.noting(""):
-                self.values["accept"] = read_value(_Accepted, {"accept": accepted}).accept
+        self.section("accept", tuple[Acceptance, ...], accepted)
 
     def _open_questions(self) -> None:
         """What `meshtune import` could not read: a spec with one of them is none yet."""
@@ -237,8 +228,7 @@ class _Reading:
                 hint = did_you_mean(str(chosen), presets)
                 self.problems.append(Problem(f"{name}.preset", f"no {name} preset is called {chosen!r}; {hint}"))
                 return
-            base = {key: value for key, value in presets[chosen].items() if key != "source"}
-            raw = _merged(base, {key: value for key, value in raw.items() if key != "preset"})
+            raw = _merged(described(presets[chosen]), {key: value for key, value in raw.items() if key != "preset"})
         elif isinstance(raw, Mapping):
             raw = {"name": name, **raw}
         elif raw is None:

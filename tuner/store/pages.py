@@ -31,7 +31,7 @@ from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.listing import CampaignsWanted, Order, Stamp, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.listing import CampaignsWanted, Order, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
@@ -99,6 +99,18 @@ class Overview:
     tallies: Sequence[Tally]
     first: Collection[int]
     trials: Sequence[Trial]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """A campaign of a page and its version: what was read of it holds while these stay."""
+
+    id: str
+    # The id of its newest event: no trial has changed since.
+    event: int
+    updated_at: float
+    # By which the page is sorted.
+    value: float | str
 
 
 class Pages:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import FAILED, Verdict
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Problem, did_you_mean
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.results.analysis.shapley import explain_knobs
 from meshtune.tuner.studies.evidence import (
@@ -52,10 +52,8 @@ class Question(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Closed):
     """A plan of a campaign."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     campaign: str
     plan: PlanOf = "baseline"
@@ -74,10 +72,8 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Closed):
     """A quantity of a plan: of the baseline, of the best that a campaign finds, or of one that is named."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     quantity: Quantity
     campaign: str
@@ -102,11 +98,9 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
+class Ratio(Closed):
     """A quantity of one plan over that of another: `x` and `%` (100 is as much), such as the efficiency of scaling.
     With `gain`, by how much it is more: `%`."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     quantity: Quantity
     campaign: str
@@ -139,10 +133,8 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(Closed):
     """The share of a campaign's trials that failed, in its first or last third or in all of it."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     campaign: str
     part: Literal["first_third", "last_third", "all"] = "all"
@@ -170,20 +162,16 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialsTo:
+class TrialsTo(Closed):
     """The trials that a campaign took to come within a share of the best that any of these campaigns found with the
     same seed."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     campaign: str
     among: tuple[str, ...] = ()
     within: float = 0.05
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(0 < self.within < 1, "within", f"must lie between 0 and 1, not {self.within}")
-        checks.done()
 
     @property
     def campaigns(self) -> Sequence[tuple[str, str]]:
@@ -209,11 +197,9 @@ class TrialsTo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class Rank(Closed):
     """The place of a knob among all that were searched, by the mean of its absolute Shapley values; 1 matters most.
     failures: left out, or counted as the slowest run, as a search is told that knows no more of them."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     campaign: str
     knob: str

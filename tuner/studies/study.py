@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
-from meshtune.search_spaces.checks import CLOSED, Checks, unfit_name
+from meshtune.search_spaces.checks import Checks, Closed, unfit_name
 
 # A row within this share of the published value agrees with it, unless it says otherwise.
 WITHIN = 0.15
@@ -41,10 +41,8 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paper:
+class Paper(Closed):
     """What the study repeats. source: where it is found, such as an arXiv number."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     title: str
     authors: str
@@ -53,28 +51,22 @@ class Paper:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Campaigns:
+class Campaigns(Closed):
     """The campaigns of one spec, one for each seed. spec: a file of the study's folder. change: an RFC 7396 merge patch
     of it. seeds: of the search, and on the runner `simulated` of the hidden cluster; none: as the spec has them."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     spec: str
     change: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(all(seed >= 0 for seed in self.seeds), "seeds", f"must be at least 0, not {self.seeds}")
         checks.require(len({*self.seeds}) == len(self.seeds), "seeds", f"must each stand once, not {self.seeds}")
-        checks.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Closed):
     """A published figure, in the unit of its row. source: the place where it was found."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     value: float
     source: str
@@ -82,12 +74,10 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Closed):
     """One figure, published beside ours. published: none where nobody published one. predicted, measured: how ours is
     obtained, a measure of `tuner.studies.measures` with its parameters. within: the share of the published value that
     ours may be off by. explanation: why it is off by more, where it is."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     name: str
     unit: str
@@ -97,12 +87,10 @@ class Row:
     within: float = WITHIN
     explanation: str = ""
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         given = self.predicted is not None or self.measured is not None
         checks.require(given, "", "needs `predicted` or `measured`: how ours is obtained")
         checks.require(self.within > 0, "within", f"must be positive, not {self.within}")
-        checks.done()
 
 
 class DrawingKind(StrEnum):
@@ -118,21 +106,17 @@ class DrawingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
+class Drawing(Closed):
     """A section of the report with a figure. campaigns: what it is drawn of; none: all."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     kind: DrawingKind
     campaigns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class Study(Closed):
     """shows: what it is to show, in a few sentences. assumptions: what of its settings no source gives. notes: on the
     results, for the report."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     title: str
     paper: Paper
@@ -143,11 +127,9 @@ class Study:
     draw: tuple[Drawing, ...] = ()
     notes: str = ""
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(bool(self.campaigns), "campaigns", "must name at least one")
         for name in self.campaigns:
             unfit = unfit_name(name)
             checks.require(not unfit, f"campaigns.{name}", unfit or "")
         checks.require(bool(self.rows), "rows", "must hold at least one")
-        checks.done()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -16,7 +16,7 @@ from meshtune.runners.programs.dialects.base import Files, require_words
 from meshtune.runners.programs.dialects.deepspeed import CONFIG_FILE
 from meshtune.runners.programs.dialects.deepspeed import render as render_deepspeed
 from meshtune.runners.trainer.job import Dtype
-from meshtune.search_spaces.checks import CLOSED
+from meshtune.search_spaces.checks import Closed
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
 from meshtune.search_spaces.layer_shapes import Shape
@@ -82,10 +82,8 @@ _STRATEGIES: Mapping[ContextParallel, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccelerateOptions:
+class AccelerateOptions(Closed):
     """script: the program, from `directory`: what starts it names them."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     script: str = ""
     directory: str = ""

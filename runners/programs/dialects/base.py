@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file, read_words
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
+from meshtune.search_spaces.checks import Checks, Closed, Count, InvalidValue, Problem, Whole
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext, Violation, columns_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
@@ -103,22 +103,19 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramOptions:
+class ProgramOptions(Closed):
     """What a spec says of a run of any other program. directory: where it is started, for relative paths; empty: the
     trial's own. env: its variables. steps: how many it is to take, warmup_steps of them not timed."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     directory: str = ""
     python: str = "python3"
     env: Mapping[str, str] = field(default_factory=dict)
-    steps: int = 25
-    warmup_steps: int = 5
+    steps: Whole = 25
+    warmup_steps: Count = 5
 
-    def _check(self, checks: Checks, least_warmup: int) -> None:
-        if checks.whole(least_warmup, warmup_steps=self.warmup_steps) & checks.whole(1, steps=self.steps):
-            needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
-            checks.require(self.steps > self.warmup_steps, "steps", needed)
+    def _check(self, checks: Checks) -> None:
+        needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
+        checks.require(self.steps > self.warmup_steps, "steps", needed)
         checks.require(bool(self.python), "python", "must not be empty")
         for name in self.env:
             checks.require(name.isidentifier() and name.isascii(), f"env.{name}", "is no name of a variable")

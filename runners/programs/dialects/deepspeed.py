@@ -11,14 +11,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
 from meshtune.runners.programs.workloads.config_file import Template, parse_template
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
-from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue, Limit
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import EVEN_ALONE, Capabilities, Constraint
 from meshtune.search_spaces.layer_shapes import Shape
@@ -44,10 +44,10 @@ class DeepSpeedOptions(ProgramOptions):
     config: Mapping[str, Any] | str = field(default_factory=dict)
     pipeline_module: bool = False
     dtype: Dtype = Dtype.BFLOAT16
+    warmup_steps: Annotated[int, Limit(UNTIMED_STEPS, MAX_WHOLE, whole=True)] = 5
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        self._check(checks, least_warmup=UNTIMED_STEPS)
+    def _check(self, checks: Checks) -> None:
+        ProgramOptions._check(self, checks)
         checks.require(not (self.script and self.module), "module", f"does not go with script({self.script})")
         found = bool(self.directory) or Path(self.script or "/").is_absolute()
         checks.require(found, "script", f"{self.script} is relative: say to which directory, such as `directory: .`")
@@ -59,7 +59,6 @@ class DeepSpeedOptions(ProgramOptions):
                 checks.require(False, problem.path, problem.message)
         except ValueError as error:
             checks.require(False, "arguments", str(error))
-        checks.done()
 
     @property
     def templates(self) -> tuple[Template, ...]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
@@ -50,7 +50,7 @@ from meshtune.runners.programs.workloads.knobs import (
 )
 from meshtune.runners.programs.workloads.program import program_of, words_of
 from meshtune.runners.report import DIRECTORY, STEPS
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import KNOB_NAME
 from meshtune.search_spaces.knobs import KnobSet
@@ -76,7 +76,7 @@ _SIGNS = (";", "&", "|")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandOptions:
+class CommandOptions(Closed):
     """command: arguments, or a text for `sh -c`; it, `env`, `files` and what `configs` set have placeholders.
 
     working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
@@ -84,8 +84,6 @@ class CommandOptions:
     plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many it
     is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
     in, by default that framework's."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     command: tuple[str, ...] | str
     working_directory: str | None = None
@@ -96,14 +94,12 @@ class CommandOptions:
     fixed: dict[str, Any] = field(default_factory=dict)
     log: dict[str, str] = field(default_factory=dict)
     steps: int = 15
-    warmup_steps: int = 5
+    warmup_steps: Natural = 5
     framework: str = "trainer-bfloat16"
     dtype: str | None = None
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(bool(self.command), "command", "must name a program")
-        checks.at_least(0, warmup_steps=self.warmup_steps)
         needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
         checks.require(self.steps > self.warmup_steps, "steps", needed)
         known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"
@@ -114,7 +110,6 @@ class CommandOptions:
                 checks.require(plain, f"{path}.{name}", "must be the plain name of a file in the job's folder")
                 free = name not in (CONTEXT_FILE, RESULT_FILE) and (path == "files" or name not in self.files)
                 checks.require(free, f"{path}.{name}", "is the name of another file there")
-        checks.done()
 
 
 class CommandWorkload(Workload):

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from string import Formatter
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
 from meshtune.runners.programs.dialects.base import overlaid, read_base, render_toml
 from meshtune.runners.untrusted_text import read_json, read_toml, read_words, read_yaml
-from meshtune.search_spaces.checks import CLOSED, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import Closed, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import code
 from meshtune.search_spaces.plan import AXES, Axis
 
@@ -137,12 +137,10 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
+class ConfigFile(Closed):
     """base: the user's own configuration, here or in the file of that path, which is read when a trial is sent. set:
     what a trial sets, by dotted key; texts are templates, and one that is a single placeholder keeps its type; choices
     are told by `parse_choice`."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     format: Format
     base: str | dict[str, Any] = field(default_factory=dict)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import inf, prod
+from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
 from meshtune.runners.documents import read_value
@@ -20,7 +20,7 @@ from meshtune.runners.programs.dialects.megatron.dialect import capabilities_of
 from meshtune.runners.programs.workloads.base import JobRequest, Workload, outcome_without_result
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.job import Measuring
-from meshtune.search_spaces.checks import CLOSED, Checks, Problem, did_you_mean
+from meshtune.search_spaces.checks import Closed, Positive, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import word
@@ -127,29 +127,20 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedJob:
+class SimulatedJob(Closed):
     """One run of `model` under `plan` on `cluster`, by this training code.
 
     incumbent_step_time_s: the run ends as PRUNED once it is surely slower than this. time_factor, memory_factor: what
     its knobs make of both."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     model: ModelSpec
     plan: Plan
     cluster: ClusterSpec
     code: Code = Code.MEGATRON_DEEPSPEED
-    incumbent_step_time_s: float | None = None
+    incumbent_step_time_s: Positive | None = None
     measuring: Measuring = field(default_factory=Measuring)
-    time_factor: float = 1.0
-    memory_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.positive(time_factor=self.time_factor, memory_factor=self.memory_factor)
-        limit = self.incumbent_step_time_s
-        checks.require(limit is None or 0 < limit < inf, "incumbent_step_time_s", f"must be positive, not {limit}")
-        checks.done()
+    time_factor: Positive = 1.0
+    memory_factor: Positive = 1.0
 
     @property
     def training(self) -> Training:
@@ -167,27 +158,18 @@ def parse_job(text: str) -> SimulatedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(Closed):
     """How many times as long a step takes with a value of a knob, and as much memory it needs."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
-    time: float = 1.0
-    memory: float = 1.0
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.positive(time=self.time, memory=self.memory)
-        checks.done()
+    time: Positive = 1.0
+    memory: Positive = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedOptions:
+class SimulatedOptions(Closed):
     """framework: the training code that is played. contexts: kinds of context parallelism that it is taken to have
     besides its own. measuring: how the built-in trainer would measure it. effects: of knobs' values, by the knob's name
     and the value's word; other values change nothing."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     framework: Code = Code.MEGATRON_DEEPSPEED
     contexts: frozenset[ContextParallel] = frozenset()

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.untrusted_text import read_words
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Positive
 
 LAUNCH_WRAPPER = "-m meshtune.runners.schedulers.batch.launch_wrapper"
 # What the scheduler's own limit leaves for the nodes' start, setup lines and imports: the ranks keep the job's limit.
@@ -42,10 +42,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
+class BatchOptions(Closed):
     """The launch template: what a site or a user adds to every job, whatever the scheduler."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
     # How a script's line for the scheduler begins: "#SBATCH -".
     directive: ClassVar[str]
 
@@ -66,9 +65,9 @@ class BatchOptions:
     # The interpreter, with meshtune, that starts the ranks; by default the one that writes the script.
     python: str = ""
     # How long a command of the scheduler may take.
-    call_limit_s: float = 30.0
+    call_limit_s: Positive = 30.0
     # Jobs are looked at no more often than that.
-    poll_s: float = 5.0
+    poll_s: Amount = 5.0
 
     def _check(self, checks: Checks) -> None:
         for line in self.extra_lines:
@@ -83,8 +82,6 @@ class BatchOptions:
             checks.require(bool(_VARIABLE.fullmatch(variable)), "environment", told)
         relative = bool(self.python) and not self.python.startswith("/")
         checks.require(not relative, "python", f"must be an absolute path, not {self.python!r}")
-        checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
-        checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

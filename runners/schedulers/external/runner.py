@@ -13,24 +13,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, require_fit
 from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import opened_folder
 from meshtune.runners.outcome import RESULT_FILE
 from meshtune.runners.schedulers.file_queue import FileQueue
-from meshtune.search_spaces.checks import CLOSED
+from meshtune.search_spaces.checks import Closed
 from meshtune.search_spaces.cluster import ClusterSpec
 
 WAITS = "waits for a program that claims it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalOptions:
+class ExternalOptions(Closed):
     """There are none."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Any
 from zlib import crc32
 
 import yaml
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
@@ -32,12 +32,10 @@ _LABEL = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestOptions:
+class ManifestOptions(Closed):
     """What the cluster needs to know. image: with the training program in it. queue: a LocalQueue of Kueue, where there
     is one. device: the resource that a pod gets one of per device; empty for none. claims: volume claims by the path
     where the pods see them, of a JobSet; a TrainJob's are its runtime's. runtime: the TrainJob's."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     image: str
     namespace: str = "default"
@@ -46,15 +44,13 @@ class ManifestOptions:
     claims: Mapping[str, str] = field(default_factory=dict)
     runtime: str = "torch-distributed"
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(bool(re.fullmatch(r"\S{1,500}", self.image)), "image", f"must name an image, not {self.image!r}")
         for name, text in {"namespace": self.namespace, "runtime": self.runtime, "queue": self.queue}.items():
             fits = bool(re.fullmatch(_LABEL, text)) or (name == "queue" and not text)
             checks.require(fits, name, f"must have lower-case letters, digits, '-' and '.' only, not {text!r}")
         wrong = [path for path in self.claims if not PurePosixPath(path).is_absolute()]
         checks.require(not wrong, "claims", f"must be paths from the root on, not {wrong}")
-        checks.done()
 
 
 def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Count, Positive
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -28,10 +28,8 @@ _DEVICES = {DeviceKind.CPU: "", DeviceKind.CUDA: "nvidia.com/gpu", DeviceKind.XP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesOptions:
+class KubernetesOptions(Closed):
     """The image, the volumes and the places of the pods, and how the API server is asked."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
 
     # With meshtune and the training program in it.
     image: str
@@ -60,14 +58,13 @@ class KubernetesOptions:
     # More of its container: {securityContext: {capabilities: {add: [IPC_LOCK]}}}.
     container: Mapping[str, Any] = field(default_factory=dict)
     # How long ended jobs stay to be looked at.
-    keep_s: int = 86_400
+    keep_s: Count = 86_400
     # How long the API server may take to answer.
-    call_limit_s: float = 20.0
+    call_limit_s: Positive = 20.0
     # Jobs are looked at no more often than that.
-    poll_s: float = 3.0
+    poll_s: Amount = 3.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(bool(re.fullmatch(r"\S{1,500}", self.image)), "image", f"must name an image, not {self.image!r}")
         for name in ("namespace", "queue", "service_account"):
             text = getattr(self, name)
@@ -80,10 +77,6 @@ class KubernetesOptions:
             own = sorted(fields & getattr(self, name).keys())
             checks.require(not own, name, f"must leave {', '.join(own)} to the runner and its other options")
         checks.require(bool(self.python), "python", "must name an interpreter")
-        checks.whole(0, keep_s=self.keep_s)
-        checks.positive(call_limit_s=self.call_limit_s)
-        checks.at_least(0, poll_s=self.poll_s)
-        checks.done()
 
     def sees(self, directory: Path) -> bool:
         """Whether the pods see that folder on one of their volumes."""

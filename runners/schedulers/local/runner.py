@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Refused, RunnerUnavailable, SubmitFailed, require_fit
 from meshtune.runners.devices.visible import VisibleDevices, visible_devices
@@ -17,7 +17,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.processes.job_user import JobUser, job_user
 from meshtune.runners.schedulers.local.spool import Spool, SpooledJob
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed, Positive
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # Servers outlive the runners that started them; kept here, they are reaped when they have ended.
@@ -164,13 +164,11 @@ class LocalRunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalOptions:
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
+class LocalOptions(Closed):
     # Processes that may run at once, by default the cluster's devices.
     slots: int | None = None
     # How long the warm server waits for another job before it ends.
-    idle_s: float = 30.0
+    idle_s: Positive = 30.0
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> LocalRunner:
@@ -186,7 +184,6 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     checks.require(slots >= cluster.devices, "slots", told)
     too_many = why_too_many(slots)
     checks.require(not too_many, "slots", too_many)
-    checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
     checks.done()
     on_devices = cluster.device.kind is not DeviceKind.CPU
     return LocalRunner(root, slots=slots, gives_devices=on_devices, idle_s=chosen.idle_s, user=job_user())

@@ -63,20 +63,18 @@ class PbsOptions(BatchOptions):
     # torchrun, is bound to nothing: its own would all share what is meant for the first.
     binding: str = ""
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         for name in ("queue", "project", "filesystems", "select", "place"):
             text = getattr(self, name)
             checks.require(len(text.split()) <= 1 and text == text.strip(), name, f"must be one word, not {text!r}")
         fit = not {"{", "}"} & set(self.select.replace(_PER_NODE, ""))
         checks.require(fit, "select", f"may hold {_PER_NODE} alone, not {self.select!r}")
-        self._check(checks)
+        BatchOptions._check(self, checks)
         for line in self.extra_lines:
             apart = line.removeprefix("#PBS ").startswith(_FORBIDDEN)
             checks.require(not apart, "extra_lines", f"must not have {', '.join(_FORBIDDEN)}, as {line!r}")
         checks.require("\n" not in self.binding, "binding", f"must be a single line, not {self.binding!r}")
         checks.require(_is_template(self.mpiexec), "mpiexec", f"must start {{processes}}, not {self.mpiexec!r}")
-        checks.done()
 
 
 def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:

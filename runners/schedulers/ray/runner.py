@@ -11,16 +11,15 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed, require_fit
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.schedulers.ray.job import RayJob, encode
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks, Closed, Positive
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # A driver's imports and its connection take two seconds on an idle machine.
@@ -134,22 +133,17 @@ LINKS = Links()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayOptions:
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
+class RayOptions(Closed):
     # As ray.init takes it: "host:6379", "ray://host:10001", or "auto": RAY_ADDRESS, else the cluster of this machine.
     address: str = "auto"
     # Campaigns of one namespace share a job manager and its warm agents.
     namespace: str = "meshtune"
     # How long warm agents hold their devices for another job while nobody waits.
-    idle_s: float = 30.0
+    idle_s: Positive = 30.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         checks.require(bool(self.address), "address", "must not be empty")
         checks.require(bool(self.namespace), "namespace", "must not be empty")
-        checks.require(0 < self.idle_s < inf, "idle_s", f"must be positive and finite, not {self.idle_s}")
-        checks.done()
 
 
 class RayRunner:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, require_fit
 from meshtune.runners.documents import read_value
@@ -22,37 +22,25 @@ from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.runners.schedulers.file_queue import FileQueue
 from meshtune.runners.schedulers.simulated.ground_truth import Conditions, Ending, run
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share, Some
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.training import missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedOptions:
+class SimulatedOptions(Closed):
     """The hidden cluster, and how it runs jobs."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
     # Which hidden cluster.
-    seed: int = 0
+    seed: Natural = 0
     # Of step times, relative.
-    noise: float = 0.02
+    noise: Share = 0.02
     # Share of the jobs that lose a node.
-    fault_rate: float = 0.0
+    fault_rate: Chance = 0.0
     # How long a job takes on the clock on the wall.
-    seconds_per_trial: float = 0.0
+    seconds_per_trial: Amount = 0.0
     # How many jobs run at once.
-    slots: int = 4
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        checks.at_least(0, seed=self.seed)
-        checks.at_least(1, slots=self.slots)
-        checks.require(0 <= self.noise < 1, "noise", f"must be at least 0 and below 1, not {self.noise}")
-        checks.require(0 <= self.fault_rate <= 1, "fault_rate", f"must lie between 0 and 1, not {self.fault_rate}")
-        took = self.seconds_per_trial
-        checks.require(0 <= took < inf, "seconds_per_trial", f"must be finite, at least 0, not {took}")
-        checks.done()
+    slots: Some = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

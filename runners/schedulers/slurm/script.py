@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
@@ -21,7 +21,7 @@ from meshtune.runners.schedulers.batch.script import (
     render_rank,
     submit_host,
 )
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checks, Count, Positive, Whole
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 SCRIPT_FILE = "slurm.sh"
@@ -73,18 +73,17 @@ class SlurmOptions(BatchOptions):
     # CPUs that each device's process gets. By default one where no devices are asked for; else the device's share of
     # the smallest node that has such devices, for which a job's sender asks Slurm. A script that is only shown leaves
     # them to the site.
-    cpus_per_device: int | None = None
+    cpus_per_device: Whole | None = None
     # Host memory that a job asks for with each device, in MiB; 0: none is asked for, so that it is Slurm's default. By
     # default, of devices that are asked for where Slurm shares out memory too, the device's share of that node.
-    memory_mib_per_device: int | None = None
+    memory_mib_per_device: Count | None = None
     # Of `mode: pilot`: how long each allocation may last; its nodes, by default the cluster's, more let trials run side
     # by side (`parallel`); and how long it waits for another trial before it is given back.
-    pilot_s: float = 14400.0
-    pilot_nodes: int | None = None
-    pilot_idle_s: float = 120.0
+    pilot_s: Positive = 14400.0
+    pilot_nodes: Whole | None = None
+    pilot_idle_s: Positive = 120.0
 
-    def __post_init__(self) -> None:
-        checks = Checks()
+    def _check(self, checks: Checks) -> None:
         named = [(name, getattr(self, name)) for name in (*_NAMED, *_OF_SRUN, "cluster")]
         for name, value in [*named, *(("exclude", node) for node in self.exclude)]:
             checks.require(bool(_WORD.fullmatch(value)), name, f"must be one word of Slurm's, not {value!r}")
@@ -104,13 +103,7 @@ class SlurmOptions(BatchOptions):
             checks.require(not self.container_mounts, "container_mounts", "needs container_image")
         fit = self.gres is None or bool(_GRES.fullmatch(self.gres))
         checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
-        checks.whole(1, cpus_per_device=1 if self.cpus_per_device is None else self.cpus_per_device)
-        checks.whole(0, memory_mib_per_device=self.memory_mib_per_device or 0)
-        for name in ("pilot_s", "pilot_idle_s"):
-            checks.require(0 < getattr(self, name) < inf, name, f"must be positive, not {getattr(self, name)}")
-        checks.whole(1, pilot_nodes=1 if self.pilot_nodes is None else self.pilot_nodes)
-        self._check(checks)
-        checks.done()
+        BatchOptions._check(self, checks)
 
     @property
     def cluster_arguments(self) -> tuple[str, ...]:

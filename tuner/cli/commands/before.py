@@ -170,7 +170,7 @@ def _lines(option: str, value: object) -> list[str]:
 def _found(name: str, folder: Path) -> Site:
     """Raises Refused."""
     from meshtune.runners.sites.profiles import find_site, read_site_file
-    from meshtune.tuner.specs.site import is_path
+    from meshtune.tuner.specs.named_files import is_path
 
     try:
         return read_site_file(Path(name)) if is_path(name) else find_site(name, folder)

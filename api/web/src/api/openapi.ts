@@ -600,9 +600,13 @@ export interface components {
                 /** @default 0 */
                 window: number;
             };
-            name?: string;
-            /** @enum {string} */
-            objective?: "tokens_per_s_per_device" | "step_time" | "tflops_per_device" | "mfu" | "cost";
+            /** @default campaign */
+            name: string;
+            /**
+             * @default tokens_per_s_per_device
+             * @enum {string}
+             */
+            objective: "tokens_per_s_per_device" | "step_time" | "tflops_per_device" | "mfu" | "cost";
             open_questions?: string[];
             /** @default 1 */
             parallel: number;

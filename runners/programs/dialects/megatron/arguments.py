@@ -69,9 +69,8 @@ class MegatronOptions(FlagOptions):
     setup: tuple[str, ...] = ()
     ds_config: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        self._check(checks, least_warmup=0)
+    def _check(self, checks: Checks) -> None:
+        FlagOptions._check(self, checks)
         for name in ("script", "directory", "python"):
             text = getattr(self, name)
             checks.require("\n" not in text, name, f"must be one line, not {text!r}")
@@ -81,7 +80,6 @@ class MegatronOptions(FlagOptions):
             checks.require(name not in FROM_MODEL, "arguments", f"{name} follows from the model; leave it out")
         to_deepspeed = self.flavour is Flavour.MEGATRON_DEEPSPEED or not self.ds_config
         checks.require(to_deepspeed, "ds_config", f"goes with flavour {Flavour.MEGATRON_DEEPSPEED}")
-        checks.done()
 
     @property
     def through_deepspeed(self) -> bool:

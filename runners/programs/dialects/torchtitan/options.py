@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import FlagOptions
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checks, Whole
 from meshtune.search_spaces.plan import Schedule
 
 
@@ -49,11 +49,10 @@ class TorchtitanOptions(FlagOptions):
     release: Release = Release.FLAGS
     config: Mapping[str, Any] | str = field(default_factory=dict)
     dtype: Dtype = Dtype.BFLOAT16
+    warmup_steps: Whole = 5
 
-    def __post_init__(self) -> None:
-        checks = Checks()
-        self._check(checks, least_warmup=1)
+    def _check(self, checks: Checks) -> None:
+        FlagOptions._check(self, checks)
         told = f"goes with release {Release.TOML} only, not {self.release}"
         checks.require(self.release.has_file or not self.config, "config", told)
         self._check_arguments(checks, "--module")
-        checks.done()

@@ -1,17 +1,59 @@
-"""The site that a spec's runner names, written out: what is stored and run names no site any more."""
+"""What a spec names beside itself: a model's config.json, a site's profile.
+
+Whoever has the spec's file reads them into the document, which then stands alone; a site is then written out, since
+what is stored and run names none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.documents import plain
 from meshtune.runners.sites.profiles import SUFFIX, Site, find_site, own_folder, parse_site, read_site_file, with_site
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem
 
 # Under `runner`: a site's name, or the content of its profile. The command line reads it where a path stands.
 SITE = "site"
+# Under `model`: the content of a config.json of transformers, likewise.
+HF_CONFIG = "hf_config"
+
+
+@contextmanager
+def _under(section: str) -> Iterator[None]:
+    """Problems get their path under that section."""
+    try:
+        yield
+    except InvalidValue as error:
+        raise InvalidValue([problem.under(section) for problem in error.problems]) from None
+
+
+def with_local_files(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The document with the content of every file that it names, relative to `folder`; the same object where it names
+    none. Raises InvalidValue."""
+    document = with_model_file(document, folder)
+    with _under(f"runner.{SITE}"):
+        return with_site_file(document, folder)
+
+
+def with_model_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The document with the content of its model's config.json, where `model` names one: `model: PATH.json` or `model:
+    {hf_config: PATH, ...}`, relative to `folder`. Raises InvalidValue."""
+    model = document.get("model")
+    if isinstance(model, str) and model.endswith(".json"):
+        model = {HF_CONFIG: model}
+    path = model.get(HF_CONFIG) if isinstance(model, dict) else None
+    if not isinstance(path, str):
+        return document
+    try:
+        config = read_json(read_file(folder / path, SLOW_LIMITS.max_bytes, regular=False))
+    except (OSError, UnreadableText) as error:
+        raise InvalidValue([Problem(f"model.{HF_CONFIG}", f"{path}: {error}")]) from None
+    shapes: dict[str, Any] = model if isinstance(model, dict) else {}
+    return {**document, "model": {**shapes, HF_CONFIG: config}}
 
 
 def named_site(document: Mapping[str, Any]) -> object:
@@ -49,14 +91,10 @@ def resolved(document: Mapping[str, Any], *, to_run: bool) -> Mapping[str, Any]:
     named = named_site(document)
     if named is None:
         return document
-    try:
+    with _under(f"runner.{SITE}"):
         site = read_named_site(named)
-    except InvalidValue as error:
-        raise InvalidValue([problem.under(f"runner.{SITE}") for problem in error.problems]) from None
-    try:
+    with _under("runner"):
         runner = with_site(site, document["runner"])
-    except InvalidValue as error:
-        raise InvalidValue([problem.under("runner") for problem in error.problems]) from None
     lacking = [name for name in site.needs if name not in runner]
     if lacking and to_run:
         raise InvalidValue([Problem(f"runner.{name}", "is missing, and jobs of this site need it") for name in lacking])
