@@ -17,7 +17,7 @@ from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import WaitedTooLong
 from meshtune.tuner.client.follow import Follower
 from meshtune.tuner.client.plots import AsyncPlots, Plots
-from meshtune.tuner.client.requests import Answer, Pause, Request, Steps, ask, get, json_of, place, post
+from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, get, json_of, place, post, word_of
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
@@ -35,7 +35,7 @@ Watched = TypeVar("Watched", CampaignView, TrialView)
 MERGE_PATCH = "application/merge-patch+json"
 
 
-class CampaignCalls:
+class CampaignCalls(Calls):
     """Methods raise ServiceError.
 
     view: the campaign as this object was last told of it: by `refresh`, and by what changes it.
@@ -75,18 +75,10 @@ class CampaignCalls:
     ) -> Steps[list[TrialBrief]]:
         """One line of numbers for each trial, those of any of these verdicts and so on. limit: so many at the most;
         None: all. `trial` has the rest of one, `record` of all."""
-        named = {"verdict": verdicts, "state": states, "origin": origins, "failure": failures, "sort": sort}
-        found: list[TrialBrief] = []
-        token: str | None = None
-        while limit is None or len(found) < limit:
-            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
-            query = {**named, "view": "brief", "page_size": size, "page_token": token}
-            page = yield from self._ask(get(self._place("trials"), TrialBriefPage, query))
-            found += page.trials
-            token = page.next_page_token
-            if token is None:
-                break
-        return found
+        named = {"verdict": verdicts, "state": states, "origin": origins, "failure": failures}
+        query = {**named, "sort": sort, "view": "brief"}
+        trials = self._paged(self._place("trials"), TrialBriefPage, lambda page: page.trials, query, limit, MAX_PAGE)
+        return (yield from trials)
 
     @step
     def trial(self, number: int) -> Steps[TrialView]:
@@ -103,7 +95,7 @@ class CampaignCalls:
         """Why a plan was not chosen: the rules it breaks, the memory it needs, where it would lose its time."""
         fields = dict(_fields(plan))
         knobs = fields.pop("knobs", {})
-        query = {**fields, "knob": [f"{name}:{_text(value)}" for name, value in knobs.items()]}
+        query = {**fields, "knob": [f"{name}:{word_of(value)}" for name, value in knobs.items()]}
         return (yield from self._ask(get(self._place("space", "why"), Explanation, query)))
 
     @step
@@ -263,9 +255,6 @@ class CampaignCalls:
     def _verb(self, verb: str) -> str:
         return place("campaigns", f"{self.id}:{verb}")
 
-    def _ask(self, request: Request[Answer]) -> Steps[Answer]:
-        return (yield from ask(request, self._link.patience_s))
-
     def _shown(self, request: Request[CampaignView]) -> Steps[CampaignView]:
         self.view = yield from self._ask(request)
         return self.view
@@ -337,10 +326,6 @@ def _raised(id: str, budget: Budget, more: Mapping[str, float]) -> dict[str, flo
 
 def _fields(plan: Plan | Mapping[str, Any]) -> Mapping[str, Any]:
     return asdict(plan) if isinstance(plan, Plan) else plan
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _written(path: Path, content: bytes) -> Path:

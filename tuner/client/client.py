@@ -22,7 +22,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.client.campaign import AsyncCampaign, Campaign
 from meshtune.tuner.client.errors import ServiceError
-from meshtune.tuner.client.requests import Answer, Request, Steps, ask, get, place, post
+from meshtune.tuner.client.requests import Calls, Steps, get, place, post
 from meshtune.tuner.client.spec import body_of, document_of
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
 from meshtune.tuner.prediction.quote import Explanation, Quote
@@ -36,17 +36,13 @@ Handle = TypeVar("Handle")
 Spec = Mapping[str, Any] | str | Path
 
 
-class ClientCalls(Generic[Handle]):
+class ClientCalls(Calls, Generic[Handle]):
     """Methods raise ServiceError."""
 
-    _link: Any
     _handle: type[Handle]
 
     def _of(self, view: CampaignView) -> Handle:
         return self._handle(self._link, view)  # type: ignore[call-arg]  # both handles are made so
-
-    def _ask(self, request: Request[Answer]) -> Steps[Answer]:
-        return (yield from ask(request, self._link.patience_s))
 
     @step
     def campaigns(
@@ -64,17 +60,10 @@ class ClientCalls(Generic[Handle]):
         """The campaigns that the token may read, the newest first. name: a part of it. limit: so many at the most;
         None: all."""
         named = {"state": states, "owner": owner, "project": project, "name": name, "model": model}
-        found: list[CampaignView] = []
-        token: str | None = None
-        while limit is None or len(found) < limit:
-            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
-            query = {**named, "cluster": cluster, "sort": sort, "page_size": size, "page_token": token}
-            page = yield from self._ask(get(place("campaigns"), CampaignPage, query))
-            found += page.campaigns
-            token = page.next_page_token
-            if token is None:
-                break
-        return [self._of(view) for view in found]
+        query = {**named, "cluster": cluster, "sort": sort}
+        path = place("campaigns")
+        views = yield from self._paged(path, CampaignPage, lambda page: page.campaigns, query, limit, MAX_PAGE)
+        return [self._of(view) for view in views]
 
     @step
     def campaign(self, id: str) -> Steps[Handle]:

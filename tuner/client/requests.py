@@ -20,9 +20,13 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from meshtune.tuner.client.errors import ServiceUnreachable, UnreadableAnswer, refusal_of
+from meshtune.tuner.service.views.campaigns import CampaignPage
 from meshtune.tuner.service.views.problems import ProblemDetails
+from meshtune.tuner.service.views.trials import TrialBriefPage
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+Page = TypeVar("Page", CampaignPage, TrialBriefPage)
 JSON, YAML = "application/json", "application/yaml"
 PROBLEM = "application/problem+json"
 # Between two tries; then twice as long each time.
@@ -109,11 +113,11 @@ def _pairs(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[str, str]] = []
     for name, value in query.items():
         values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        pairs.extend((name, _word(each)) for each in values if each is not None)
+        pairs.extend((name, word_of(each)) for each in values if each is not None)
     return tuple(pairs)
 
 
-def _word(value: object) -> str:
+def word_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -170,6 +174,36 @@ def ask(request: Request[Answer], patience_s: float) -> Steps[Answer]:
         if time.monotonic() + pause_s > give_up:
             raise trouble
         yield Pause(pause_s)
+
+
+class Calls:
+    """Whose methods ask one service."""
+
+    _link: Any
+
+    def _ask(self, request: Request[Answer]) -> Steps[Answer]:
+        return (yield from ask(request, self._link.patience_s))
+
+    def _paged(
+        self,
+        path: str,
+        kind: type[Page],
+        items: Callable[[Page], Sequence[Item]],
+        query: Mapping[str, object],
+        limit: int | None,
+        most: int,
+    ) -> Steps[list[Item]]:
+        """The items of all pages. limit: so many at the most; most: of a page."""
+        found: list[Item] = []
+        token: str | None = None
+        while limit is None or len(found) < limit:
+            size = most if limit is None else min(most, limit - len(found))
+            page = yield from self._ask(get(path, kind, {**query, "page_size": size, "page_token": token}))
+            found += items(page)
+            token = page.next_page_token
+            if token is None:
+                break
+        return found
 
 
 def unreachable(request: Request[Any], error: httpx2.TransportError) -> ServiceUnreachable:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 import httpx2
 
@@ -33,19 +33,18 @@ class BlockingLink:
         self._http = httpx2.Client(base_url=url, headers=headers, timeout=TIMEOUT)
 
     def take(self, steps: Steps[Answer]) -> Answer:
-        advance: Callable[[], Request[Any] | Pause] = lambda: next(steps)  # noqa: E731
+        done: Reply | None = None
+        trouble: httpx2.TransportError | None = None
         while True:
             try:
-                step = advance()
+                step = steps.send(done) if trouble is None else steps.throw(trouble)
             except StopIteration as end:
-                answer: Answer = end.value
-                return answer
+                return cast(Answer, end.value)
+            done = trouble = None
             try:
                 done = self._do(step)
             except httpx2.TransportError as error:
-                advance = _throwing(steps, error)
-            else:
-                advance = _sending(steps, done)
+                trouble = error
 
     def _do(self, step: Request[Any] | Pause) -> Reply | None:
         if isinstance(step, Pause):
@@ -80,19 +79,18 @@ class AsyncLink:
         self._http = httpx2.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT)
 
     async def take(self, steps: Steps[Answer]) -> Answer:
-        advance: Callable[[], Request[Any] | Pause] = lambda: next(steps)  # noqa: E731
+        done: Reply | None = None
+        trouble: httpx2.TransportError | None = None
         while True:
             try:
-                step = advance()
+                step = steps.send(done) if trouble is None else steps.throw(trouble)
             except StopIteration as end:
-                answer: Answer = end.value
-                return answer
+                return cast(Answer, end.value)
+            done = trouble = None
             try:
                 done = await self._do(step)
             except httpx2.TransportError as error:
-                advance = _throwing(steps, error)
-            else:
-                advance = _sending(steps, done)
+                trouble = error
 
     async def _do(self, step: Request[Any] | Pause) -> Reply | None:
         if isinstance(step, Pause):
@@ -118,14 +116,6 @@ class AsyncLink:
 
     async def close(self) -> None:
         await self._http.aclose()
-
-
-def _sending(steps: Steps[Any], done: Reply | None) -> Callable[[], Request[Any] | Pause]:
-    return lambda: steps.send(done)
-
-
-def _throwing(steps: Steps[Any], error: Exception) -> Callable[[], Request[Any] | Pause]:
-    return lambda: steps.throw(error)
 
 
 def _arguments(request: Request[Any]) -> dict[str, Any]:
