@@ -13,22 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from meshtune.runners.command import call
-from meshtune.runners.processes.job_user import RUN_AS, job_user, shut_home
-from meshtune.tuner.access.tokens import (
-    DEFAULT_EXPIRES,
-    AuditRecord,
-    Quotas,
-    Scope,
-    Token,
-    write_private,
-)
-from meshtune.tuner.campaign.campaign import Home
+from meshtune.runners.processes.job_user import RUN_AS
+from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, Scope
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, HomePlace, placed
-from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.telemetry import set_up_logging
-from meshtune.tuner.store import StoreUnavailable, maintenance
 
 if TYPE_CHECKING:
     from meshtune.tuner.access.tokens import Token
@@ -93,7 +81,9 @@ def serve(
     ] = "info",
 ) -> None:
     """Serve the REST API and the dashboard, and drive every active campaign of this home."""
+    from meshtune.runners.processes.job_user import job_user, shut_home
     from meshtune.tuner.cli.at_home import open_service
+    from meshtune.tuner.service.telemetry import set_up_logging
 
     set_up_logging(as_json=log_format == "json", level=log_level)
     os.environ[RUN_AS] = run_as
@@ -114,6 +104,7 @@ def serve(
 
 def _greet(host: str, port: int, home: Path, dashboard: bool) -> None:
     """Say where things are, and how to get in."""
+    from meshtune.tuner.campaign.campaign import Home
     from meshtune.tuner.cli.signing_in import announce
 
     url = _url(host, port)
@@ -192,6 +183,7 @@ def create(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it to a file of mode 0600.")] = None,
 ) -> None:
     """Make a token and print it, once: it is kept nowhere."""
+    from meshtune.tuner.access.tokens import Quotas, write_private
     from meshtune.tuner.cli.at_home import open_service
     from meshtune.tuner.cli.signing_in import issued
 
@@ -255,6 +247,7 @@ def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
 @placed
 def revoke(name: Name, place: HomePlace) -> None:
     """Let a token open nothing any more, within 5 seconds. Its campaigns go on."""
+    from meshtune.tuner.access.tokens import AuditRecord
     from meshtune.tuner.cli.at_home import open_service
 
     now = time.time()
@@ -269,6 +262,7 @@ def revoke(name: Name, place: HomePlace) -> None:
 def upgrade(place: HomePlace) -> None:
     """Bring the database to the newest schema. Every other command does so as well; this one says what it did."""
     from meshtune.tuner.cli.at_home import existing_database
+    from meshtune.tuner.store import maintenance
 
     before, after = maintenance.upgrade(existing_database(place))
     if before == after:
@@ -285,7 +279,9 @@ def backup(
     force: Annotated[bool, typer.Option("--force", help="Replace FILE where it is there.")] = False,
 ) -> None:
     """Copy the database as it is at one moment, while services go on; the copy is read once before it gets its name."""
+    from meshtune.runners.command import call
     from meshtune.tuner.cli.at_home import existing_database
+    from meshtune.tuner.store import StoreUnavailable, maintenance
 
     url = existing_database(place)
     source = maintenance.sqlite_file(url)
@@ -308,7 +304,9 @@ def backup(
 def check(place: HomePlace) -> None:
     """Look for damage, for rows that contradict each other, and for jobs in flight without a folder. Exit code 1 where
     something is wrong."""
+    from meshtune.tuner.campaign.campaign import Home
     from meshtune.tuner.cli.at_home import existing_database
+    from meshtune.tuner.store import maintenance
 
     report = maintenance.check(existing_database(place))
     folder = Home(place.home.absolute())
