@@ -65,6 +65,7 @@ check-web: $(NODE_MODULES) $(INSTALLED)
 
 # The documentation as a site in build/site; a broken link or anchor is an error.
 docs: $(INSTALLED)
+	$(BIN)/python docs/site/rooms.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 # The page's types of the service's documents, from its OpenAPI document.

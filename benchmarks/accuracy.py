@@ -1,4 +1,4 @@
-"""The error of the physics on measured runs: step time, its order, memory, and what fits; docs/explanation/accuracy.md.
+"""The error of the physics on measured runs: step time, its order, memory, and what fits; benchmarks/accuracy.md.
 
 `python benchmarks/accuracy.py TABLE.csv [...] [--calibrate K] [--cluster PRESET|FILE] [--family NAME] [--cell hardware]
 [--draws 20] [--seed 0] [--json OUT] [--anchor one-node]`. A cell is one (model, gpus, seq_len, global_batch); with

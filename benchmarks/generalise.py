@@ -6,7 +6,7 @@
 one is predicted and searched. Cells are those of accuracy.py and
 replay.py; rows of cells with fewer than 10 timed ones are scored together, by hardware. summary: the median over the
 sources of predictions, the mean of how often intervals hold, and all runs together of searches.
-docs/explanation/accuracy.md explains the columns.
+benchmarks/accuracy.md explains the columns.
 
 Exit status: 0, or 2 where an argument or a table is wrong.
 """

@@ -1,4 +1,4 @@
-"""The physics, uncalibrated, against published results of large runs; docs/explanation/published.md explains every row.
+"""The physics, uncalibrated, against published results of large runs; benchmarks/published.md explains every row.
 
 `python benchmarks/published.py [--constant NAME=VALUE ...] [--json OUT]`. Nothing is measured here and no setting is
 chosen by its error: where the source leaves a setting open, it is the fastest predicted one of those that should fit

@@ -1,4 +1,4 @@
-"""Trials until a search is near the best measured setting: tables of real runs replayed (docs/explanation/replay.md).
+"""Trials until a search is near the best measured setting: tables of real runs replayed (benchmarks/replay.md).
 
 `python benchmarks/replay.py TABLE.csv [...] [--search physics,deephyper,optuna-tpe,random] [--seeds 20]
 [--tolerance 0.05] [--batch 1] [--max-trials 100] [--warm-start TABLE.csv] [--cluster PRESET] [--json OUT]

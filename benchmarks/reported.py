@@ -1,6 +1,6 @@
 """What a row of a table measured, in the product's own words: a Training and a Plan.
 
-What a row leaves open is filled in from what is known of its source: docs/explanation/accuracy.md says what and from
+What a row leaves open is filled in from what is known of its source: benchmarks/accuracy.md says what and from
 where. A row that cannot be expressed raises LeftOut, to be counted and shown; it is never dropped in silence.
 
     LeftOut(ValueError)         this row cannot be expressed; the others may be

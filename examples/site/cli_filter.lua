@@ -2,7 +2,7 @@
 -- MESHTUNE_... variables. Whatever goes wrong, the job goes as it came, with a line on sbatch's standard error.
 --
 -- It runs in sbatch, as the user who submits, so it can harm that user only; even so, what the user or the service says
--- reaches a shell or an --export list only where a strict pattern holds. Slurm 22.05 tried. See docs/site.md.
+-- reaches a shell or an --export list only where a strict pattern holds. Slurm 22.05 tried. See docs/how-to/site-hooks.md.
 
 -- Lines NAME=VALUE: url, and cluster where comments need not name it. Everybody may read it.
 local SITE = "/etc/meshtune/site.conf"

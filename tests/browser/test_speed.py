@@ -1,7 +1,7 @@
 """The campaign page is there at once with 300 trials, and stays smooth with 3,000.
 
 The bounds of the issue, 600 ms to the first table and charts and 200 ms for an interaction, hold on a quiet machine:
-docs/explanation/service-figures.md has the measured ones (`pytest --log-cli-level=INFO tests/browser/test_speed.py`).
+benchmarks/service-figures.md has the measured ones (`pytest --log-cli-level=INFO tests/browser/test_speed.py`).
 What is asserted here is five times that, for one that does other work: it tells a page that draws everything at once.
 """
 
@@ -93,7 +93,7 @@ def opened(open_page: Callable[..., Page]) -> Callable[[ServiceLab, str], Page]:
 @pytest.mark.long
 def test_three_hundred_trials_are_there_in_600_ms(filled, opened):
     service, campaign = filled(300)
-    # What the service works out at the first look at a campaign is another figure: docs/explanation/service-figures.md.
+    # What the service works out at the first look at a campaign is another figure: benchmarks/service-figures.md.
     first = opened(service, campaign)
     expect(first.get_by_test_id("failures")).to_be_visible()
     expect(first.get_by_role("status", name="Loading")).to_have_count(0, timeout=ANALYSIS_MS)
