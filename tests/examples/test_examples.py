@@ -124,8 +124,8 @@ def test_the_launch_script_of_megatron_imports_as_the_example():
     assert (imported.nodes, imported.devices_per_node) == (spec.cluster.nodes, spec.cluster.devices_per_node)
 
 
-# A sequence's logits are 16 MB: those of one at a time fit, of eight, which are one chunk, do not. The smallest limit that
-# a run of one needs lies between 65 and 85 MiB: what a process holds before varies.
+# A sequence's logits are 16 MB: those of one at a time fit, of eight, which are one chunk, do not. The smallest limit
+# that a run of one needs lies between 65 and 85 MiB: what a process holds before varies.
 TIGHT = {
     "name": "tight",
     "model": {"layers": 1, "hidden": 16, "heads": 2, "ffn": 32, "vocab": 32_000, "seq_len": 128},
