@@ -81,12 +81,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--copy", type=Path, required=True, help="folder for the record, the logs and the clocks")
     parser.add_argument("--parts", default="", help="only these of the mode's parts, A,B (after a run that was cut)")
     arguments = parser.parse_args(argv)
+    names = [part.name for part in MODES[arguments.mode]]
+    asked = {"machine", *arguments.parts.split(",")} if arguments.parts else {*names}
+    if unknown := asked.difference(names):
+        parser.error(f"--parts: {arguments.mode} has no {', '.join(sorted(unknown))}, but {', '.join(names)}")
+    parts = [part for part in MODES[arguments.mode] if part.name in asked]
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with us
     run = Run(arguments.mode, arguments.output.resolve(), arguments.copy.resolve(), begun + arguments.seconds)
     try:
-        asked = {"machine", *arguments.parts.split(",")}
-        parts = [part for part in MODES[arguments.mode] if not arguments.parts or part.name in asked]
         for index, part in enumerate(parts):
             run.execute(part, parts[index:])
     finally:

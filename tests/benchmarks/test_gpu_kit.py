@@ -101,6 +101,16 @@ def test_too_little_time_runs_nothing_says_how_much_was_left_and_removes_its_own
     assert re.fullmatch(r"[0-2] s are left, and it takes at least 8 s", record["parts"]["machine"]["reason"])
 
 
+def test_an_unknown_part_is_refused_before_anything_is_deleted(kit, tmp_path, capsys):
+    (tmp_path / "smoke.json").touch()
+    with pytest.raises(SystemExit):
+        kit("first").main(
+            ["smoke", "--seconds=5", f"--output={tmp_path}", f"--copy={tmp_path}", "--parts=probe,mixture"]
+        )
+    assert "smoke has no mixture, but machine, reference, probe" in capsys.readouterr().err
+    assert (tmp_path / "smoke.json").exists()
+
+
 def test_a_cut_part_keeps_what_it_had(kit, tmp_path):
     read_result = kit("first").read_result
     (tmp_path / "result.json").write_text(json.dumps({"result": {"trials": 3}}))
