@@ -59,6 +59,7 @@ check: check-quick
 	else echo "no Node 20 or newer here: the dashboard's sources are not checked"; fi
 
 check-web: $(NODE_MODULES) $(INSTALLED)
+	mkdir -p build
 	$(BIN)/python api/web/schemas.py build/openapi.json build/axes.json
 	cmp build/axes.json $(WEB)/src/api/axes.json && $(IN_WEB) run check-api-types || { echo "the page's types differ from the OpenAPI document: make api-types"; exit 1; }
 	$(IN_WEB) run check
