@@ -1,10 +1,13 @@
-"""What the site makes from the declarations: the page of the command line, and the tables that a page asks for by the
-comment `<!-- made: NAME -->`."""
+"""What the site makes: the page of the command line, the tables that a page asks for by the comment
+`<!-- made: NAME -->`, and what the commands of a block ```run print."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -29,6 +32,7 @@ from meshtune.tuner.client.client import Client
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
+ROOT = Path(__file__).parents[2]
 # Of a route with more parameters in its query they are not named one by one.
 MOST_PARAMETERS = 10
 MANY_PARAMETERS = "fields of a plan, and [others](#pages-filters-order)"
@@ -55,7 +59,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    markdown = re.sub(r"(?ms)^```run\n(.*?)^```\n", lambda found: f"```\n{_printed(found[1])}```\n", markdown)
     return re.sub(r"<!-- made: ([a-z]+)(?: of (.+?))? -->", lambda found: MADE[found[1]](found[2] or ""), markdown)
+
+
+def _printed(commands: str) -> str:
+    """Each command with what it prints, in an empty home."""
+    shown = []
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "MESHTUNE_HOME": home, "COLUMNS": "220"}
+        for command in commands.splitlines():
+            called = [sys.executable, "-m", "meshtune.tuner.cli", *command.split()[1:]]
+            done = subprocess.run(
+                called, env=environment, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
+            )
+            lines = (line.rstrip() for line in done.stdout.splitlines())
+            shown.append("\n".join([command, "", *lines, ""]))
+    return "\n".join(shown)
 
 
 def _table(head: str, rows: Iterable[Iterable[str]]) -> str:
