@@ -1,4 +1,4 @@
-"""Every preset is valid, says where it comes from and is as large as published; the page that lists them agrees."""
+"""Every preset is valid, says where it comes from and is as large as published; examples of their page are specs."""
 
 from __future__ import annotations
 
@@ -134,19 +134,6 @@ def test_a_preset_that_overrides_break_is_refused_by_name():
     with pytest.raises(InvalidSpec, match=r"devices_per_module\(2\) does not divide devices_per_node\(7\)") as caught:
         read_spec({"model": "gpt-22b", "cluster": over, "global_batch_size": 7}, None)
     assert [problem.path for problem in caught.value.problems] == ["cluster.devices_per_module"]
-
-
-def test_the_page_of_presets_lists_every_one_with_its_figures():
-    rows = {row[1]: row for row in (line.split("|") for line in PAGE.read_text().splitlines() if line[:3] == "| `")}
-    listed = {name.strip(" `"): [cell.strip() for cell in row[2:-1]] for name, row in rows.items()}
-    assert set(listed) == {*model_presets(), *cluster_presets()}
-    for name in model_presets():
-        assert listed[name][0] == f"{model(name).parameters / 1e9:.3g}", name
-    for name in cluster_presets():
-        spec = cluster(name)
-        links = (spec.module_link, spec.node_link, spec.network_link)
-        rates = ["" if link is None else f"{link.bandwidth_bytes_per_s / 1e9:.4g}" for link in links]
-        assert listed[name][:5] == [str(spec.devices), spec.device.name, *rates], name
 
 
 def test_the_examples_of_the_page_are_specs():
