@@ -47,18 +47,18 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Rendered:
     etag: str
     gzipped: bytes
     media_type: str = JSON
 
 
-def answer_of(body: bytes, media_type: str = JSON) -> Answer:
+def answer_of(body: bytes, media_type: str = JSON) -> Rendered:
     # Level 1: of rows of JSON, a higher one takes twice the time for little.
-    return Answer(f'W/"{blake2b(body, digest_size=9).hexdigest()}"', gzip.compress(body, 1, mtime=0), media_type)
+    return Rendered(f'W/"{blake2b(body, digest_size=9).hexdigest()}"', gzip.compress(body, 1, mtime=0), media_type)
 
 
-def respond(request: Request, answer: Answer, others: Mapping[str, str] = MappingProxyType({})) -> Response:
+def respond(request: Request, answer: Rendered, others: Mapping[str, str] = MappingProxyType({})) -> Response:
     """304 where the client has this version, else the body in an encoding that it takes. others: headers."""
     headers = {**_HEADERS, "ETag": answer.etag, **others}
     if has_version(request.headers, answer.etag):
@@ -78,7 +78,7 @@ class CampaignCache:
         # Held by the thread that computes a key's value.
         self._turns: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
 
-    def answer(self, campaign_id: str, question: str, render: Callable[[], bytes]) -> Answer:
+    def answer(self, campaign_id: str, question: str, render: Callable[[], bytes]) -> Rendered:
         """The rendered answer as of the campaign's newest event. Raises NotFound."""
         event = self._store.newest_event(campaign_id)
         return self.get((campaign_id, question), event, lambda: answer_of(render()))
@@ -107,7 +107,7 @@ class CampaignCache:
 
 def _size(entry: tuple[Hashable, Any]) -> int:
     value = entry[1]
-    if isinstance(value, Answer):
+    if isinstance(value, Rendered):
         return ENTRY_BYTES + len(value.gzipped)
     return ENTRY_BYTES + (len(value) if isinstance(value, bytes) else 0)
 
@@ -120,7 +120,7 @@ class Documents:
         # Held by the request that has one computed.
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def analysis(self, campaign_id: str, token: str) -> Answer:
+    async def analysis(self, campaign_id: str, token: str) -> Rendered:
         """Raises NotFound, and as the pool. token: the caller's, by its digest."""
 
         def cost(campaign: Campaign, trials: Sequence[Trial]) -> int:
@@ -132,7 +132,7 @@ class Documents:
 
     async def of(
         self, campaign_id: str, token: str, name: str, work: Work, media_type: str = JSON, *, space: bool = False
-    ) -> Answer:
+    ) -> Rendered:
         """The document of this name, which `work`, a function of a module, makes in another process. space: it
         enumerates the campaign's. Raises as `analysis`."""
 
@@ -151,12 +151,12 @@ class Documents:
         cost: Callable[[Campaign, Sequence[Trial]], int],
         kinds: Sequence[str],
         media_type: str = JSON,
-    ) -> Answer:
+    ) -> Rendered:
         key = (campaign_id, name)
         turn = self._turns.setdefault(key, asyncio.Lock())
         async with turn:
             event = await run_in_threadpool(self._store.newest_event, campaign_id, kinds)
-            found: Answer | None = self._cache.find(key, event)
+            found: Rendered | None = self._cache.find(key, event)
             if found is None:
                 campaign, trials = await run_in_threadpool(self._store.recorded, campaign_id)
                 body = await self._pool.run(token, cost(campaign, trials), work, campaign, trials)
