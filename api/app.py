@@ -25,8 +25,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
 
 from meshtune.api import errors, openapi, static_files
-from meshtune.api.campaign_cache import CampaignCache
-from meshtune.api.campaign_documents import Documents
+from meshtune.api.campaign_cache import CampaignCache, Documents
 from meshtune.api.connections import STREAMS, capacity_of, log_accept_failures_seldom, protocol, raise_file_limit
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
@@ -40,6 +39,7 @@ from meshtune.api.routes import (
     health,
     jobs,
     logs,
+    metrics,
     plans,
     recommendation,
     records,
@@ -77,7 +77,7 @@ def create_app(
     """
     driver = Driver(service)
     hub = StreamHub(service.store, on_events=log_events, max_streams=streams)
-    metrics = health.Metrics(service, driver, hub)
+    figures = metrics.Metrics(service, driver, hub)
     readiness = health.Readiness(service, driver, hub)
     cache = CampaignCache(service.store)
     pool = WorkerPool()
@@ -130,13 +130,13 @@ def create_app(
     app.state.stop = stop
     app.state.thread = None
     app.state.readiness = readiness
-    app.state.metrics = metrics
+    app.state.metrics = figures
     app.router.routes.extend(_all_routes(settings.metrics_open))
     # The last one is the first to see a request.
     app.add_middleware(Idempotency, keys=service.store.access.keys, holder=service.sessions.holder)
     app.add_middleware(Gate, access=service.store.access, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
-    app.add_middleware(RequestLog, observe=metrics.observe)
+    app.add_middleware(RequestLog, observe=figures.observe)
     errors.install(app)
     openapi.install(app)
     static_files.install(app)
@@ -185,7 +185,8 @@ def _all_routes(metrics_open: bool) -> tuple[BaseRoute, ...]:
     ):
         # Where 422 is not named, the framework puts its own form of it into the document.
         made.include_router(router, responses=openapi.problems(422))
-    made.include_router(health.router(metrics_open))
+    made.include_router(health.router)
+    made.include_router(metrics.router(metrics_open))
     return tuple(made.routes)
 
 

@@ -169,22 +169,17 @@ _Shown = Annotated[object, Security(_bearer)]
 async def _scoped(request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown) -> None:
     """Raises ScopeMissing."""
     for scope in scopes.scopes:
-        _require(request, caller, Scope(scope))
+        if not caller.may(Scope(scope)):
+            has = ", ".join(sorted(caller.scopes))
+            raise ScopeMissing(f"this needs the scope {scope}; the token {caller.name} has {has}")
+        # For the audit log.
+        request.state.changes = scope != Scope.READ and request.method != "GET"
 
 
 async def _scoped_unless_dry(
     request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown, dry_run: bool = False
 ) -> None:
-    for scope in scopes.scopes:
-        _require(request, caller, Scope.READ if dry_run else Scope(scope))
-
-
-def _require(request: Request, caller: Token, scope: Scope) -> None:
-    if not caller.may(scope):
-        has = ", ".join(sorted(caller.scopes))
-        raise ScopeMissing(f"this needs the scope {scope}; the token {caller.name} has {has}")
-    # For the audit log.
-    request.state.changes = scope is not Scope.READ and request.method != "GET"
+    await _scoped(request, SecurityScopes([Scope.READ]) if dry_run else scopes, caller, _)
 
 
 reads = Security(_scoped, scopes=[Scope.READ.value])

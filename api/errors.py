@@ -75,24 +75,24 @@ class WorkerEnded(Exception):
     """The process that computes was ended in its work, or is not started any more. Trying again may help."""
 
 
-class Refused(Exception):
+class NotAdmitted(Exception):
     """The request was not let in, and nothing was done. The message is fit for a user and names no token's secret.
     `headers` go into the answer."""
 
     headers: Mapping[str, str] = {}
 
 
-class Unauthenticated(Refused):
+class Unauthenticated(NotAdmitted):
     """There is no token, or one that opens nothing; the same request fails again."""
 
     headers = {"WWW-Authenticate": "Bearer"}  # noqa: RUF012  # read only, as the base class says
 
 
-class ScopeMissing(Refused):
+class ScopeMissing(NotAdmitted):
     """The caller is known, and its token does not allow this; the same request fails again."""
 
 
-class TooManyRequests(Refused):
+class TooManyRequests(NotAdmitted):
     """The caller's rate limit; trying again after `wait_s` helps."""
 
     def __init__(self, message: str, wait_s: float) -> None:
@@ -100,11 +100,11 @@ class TooManyRequests(Refused):
         self.headers = {"Retry-After": str(max(1, ceil(wait_s)))}
 
 
-class IdempotencyReused(Refused):
+class IdempotencyReused(NotAdmitted):
     """The same key came with another request before; the same request fails again."""
 
 
-class IdempotencyBusy(Refused):
+class IdempotencyBusy(NotAdmitted):
     """Another request with the same key is being answered; trying again helps."""
 
     headers = {"Retry-After": "1"}  # noqa: RUF012

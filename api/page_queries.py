@@ -79,8 +79,7 @@ class CampaignQuery(BaseModel):
         """The page and one entry more, which tells whether there is a next one. Raises InvalidQuery."""
         return CampaignsWanted(
             order=Order(CampaignKey(self.sort.removeprefix("-")), self.sort.startswith("-")),
-            states=tuple(self.state),
-            **self.model_dump(include={"owner", "project", "name", "model", "cluster", "tag"}),
+            **self.model_dump(exclude={"sort", "page_size", "page_token"}),
             after=None if self.page_token is None else _cursor(self.question, self.page_token),
             limit=self.page_size + 1,
         )
@@ -145,12 +144,8 @@ class TrialQuery(_PlanFilters):
             after = _number_cursor(self.page_token) if by_number else _cursor(self.question, self.page_token)
         return TrialsWanted(
             order=self.order,
-            verdicts=tuple(self.verdict),
-            states=tuple(self.state),
-            origins=tuple(self.origin),
-            failures=tuple(self.failure),
-            numbers=tuple(self.number),
-            plan={name: tuple(getattr(self, name)) for name in PLAN_FIELDS},
+            **self.model_dump(include={"verdict", "state", "origin", "failure", "number"}),
+            plan=self.model_dump(include=set(PLAN_FIELDS)),
             knobs=knobs_named(self.knob),
             after=after,
             limit=self.page_size + 1,

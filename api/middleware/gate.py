@@ -23,7 +23,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.api.errors import Refused, TooManyRequests, Unauthenticated
+from meshtune.api.errors import NotAdmitted, TooManyRequests, Unauthenticated
 from meshtune.api.settings import Settings
 from meshtune.tuner.access.tokens import PREFIX, AuditRecord, Token, digest
 from meshtune.tuner.service.telemetry import mask
@@ -153,7 +153,7 @@ class Gate:
 
         try:
             caller = await self._admit(request, path)
-        except (Refused, StoreError) as error:
+        except (NotAdmitted, StoreError) as error:
             await (await errors.answer_to(request, error))(scope, receive, audited_send)
             return
         scope["state"]["caller"] = caller
@@ -166,7 +166,7 @@ class Gate:
             await self._keep_use(caller.sha256)
 
     async def _admit(self, request: Request, path: str) -> Token | None:
-        """The caller's token; None where the route takes requests without one. Raises Refused, StoreUnavailable."""
+        """The caller's token; None where the route takes requests without one. Raises NotAdmitted, StoreUnavailable."""
         address = request.client.host if request.client else ""
         if path.startswith(REPORTS):
             self._pace(f"at {address}", request.method)

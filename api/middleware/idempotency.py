@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
 from meshtune.api.dependencies import MAX_BYTES, read_up_to
-from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, Refused
+from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, NotAdmitted
 from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.service.leases import Holder
 from meshtune.tuner.store import StoreError
@@ -65,11 +65,11 @@ class Idempotency:
             return
         try:
             await self._once(request, caller.sha256, key, send)
-        except (Refused, StoreError, RequestValidationError) as error:
+        except (NotAdmitted, StoreError, RequestValidationError) as error:
             await (await errors.answer_to(request, error))(scope, receive, send)
 
     async def _once(self, request: Request, caller: str, key: str, send: Send) -> None:
-        """Raises Refused, StoreError and RequestValidationError before anything is sent."""
+        """Raises NotAdmitted, StoreError and RequestValidationError before anything is sent."""
         if not _KEY.fullmatch(key):
             message = "must have 1 to 200 characters, no spaces among them"
             raise RequestValidationError([{"loc": ("header", HEADER), "msg": message, "type": "value_error"}])

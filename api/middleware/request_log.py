@@ -71,25 +71,14 @@ class RequestLog:
 
     def _report(self, scope: Scope, id: str, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in errors.METHODS else "other"
-        route = route_of(scope, status)
+        route: str = getattr(scope.get("route"), "path_format", "")
+        if not route:  # a file, the answer of an earlier POST, or a refusal
+            below = "repeated" if 200 <= status < 300 else "refused"
+            route = below if scope["path"].startswith("/v1/") else "static"
         self._observe(method, route, status, seconds)
         caller = getattr(scope.get("state", {}).get("caller"), "name", "")
         level = logging.DEBUG if route in QUIET and status < 400 else logging.INFO
+        campaign = scope.get("path_params", {}).get("campaign_id", "")
         fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1), "token": caller}
         words = f"{method} {route} {status or 'no answer'} in {fields['ms']} ms"
-        _log.log(level, "%s", words, extra={**fields, "request_id": id, "campaign": campaign_of(scope)})
-
-
-def route_of(scope: Scope, status: int) -> str:
-    """The template of the route that answered. Where the request came to none: `static` for files, `repeated` for the
-    answer of an earlier POST, else `refused`."""
-    template: str = getattr(scope.get("route"), "path_format", "")
-    if template or not scope["path"].startswith("/v1/"):
-        return template or "static"
-    return "repeated" if 200 <= status < 300 else "refused"
-
-
-def campaign_of(scope: Scope) -> str:
-    """The campaign in the path, empty without one."""
-    id: str = scope.get("path_params", {}).get("campaign_id", "")
-    return id
+        _log.log(level, "%s", words, extra={**fields, "request_id": id, "campaign": campaign})

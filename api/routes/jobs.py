@@ -21,17 +21,7 @@ from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.results.archive import README, pack, readme
-from meshtune.tuner.results.export import (
-    FORMATS,
-    Export,
-    choose,
-    command_of,
-    export_files,
-    export_of,
-    handover_of,
-    note_of,
-)
-from meshtune.tuner.results.handover import Handover, MeasuredWith, measured_with
+from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
 from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
@@ -86,25 +76,6 @@ class JobView:
     directory: str
     script: str | None
     files: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportView:
-    """A measured setting in the words of one format. files: by name, to be put into `directory`. command: the line that
-    starts it there; null for a format that starts nothing. note: what the files are not, such as a job that could be
-    started, of a simulated campaign; else empty. handover: a warning where the format is for another program than
-    measured_with; null elsewhere."""
-
-    format: str
-    trial: int
-    plan_key: str
-    simulated: bool
-    directory: str
-    files: Mapping[str, str]
-    command: str | None
-    note: str
-    measured_with: MeasuredWith
-    handover: Handover | None
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/job")
@@ -200,28 +171,14 @@ async def report_result(request: Request, job_name: JobName, bearer: Bearer, ser
 
 
 def _export(service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None) -> ExportView:
-    campaign = service.campaign(campaign_id)
     options = _options(option or [])
-    entry = choose(campaign, service.trials(campaign_id), selector)
+    campaign, trials = service.store.recorded(campaign_id)
+    entry = choose(campaign, trials, selector)
     directory = service.home.export(entry.trial.last.job_name).resolve()
     try:
-        export = export_of(campaign, entry, directory, options)
-        files = export_files(export, format)
-        command = command_of(export, format, files)
+        return exported(export_of(campaign, entry, directory, options), format)
     except InvalidValue as error:
         raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
-    return ExportView(
-        format=format,
-        trial=entry.trial.number,
-        plan_key=entry.trial.plan.key,
-        simulated=campaign.simulated,
-        directory=str(directory),
-        files=files,
-        command=command,
-        note=note_of(export, format),
-        measured_with=measured_with(campaign.spec, entry.measurement),
-        handover=handover_of(export, format),
-    )
 
 
 def _archive(view: ExportView, campaign_id: str) -> Response:

@@ -109,7 +109,7 @@ async def explain_plan(
 ) -> Explanation:
     """Why a plan was not chosen: the rules it breaks, the memory it needs, and where it would lose its time. Of what
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
-    campaign, trials = await run_in_threadpool(_recorded, service, campaign_id)
+    campaign, trials = await run_in_threadpool(service.store.recorded, campaign_id)
     space = space_of(campaign.spec)
     plan = space.complete(**{**given, "knobs": _knobs_of(space, given["knobs"])})
     trial = next((trial.number for trial in trials if trial.plan == plan), None)
@@ -162,7 +162,7 @@ async def project_campaign(
         layout = layout_of(plan)
     except InvalidValue as error:
         raise InvalidQuery(error.problems) from None
-    campaign, trials = await run_in_threadpool(_recorded, service, campaign_id)
+    campaign, trials = await run_in_threadpool(service.store.recorded, campaign_id)
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
     try:
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
@@ -224,10 +224,6 @@ def _projected(
 ) -> Projection:
     basis = learn(campaign.label, campaign.spec, trials, start)
     return make_projection(campaign.spec, basis, nodes, trials=trials, plan=layout)
-
-
-def _recorded(service: Service, campaign_id: str) -> tuple[Campaign, Sequence[Trial]]:
-    return service.campaign(campaign_id), service.trials(campaign_id)
 
 
 def given_fields(given: object) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _readable(service: Service, caller: Token, ids: Sequence[str]) -> list[tuple
     """Raises NotFound for a campaign that the caller may not read."""
     for id in ids:
         require_readable(caller, service, id)
-    return [(service.campaign(id), service.trials(id)) for id in ids]
+    return [service.store.recorded(id) for id in ids]
 
 
 def _measured_or_near(service: Service, question: Question, caller: Token) -> BestKnown | Neighbourhood:

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from meshtune.api.campaign_cache import NOT_MODIFIED, respond
-from meshtune.api.campaign_documents import DocumentsHandle
+from meshtune.api.campaign_cache import NOT_MODIFIED, DocumentsHandle, respond
 from meshtune.api.dependencies import CallerHandle, CampaignId, reads
 from meshtune.api.openapi import problems
 from meshtune.tuner.campaign.campaign import Campaign

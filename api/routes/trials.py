@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import TypeAdapter
 
-from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
-from meshtune.api.campaign_documents import DocumentsHandle
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, DocumentsHandle, respond
 from meshtune.api.dependencies import (
     MAX_NUMBER,
     MAX_PER_PAGE,

@@ -129,7 +129,7 @@ def limits_are_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that gets no processor for seconds is neither unready nor leaves its threads behind."""
     monkeypatch.setattr("meshtune.api.app.STOP_LIMIT_S", 60.0)
     monkeypatch.setattr("meshtune.api.routes.health.LIMIT_S", 60.0)
-    monkeypatch.setattr("meshtune.api.routes.health.STORE_LIMIT_S", 60.0)
+    monkeypatch.setattr("meshtune.api.routes.metrics.LIMIT_S", 60.0)
 
 
 def registered(runner: InstantRunner, patch: pytest.MonkeyPatch) -> InstantRunner:

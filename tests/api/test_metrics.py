@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from meshtune.api.app import create_app
-from meshtune.api.routes import health
+from meshtune.api.routes import metrics
 from meshtune.api.settings import Settings
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.tokens import Scope
@@ -36,8 +36,8 @@ def read(client: TestClient) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch):
-    monkeypatch.setattr(health, "FRESH_S", 0.0)
-    monkeypatch.setattr(health, "TIMES_THE_QUERY", 0)
+    monkeypatch.setattr(metrics, "FRESH_S", 0.0)
+    monkeypatch.setattr(metrics, "TIMES_THE_QUERY", 0)
 
 
 def test_trials_and_campaigns_are_counted_as_the_store_has_them(client, create, drive):
@@ -138,7 +138,7 @@ def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, s
     def away(now: float) -> None:
         raise StoreUnavailable("away", transient=True)
 
-    monkeypatch.setattr(health, "STORE_LIMIT_S", 0.05)
+    monkeypatch.setattr(metrics, "LIMIT_S", 0.05)
     for figures in (away, lambda now: go_on.wait(120)):
         monkeypatch.setattr(service, "figures", figures)
         found = read(client)

@@ -24,7 +24,7 @@ from meshtune.runners.programs.log_reader import read_lines
 from meshtune.runners.programs.workloads.deepspeed import STEP_PATTERNS
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.export import FORMATS, choose, export_of, write_export
+from meshtune.tuner.results.export import choose, export_of, exported, write_files
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "laboratories" / "hf_train.py"
@@ -48,10 +48,10 @@ def campaign_of(folder: Path, document: dict[str, Any]) -> tuple[Campaign, Trial
 def written(campaign: Campaign, trial: Trial, folder: Path, format: str, **options: str) -> str:
     """The line that starts the exported setting in its folder, into which it is written."""
     export = export_of(campaign, choose(campaign, [trial], "best"), folder, options)
-    files = {path.name: path.read_text() for path in write_export(export, folder, format)}
-    line = FORMATS[format].command
-    assert line is not None
-    return line(export, files)
+    view = exported(export, format)
+    write_files(view.files, folder)
+    assert view.command is not None
+    return view.command
 
 
 def output_of(line: str, folder: Path) -> str:

@@ -171,25 +171,25 @@ def test_an_overview_counts_what_the_whole_trials_say_and_has_the_first_of_an_or
 
 
 FILTERS = {
-    "a verdict": (TrialsWanted(verdicts=(Verdict.OK,)), lambda trial: trial.verdict is Verdict.OK),
+    "a verdict": (TrialsWanted(verdict=(Verdict.OK,)), lambda trial: trial.verdict is Verdict.OK),
     "two verdicts": (
-        TrialsWanted(verdicts=(Verdict.OOM, Verdict.LOST)),
+        TrialsWanted(verdict=(Verdict.OOM, Verdict.LOST)),
         lambda trial: trial.verdict in (Verdict.OOM, Verdict.LOST),
     ),
-    "a state": (TrialsWanted(states=(TrialState.PLANNED,)), lambda trial: trial.state is TrialState.PLANNED),
+    "a state": (TrialsWanted(state=(TrialState.PLANNED,)), lambda trial: trial.state is TrialState.PLANNED),
     "an origin": (
-        TrialsWanted(origins=(Origin.CONFIRMATION,)),
+        TrialsWanted(origin=(Origin.CONFIRMATION,)),
         lambda trial: trial.origin is Origin.CONFIRMATION,
     ),
     "a cause that was named": (
-        TrialsWanted(failures=(Cause.HANG,)),
+        TrialsWanted(failure=(Cause.HANG,)),
         lambda trial: trial.outcome is not None and trial.outcome.failure is Cause.HANG,
     ),
     "a cause that is the verdict's own": (
-        TrialsWanted(failures=(Cause.CRASH, Cause.OOM)),
+        TrialsWanted(failure=(Cause.CRASH, Cause.OOM)),
         lambda trial: trial.outcome is not None and trial.outcome.failure in (Cause.CRASH, Cause.OOM),
     ),
-    "numbers": (TrialsWanted(numbers=(3, 7, 99)), lambda trial: trial.number in (3, 7)),
+    "numbers": (TrialsWanted(number=(3, 7, 99)), lambda trial: trial.number in (3, 7)),
     "values of a dimension": (TrialsWanted(plan={"tp": (1, 3)}), lambda trial: trial.plan.tp in (1, 3)),
     "a value that is a word, and a flag": (
         TrialsWanted(plan={"recompute": (Recompute.FULL,), "sequence_parallel": (False,)}),
@@ -269,7 +269,7 @@ def test_campaigns_are_filtered_by_their_names_models_and_owners(store: Store, m
     assert names(store, name="_") == []
     assert names(store, owner="ann") == ["c0"]
     assert names(store, owner="") == ["c1"]
-    assert names(store, states=(CampaignState.PAUSED,)) == ["c2"]
+    assert names(store, state=(CampaignState.PAUSED,)) == ["c2"]
     assert names(store, model="tiny", cluster="lab") == ["c2", "c1", "c0"]
     assert names(store, model="tin") == names(store, cluster="other") == []
 

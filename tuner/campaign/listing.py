@@ -7,7 +7,7 @@ the value that they are sorted by come last, in either direction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -64,7 +64,7 @@ class CampaignsWanted:
     """One page of campaigns; what is empty or None filters nothing. name: a part of it, in any case."""
 
     order: Order[CampaignKey] = Order(CampaignKey.CREATED_AT, descending=True)
-    states: tuple[CampaignState, ...] = ()
+    state: Collection[CampaignState] = ()
     owner: str | None = None
     project: str | None = None
     name: str = ""
@@ -82,12 +82,12 @@ class TrialsWanted:
     plan's key writes alike are alike, and equal numbers are."""
 
     order: Order[TrialKey] = Order(TrialKey.NUMBER)
-    verdicts: tuple[Verdict, ...] = ()
-    states: tuple[TrialState, ...] = ()
-    origins: tuple[Origin, ...] = ()
-    failures: tuple[Cause, ...] = ()
-    numbers: tuple[int, ...] = ()
-    plan: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    verdict: Collection[Verdict] = ()
+    state: Collection[TrialState] = ()
+    origin: Collection[Origin] = ()
+    failure: Collection[Cause] = ()
+    number: Collection[int] = ()
+    plan: Mapping[str, Collection[object]] = field(default_factory=dict)
     knobs: Mapping[str, tuple[KnobValue | None, ...]] = field(default_factory=dict)
     after: Cursor | None = None
     limit: int = 100

@@ -140,6 +140,25 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExportView:
+    """A measured setting in the words of one format. files: by name, to be put into `directory`. command: the line that
+    starts it there; null for a format that starts nothing. note: what the files are not, such as a job that could be
+    started, of a simulated campaign; else empty. handover: a warning where the format is for another program than
+    measured_with; null elsewhere."""
+
+    format: str
+    trial: int
+    plan_key: str
+    simulated: bool
+    directory: str
+    files: Mapping[str, str]
+    command: str | None
+    note: str
+    measured_with: MeasuredWith
+    handover: Handover | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """One form of a setting."""
 
@@ -351,9 +370,26 @@ def export_files(export: Export, name: str = "") -> Files:
     return files if handover is None else {file: _warned(file, text, handover) for file, text in files.items()}
 
 
-def write_export(export: Export, directory: Path, name: str = "") -> list[Path]:
-    """Write the files of `export_files` into `directory`; return their paths. Raises OSError, and what that raises."""
-    texts = export_files(export, name)
+def exported(export: Export, name: str = "") -> ExportView:
+    """A measured setting with the files of `export_files`. Raises as that."""
+    assert export.measured_with is not None
+    files = export_files(export, name)
+    return ExportView(
+        format=name,
+        trial=export.setting["trial"],
+        plan_key=export.plan.key,
+        simulated=export.spec.runner.kind == SIMULATED,
+        directory=str(export.job.directory),
+        files=files,
+        command=command_of(export, name, files) if name else None,
+        note=note_of(export, name or "job"),
+        measured_with=export.measured_with,
+        handover=handover_of(export, name),
+    )
+
+
+def write_files(texts: Files, directory: Path) -> list[Path]:
+    """Write the texts into `directory` by their names; return their paths. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():
         (directory / file).write_text(text, encoding="utf-8")

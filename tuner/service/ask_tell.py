@@ -120,7 +120,7 @@ class AskTell:
         """Claim at most so many trials that wait; none where there are none. by: a word of the request; the same one
         gets the same trials again. Raises NotFound, CannotChange, RunnerUnavailable."""
         campaign = self._campaign(campaign_id)
-        wanted = TrialsWanted(states=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
+        wanted = TrialsWanted(state=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
         trials = {trial.last.job_name: trial for trial, _ in self._store.pages.trials(campaign_id, wanted, listed=True)}
         claimed = self._runner.claim(list(trials), count, by) if campaign.state is not CampaignState.CANCELLING else []
         suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]

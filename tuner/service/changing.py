@@ -73,7 +73,7 @@ class Changing:
         return self._repeat(campaign_id, _recommended_and_baseline)
 
     def _repeat(self, campaign_id: str, choose: Callable[[Campaign, Sequence[Trial]], list[Plan]]) -> list[Trial]:
-        campaign, trials = self._store.campaign(campaign_id), self._store.trials(campaign_id)
+        campaign, trials = self._store.recorded(campaign_id)
         require_extendable(campaign)
         plans = choose(campaign, trials)
         measured = {trial.plan for trial in first_runs(trials) if trial.measurement is not None}

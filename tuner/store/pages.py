@@ -150,7 +150,7 @@ class Pages:
 
     def overview(self, campaign_id: str, order: Order[TrialKey], limit: int) -> Overview:
         """limit: of `Overview.first`."""
-        wanted = TrialsWanted(order=order, verdicts=(Verdict.OK,), origins=FIRST_RUNS, limit=limit)
+        wanted = TrialsWanted(order=order, verdict=(Verdict.OK,), origin=FIRST_RUNS, limit=limit)
         of_campaign, again = trials.c.campaign_id == campaign_id, trials.c.origin == str(Origin.CONFIRMATION)
         repeated = trials.c.plan_key.in_(select(trials.c.plan_key).where(of_campaign, again))
         compared = or_(repeated, trials.c.origin == str(Origin.BASELINE))
@@ -182,12 +182,13 @@ def _tally(row: Row[Any]) -> Tally:
 
 
 def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
-    exact = {name: getattr(wanted, name) for name in ("owner", "project", "model", "cluster")}
     filters: list[ColumnElement[bool]] = [
-        campaigns.c[name] == value for name, value in exact.items() if value is not None
+        campaigns.c[name] == value
+        for name in ("owner", "project", "model", "cluster")
+        if (value := getattr(wanted, name)) is not None
     ]
-    if wanted.states:
-        filters.append(campaigns.c.state.in_([str(state) for state in wanted.states]))
+    if wanted.state:
+        filters.append(campaigns.c.state.in_([str(state) for state in wanted.state]))
     if wanted.tag:
         filters.append(campaigns.c.tags.contains(f" {wanted.tag} ", autoescape=True))
     if wanted.name:
@@ -226,18 +227,18 @@ def _after(wanted: TrialsWanted, value: ColumnElement[Any]) -> ColumnElement[boo
 
 
 def _trial_filters(wanted: TrialsWanted) -> list[ColumnElement[bool]]:
-    among: list[tuple[ColumnElement[Any], tuple[object, ...]]] = [
-        (attempts.c.verdict, wanted.verdicts),
-        (attempts.c.state, wanted.states),
-        (trials.c.origin, wanted.origins),
-        (trials.c.number, wanted.numbers),
+    among: list[tuple[ColumnElement[Any], Collection[object]]] = [
+        (attempts.c.verdict, wanted.verdict),
+        (attempts.c.state, wanted.state),
+        (trials.c.origin, wanted.origin),
+        (trials.c.number, wanted.number),
         *((trials.c[name], values) for name, values in wanted.plan.items()),
     ]
     filters: list[ColumnElement[bool]] = [
         column.in_([_plain(value) for value in values]) for column, values in among if values
     ]
     filters += [_has_knob(name, values) for name, values in wanted.knobs.items() if values]
-    return [*filters, _failed(wanted.failures)] if wanted.failures else filters
+    return [*filters, _failed(wanted.failure)] if wanted.failure else filters
 
 
 def _has_knob(name: str, values: Collection[KnobValue | None]) -> ColumnElement[bool]:

@@ -9,10 +9,12 @@ writers that want the same move one gets IllegalMove. Times are epoch seconds, g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store import schema
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.calibrations import Calibrations
@@ -36,6 +38,10 @@ class Store(Campaigns, Trials, Changes, Usage):
         self.calibrations = Calibrations(database)
         self.pages = Pages(database)
         self.leases = Leases(database)
+
+    def recorded(self, campaign_id: str) -> tuple[Campaign, Sequence[Trial]]:
+        """The campaign and all its trials. Raises NotFound."""
+        return self.campaign(campaign_id), self.trials(campaign_id)
 
     @classmethod
     def open(cls, url: str, clock: Callable[[], float] = time.time, *, file_mode: int = PRIVATE) -> Self:

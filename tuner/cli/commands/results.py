@@ -79,20 +79,18 @@ def export(
         raise Refused(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
     setting = exports.export_of(record.campaign, entry, output, given)
     try:
-        written = exports.write_export(setting, output, format)
+        view = exports.exported(setting, format)
     except InvalidValue as error:
         raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
-    for path in written:
+    for path in exports.write_files(view.files, output):
         console.print(f"wrote {path}", soft_wrap=True)
-    if form is not None:
-        texts = {path.name: path.read_text(encoding="utf-8") for path in written}
-        if (command := exports.command_of(setting, format, texts)) is not None:
-            errors.print(f"start it in {output}: {command}", soft_wrap=True)
-    if note := exports.note_of(setting, format or "job"):
-        errors.print(note, style="yellow", soft_wrap=True)
-    if handover := exports.handover_of(setting, format):
-        errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
-        errors.print(f"{handover.offer}:\n    {handover.confirm}{place.option}", soft_wrap=True)
+    if view.command is not None:
+        errors.print(f"start it in {output}: {view.command}", soft_wrap=True)
+    if view.note:
+        errors.print(view.note, style="yellow", soft_wrap=True)
+    if view.handover is not None:
+        errors.print(f"warning: {view.handover.warning}.", style="yellow", soft_wrap=True)
+        errors.print(f"{view.handover.offer}:\n    {view.handover.confirm}{place.option}", soft_wrap=True)
 
 
 def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
