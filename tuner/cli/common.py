@@ -10,7 +10,7 @@ from typing import NoReturn
 from rich.console import RenderableType
 from rich.text import Text
 
-from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.checks import UserError, did_you_mean
 from meshtune.tuner.cli.render.terminal import Terminal
 
 # A file or a pipe has no width to cut tables at.
@@ -26,7 +26,7 @@ console = _console(stderr=False)
 errors = _console(stderr=True)
 
 
-class Refused(Exception):
+class Refused(UserError):
     """The command makes no sense as things are; nothing was done."""
 
 
