@@ -17,8 +17,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.specs.document import InvalidSpec, changed_document, parse_yaml
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.studies.measures import read_question
-from meshtune.tuner.studies.shipped import STUDY_FILE
-from meshtune.tuner.studies.study import Study
+from meshtune.tuner.studies.study import STUDY_FILE, Study
 
 # Sections with a kind, whose options another kind has not: they are replaced whole; others by a merge patch.
 BACKENDS = frozenset({"runner", "workload", "search"})

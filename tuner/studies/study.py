@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from meshtune.search_spaces.checks import Checks, Closed, unfit_name
 
+STUDY_FILE = "study.yaml"
 # A row within this share of the published value agrees with it, unless it says otherwise.
 WITHIN = 0.15
 
@@ -133,3 +136,10 @@ class Study(Closed):
             unfit = unfit_name(name)
             checks.require(not unfit, f"campaigns.{name}", unfit or "")
         checks.require(bool(self.rows), "rows", "must hold at least one")
+
+
+def shipped() -> Mapping[str, Traversable]:
+    """The folders of the studies that are installed with meshtune, as data, by name."""
+    root = files("meshtune.examples") / "studies"
+    found = {entry.name: entry for entry in root.iterdir() if (entry / STUDY_FILE).is_file()} if root.is_dir() else {}
+    return dict(sorted(found.items()))
