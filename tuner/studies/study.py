@@ -54,7 +54,7 @@ class Paper(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Campaigns(Closed):
+class StudyCampaigns(Closed):
     """The campaigns of one spec, one for each seed. spec: a file of the study's folder. change: an RFC 7396 merge patch
     of it. seeds: of the search, and on the runner `simulated` of the hidden cluster; none: as the spec has them."""
 
@@ -77,7 +77,7 @@ class Published(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Closed):
+class StudyRow(Closed):
     """One figure, published beside ours. published: none where nobody published one. predicted, measured: how ours is
     obtained, a measure of `tuner.studies.measures` with its parameters. within: the share of the published value that
     ours may be off by. explanation: why it is off by more, where it is."""
@@ -109,7 +109,7 @@ class DrawingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing(Closed):
+class StudyDrawing(Closed):
     """A section of the report with a figure. campaigns: what it is drawn of; none: all."""
 
     kind: DrawingKind
@@ -125,9 +125,9 @@ class Study(Closed):
     paper: Paper
     shows: str
     assumptions: str = ""
-    campaigns: Mapping[str, Campaigns]
-    rows: tuple[Row, ...]
-    draw: tuple[Drawing, ...] = ()
+    campaigns: Mapping[str, StudyCampaigns]
+    rows: tuple[StudyRow, ...]
+    draw: tuple[StudyDrawing, ...] = ()
     notes: str = ""
 
     def _check(self, checks: Checks) -> None:
