@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from meshtune.search_spaces.checks import StrEnum
+from meshtune.search_spaces.checks import StrEnum, UserError
 
 
-class RunnerError(Exception):
+class RunnerError(UserError):
     """Something went wrong between us and the runner; never the outcome of a job. str() is fit for a user."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from meshtune.search_spaces.checks import UserError
+
 # extra -> its modules by the names of their libraries. A runner or workload of that name needs it: a runner where it is
 # created, a workload where its jobs run.
 EXTRAS: Mapping[str, Mapping[str, str]] = {
@@ -19,7 +21,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-class MissingExtra(Exception):
+class MissingExtra(UserError):
     """A library is not installed; the message has the command that installs it."""
 
 

@@ -18,7 +18,7 @@ from meshtune.runners.base import Runner
 from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.runners.programs.workloads.base import Workload
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ SIMULATED = "simulated"
 EXTERNAL = "external"
 
 
-class UnknownBackend(ValueError):
+class UnknownBackend(UserError, ValueError):
     """No runner or workload of that name is registered, or the package that registers it is broken."""
 
 

@@ -50,7 +50,11 @@ class Problem:
         return Problem(".".join(part for part in (prefix, self.path) if part), self.message)
 
 
-class InvalidValue(ValueError):
+class UserError(Exception):
+    """Its message tells a user what to mend."""
+
+
+class InvalidValue(UserError, ValueError):
     """A value that breaks its own rules. Trying again with the same value fails again."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:

@@ -133,6 +133,7 @@ TERMINAL = {"rich", "typer", "meshtune.tuner.cli"}
         ("meshtune.tuner.service.service", HEAVY | TERMINAL),
         ("meshtune.api.app", HEAVY | TERMINAL),
         ("meshtune.tuner.cli.main", HEAVY),
+        ("meshtune.tuner.client.client", HEAVY | TERMINAL | {"sqlalchemy", "alembic"}),
         (
             "meshtune.tuner.store",
             HEAVY | TERMINAL | {"meshtune.tuner.search", "meshtune.tuner.results", "meshtune.tuner.service"},

@@ -19,7 +19,7 @@ import jedi
 import pytest
 import yaml
 
-from meshtune.tuner.cli.example_files import known, known_studies
+from meshtune.tuner.cli.commands.before import example_texts, study_texts
 
 ROOT = Path(__file__).parents[1]
 LICENCES = ("LICENSE", "NOTICE")
@@ -105,7 +105,7 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
         *(*PARTS, "examples", "__init__.py", "py.typed"),
     }
     embedded = {name.removeprefix("meshtune/examples/") for name in names if name.startswith("meshtune/examples/")}
-    every = [*known().values(), *known_studies().values()]
+    every = [*example_texts().values(), *study_texts().values()]
     assert embedded == {"__init__.py", *(file for found in every for file in found)}
     for needed in (
         "search_spaces/presets/",

@@ -29,7 +29,7 @@ Number = Any  # a float or a FloatColumn
 FREE = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e30)
 
 
-class Protocol(NamedTuple):
+class NcclProtocol(NamedTuple):
     """One of NCCL's: how it trades bandwidth for latency, against the links' own figures, which are Simple's."""
 
     # Seconds of a collective beside its hops.
@@ -45,12 +45,12 @@ class Protocol(NamedTuple):
 
 # tuning.cc, ncclTunerConstantsDefaults: baseLatencies and hwLatencies of Ring in microseconds (Simple 8.4, 3.4, 14;
 # LL128 14, 1.9, 4; LL 6.6, 0.6, 2.7), of Tree between nodes for one member a node (14, 8.5, 5), llMaxBws.
-SIMPLE = Protocol(8.4e-6, 1.0, 1.0, 1.0, 1.0, 1e30)
-LL128 = Protocol(14e-6, 1.9 / 3.4, 4.0 / 14, 8.5 / 14, 0.92, 1e30)
-LL = Protocol(6.6e-6, 0.6 / 3.4, 2.7 / 14, 5.0 / 14, 0.5, 20e9)
+SIMPLE = NcclProtocol(8.4e-6, 1.0, 1.0, 1.0, 1.0, 1e30)
+LL128 = NcclProtocol(14e-6, 1.9 / 3.4, 4.0 / 14, 8.5 / 14, 0.92, 1e30)
+LL = NcclProtocol(6.6e-6, 0.6 / 3.4, 2.7 / 14, 5.0 / 14, 0.5, 20e9)
 NCCL = (SIMPLE, LL128, LL)
 # Links that were measured, and libraries of which nothing is known.
-PLAIN = (Protocol(0.0, 1.0, 1.0, 1.0, 1.0, 1e30),)
+PLAIN = (NcclProtocol(0.0, 1.0, 1.0, 1.0, 1.0, 1e30),)
 # A tree reaches this share of a ring's bandwidth (tuning.cc).
 TREE_SHARE = 0.92
 # Switches that add up what passes (NVLS): each device sends and receives the bytes once, at this share of its link;
@@ -132,15 +132,15 @@ class Network:
         return self.cluster.device.kind is DeviceKind.CUDA
 
     @property
-    def _protocols(self) -> tuple[Protocol, ...]:
+    def _protocols(self) -> tuple[NcclProtocol, ...]:
         links = (self.cluster.node_link, self.cluster.network_link)
         return PLAIN if not self._accelerated or any(link and link.measured for link in links) else NCCL
 
-    def _fastest(self, seconds: Callable[[Protocol], FloatColumn]) -> FloatColumn:
+    def _fastest(self, seconds: Callable[[NcclProtocol], FloatColumn]) -> FloatColumn:
         result: FloatColumn = np.min([seconds(protocol) for protocol in self._protocols], axis=0)
         return result
 
-    def _ring_s(self, group: _Group, protocol: Protocol, size_bytes: Number, passes: int) -> FloatColumn:
+    def _ring_s(self, group: _Group, protocol: NcclProtocol, size_bytes: Number, passes: int) -> FloatColumn:
         """passes: 1 for a gather or a scatter, 2 for both of them."""
         far_s = group.far_s * np.where(group.inner > 1, protocol.far, protocol.alone)
         hops = (group.ranks - group.outer) * group.near_s * protocol.near + (group.outer - 1) * far_s
@@ -148,7 +148,7 @@ class Network:
         result: FloatColumn = protocol.base_s + passes * (hops + sent)
         return result
 
-    def _tree_s(self, group: _Group, protocol: Protocol, size_bytes: Number) -> FloatColumn:
+    def _tree_s(self, group: _Group, protocol: NcclProtocol, size_bytes: Number) -> FloatColumn:
         """A chain in each node and a tree of the nodes, up and down."""
         far_s = group.far_s * np.where(group.inner > 1, protocol.far, protocol.alone)
         hops = (group.inner - 1) * group.near_s * protocol.near + np.log2(group.outer) * far_s
@@ -207,7 +207,7 @@ class Network:
         return np.asarray(link.bandwidth_bytes_per_s * share, dtype=np.float64)
 
 
-def _slowest(group: _Group, protocol: Protocol) -> FloatColumn:
+def _slowest(group: _Group, protocol: NcclProtocol) -> FloatColumn:
     """Bytes per second of a pipelined ring: of a rank's link in the node, or of all members' shares between nodes."""
     near = group.near * protocol.share
     far = np.minimum(group.inner * group.far * protocol.share, protocol.far_most)

@@ -167,6 +167,9 @@ def test_url_and_token_come_from_the_environment(service, done, monkeypatch, tmp
     monkeypatch.setenv("MESHTUNE_TOKEN_FILE", str(tmp_path / "token"))
     with Client() as client:
         assert client.campaign(done).id == done
+    (tmp_path / "token").write_bytes(b"\xff")
+    with pytest.raises(ServiceError, match=r"MESHTUNE_TOKEN_FILE: .*token: .*codec"):
+        Client()
 
 
 def test_a_spec_is_a_document_a_text_or_a_file_with_what_it_names_beside_it(client, tmp_path):

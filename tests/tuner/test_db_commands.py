@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from typer.testing import CliRunner
 
-from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.main import app
 from meshtune.tuner.store import Store, StoreError
 
@@ -37,7 +37,7 @@ def file(tmp_path):
 
 def test_a_home_without_a_database_gets_none_by_looking(db, tmp_path):
     for words in (("check",), ("upgrade",), ("backup", tmp_path / "copy")):
-        with pytest.raises(Refused, match="there is no database yet"):
+        with pytest.raises(WrongCall, match="there is no database yet"):
             db(*words)
     assert list(tmp_path.iterdir()) == []
 

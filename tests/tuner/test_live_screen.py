@@ -9,7 +9,7 @@ from rich.text import Text
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.cli.render.live import LiveScreen
+from meshtune.tuner.cli.following import LiveScreen
 from meshtune.tuner.cli.render.terminal import Terminal
 
 NOW = Text("running: trial 30")

@@ -52,14 +52,12 @@ def test_knobs_of_measured_plans_are_ranked_by_what_they_account_for():
         for tp, size in product((1, 2), (1, 2))
     }
     found = explain_knobs(space, measured)
-    assert [one.knob for one in found.knobs] == ["tp", "micro_batch_size", "pp"]
-    assert found.knobs[0].mean_abs > 5 * found.knobs[1].mean_abs
-    totals = np.sum([one.values for one in found.knobs], axis=0)
-    assert totals == pytest.approx(np.array(found.predictions) - found.base)
+    assert list(found.knobs) == ["tp", "micro_batch_size", "pp"]
+    assert found.knobs["tp"] > 5 * found.knobs["micro_batch_size"]
     assert found == explain_knobs(space, measured)
 
 
 def test_few_plans_tell_nothing():
     space = read_spec(SPEC, None)[1]
     found = explain_knobs(space, {space.complete(tp=tp): 1.0 for tp in (1, 2)})
-    assert (found.knobs, found.nothing) == ((), "2 measured plans are fewer than 8: only noise")
+    assert (found.knobs, found.nothing) == ({}, "2 measured plans are fewer than 8: only noise")

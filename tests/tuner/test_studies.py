@@ -13,8 +13,7 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.studies.drawings import DRAWINGS
 from meshtune.tuner.studies.measures import MEASURES
 from meshtune.tuner.studies.read import load_study
-from meshtune.tuner.studies.shipped import shipped
-from meshtune.tuner.studies.study import Certainty, DrawingKind
+from meshtune.tuner.studies.study import Certainty, DrawingKind, shipped
 
 SPEC = {
     "name": "small",

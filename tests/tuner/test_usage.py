@@ -6,13 +6,12 @@ import os
 import resource
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 import typer
 
 from meshtune.tuner.cli.commands.results import FORMATS as FORMAT_WORDS
-from meshtune.tuner.cli.main import USER_ERRORS, app
+from meshtune.tuner.cli.main import app
 from meshtune.tuner.results.export import FORMATS
 
 HEAVY = {"sqlalchemy", "alembic", "numpy", "pydantic", "yaml", "prometheus_client", "fastapi", "asyncio"}
@@ -82,12 +81,6 @@ def test_every_command_has_a_panel_and_no_line_is_wider_than_a_terminal():
         assert command.rich_help_panel
         assert command.help
         assert len(command.short_help) <= 64, name  # of 80 columns
-
-
-def test_every_error_of_users_exists_and_is_known_by_its_subclasses():
-    for each in USER_ERRORS:
-        module, name = each.split(":")
-        assert issubclass(getattr(import_module(module), name), Exception)
 
 
 def test_the_formats_of_export_are_those_that_there_are():

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from meshtune.search_spaces.checks import Closed, Positive, Some
+from meshtune.search_spaces.checks import Closed, Positive, Some, UserError
 from meshtune.tuner.access.tokens import DAY_S, Quotas, Used
 from meshtune.tuner.campaign.spec import Budget
 
@@ -25,7 +25,7 @@ ALIVE_S = 120.0
 CLAIM_S = 120.0
 
 
-class QuotaExceeded(Exception):
+class QuotaExceeded(UserError):
     """The token has too little left for this campaign; trying again may help when others are over or time has passed.
     The message has the numbers."""
 

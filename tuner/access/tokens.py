@@ -33,10 +33,17 @@ MAX_RECORDS = 1_000_000
 # Callers from outside decide how long the texts are; a line of a log stays one.
 MAX_CHARACTERS = 500
 DATABASE_FILE = "MESHTUNE_DB_FILE"
-TOKEN_VARIABLES = ("MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE")
+TOKEN, TOKEN_FILE = "MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE"
 # Variables that no job sees, nor a scheduler's command that may hand its environment on.
-SECRET_VARIABLES = (*TOKEN_VARIABLES, "MESHTUNE_DB", DATABASE_FILE)
+SECRET_VARIABLES = (TOKEN, TOKEN_FILE, "MESHTUNE_DB", DATABASE_FILE)
 _PASSWORD = re.compile(r"://[^/@]*:[^@]+@")
+
+
+def own_token() -> str:
+    """The caller's, from MESHTUNE_TOKEN, else from the file that MESHTUNE_TOKEN_FILE names; empty for none. Raises
+    OSError and, for what is no text, ValueError."""
+    token, file = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
+    return token if token or not file else Path(file).read_text(encoding="utf-8").strip()
 
 
 # The end of a project's name in a token that may read its campaigns and change none.

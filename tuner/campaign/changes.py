@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshtune.search_spaces.checks import Checks, Closed, Name
+from meshtune.search_spaces.checks import Checks, Closed, Name, UserError
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.decide import time_spent
@@ -22,7 +22,7 @@ MAX_TAGS, MAX_NOTES = 20, 10_000
 TAG = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
 
 
-class CannotChange(Exception):
+class CannotChange(UserError):
     """The campaign's state or what it has used does not allow the change; the same one fails again until that is
     another. The message has the numbers."""
 

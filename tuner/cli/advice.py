@@ -26,8 +26,8 @@ import typer
 from meshtune.runners.schedulers.slurm.sbatch import directives, exporting, node_count, submit, takes_next_word
 from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
 from meshtune.search_spaces.checks import did_you_mean
-from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_VARIABLES
-from meshtune.tuner.cli.common import Refused, errors
+from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_FILE, own_token
+from meshtune.tuner.cli.common import WrongCall, errors
 from meshtune.tuner.results.environment import ENVIRONMENT_NAMES, KNOB_VARIABLE, SAFE_VALUE, catalog_variables
 
 # A launch does not wait longer for advice.
@@ -49,10 +49,10 @@ def submitted(words: Sequence[str], own: Sequence[str], *, model: str, cluster: 
         asked = read_directive(directives(text, "MESHTUNE")) | named
         nodes = node_count(text, options)
     except ValueError as error:  # not UTF-8, or an open quote
-        raise Refused(f"{script}: {error}") from None
+        raise WrongCall(f"{script}: {error}") from None
     for name in ("model", "cluster"):
         if name not in asked:
-            raise Refused(f"{script}: name the {name}: --{name}, or a line `#MESHTUNE model=... cluster=...`")
+            raise WrongCall(f"{script}: name the {name}: --{name}, or a line `#MESHTUNE model=... cluster=...`")
     values = _values(url, asked, nodes)
     filled = fill(text, values)
     if values:
@@ -73,7 +73,7 @@ def submitted(words: Sequence[str], own: Sequence[str], *, model: str, cluster: 
 
 
 def split_words(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """The script, and the options of sbatch that stand around it. Raises Refused."""
+    """The script, and the options of sbatch that stand around it. Raises WrongCall."""
     options, others = [], []
     rest = iter(words)
     for word in rest:
@@ -84,13 +84,13 @@ def split_words(words: Sequence[str]) -> tuple[Path, list[str]]:
         if takes_next_word(word):
             options += [value] if (value := next(rest, None)) is not None else []
     if not others:
-        raise Refused(
+        raise WrongCall(
             f"no script among {shlex.join(words)!r}: the word behind an option is its value; write --option=value, or "
             "the script first"
         )
     script, *strays = others
     if strays:
-        raise Refused(
+        raise WrongCall(
             f"{shlex.join(strays)}: neither an option of sbatch nor the value of one; arguments of the script follow "
             f"`--`: meshtune sbatch {shlex.join([*options, script])} -- {shlex.join(strays)}"
         )
@@ -118,25 +118,25 @@ def _warn(message: str) -> None:
 
 
 def read_directive(words: Sequence[str]) -> dict[str, str]:
-    """The `key=value` words of `#MESHTUNE` lines. Raises Refused."""
+    """The `key=value` words of `#MESHTUNE` lines. Raises WrongCall."""
     found: dict[str, str] = {}
     for word in words:
         key, _, value = word.partition("=")
         if key not in KEYS or not value:
-            raise Refused(f"#MESHTUNE {word}: must be key=value; {did_you_mean(key, KEYS)}")
+            raise WrongCall(f"#MESHTUNE {word}: must be key=value; {did_you_mean(key, KEYS)}")
         found[key] = value
     return found
 
 
 def fill(script: str, values: Mapping[str, str]) -> str:
-    """The script with values, or the defaults of those that have none, for its placeholders. Raises Refused for a name
-    that meshtune never gives, and for one that has neither."""
+    """The script with values, or the defaults of those that have none, for its placeholders. Raises WrongCall for a
+    name that meshtune never gives, and for one that has neither."""
     missing: list[str] = []
 
     def replaced(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
         if name not in ENVIRONMENT_NAMES and not KNOB_VARIABLE.fullmatch(name):
-            raise Refused(f"{found[0]}: there is no {name}; {did_you_mean(name, ENVIRONMENT_NAMES)}")
+            raise WrongCall(f"{found[0]}: there is no {name}; {did_you_mean(name, ENVIRONMENT_NAMES)}")
         if name not in values and default is None:
             missing.append(name)
         return values.get(name, default or "")
@@ -144,7 +144,7 @@ def fill(script: str, values: Mapping[str, str]) -> str:
     filled = PLACEHOLDER.sub(replaced, script)
     if missing:
         names = ", ".join(dict.fromkeys(missing))
-        raise Refused(
+        raise WrongCall(
             f"there is no value for {names}, and no default, such as @{missing[0]}:-1@; nothing was submitted"
         )
     return filled
@@ -156,7 +156,10 @@ class NoAnswer(Exception):
 
 def ask(url: str, question: Mapping[str, str], *, limit_s: float) -> dict[str, str]:
     """The answer's variables by name. Raises NoAnswer within limit_s, whatever the service or the network does."""
-    token = _token()
+    try:
+        token = own_token()
+    except (OSError, ValueError) as error:
+        raise NoAnswer(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {error}") from None
     too_late = NoAnswer(f"{url} did not answer within {limit_s:g} s")
     answers: SimpleQueue[dict[str, str] | NoAnswer] = SimpleQueue()
 
@@ -212,14 +215,3 @@ def _detail(text: str) -> str:
     with suppress(ValueError, KeyError, TypeError):
         return " ".join(str(read_json(text)["detail"]).split())
     return ""
-
-
-def _token() -> str:
-    """From MESHTUNE_TOKEN, else from the file that MESHTUNE_TOKEN_FILE names; empty for none. Raises NoAnswer."""
-    token, file = (os.environ.get(name, "") for name in TOKEN_VARIABLES)
-    if token or not file:
-        return token
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise NoAnswer(f"MESHTUNE_TOKEN_FILE: {file}: {error}") from None

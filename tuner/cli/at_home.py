@@ -14,7 +14,7 @@ from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.cli.common import Refused, console, errors, refuse_unknown
+from meshtune.tuner.cli.common import WrongCall, console, errors, refuse_unknown
 from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.cli.render.display import Listed
@@ -40,7 +40,7 @@ class AtHome:
 
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtHome]:
-        """The campaign of that id, or with `last` the newest. Raises Refused for one that is not there."""
+        """The campaign of that id, or with `last` the newest. Raises WrongCall for one that is not there."""
         with open_campaign(self._place, campaign_id) as (service, campaign):
             yield CampaignAtHome(service, campaign)
 
@@ -159,12 +159,12 @@ def open_service(place: HomePlace, *, create: bool = False) -> Iterator[Service]
 
 
 def existing_database(place: HomePlace) -> str:
-    """The database's URL. Raises Refused for a SQLite file that does not exist."""
+    """The database's URL. Raises WrongCall for a SQLite file that does not exist."""
     url = place.db or Home(place.home.absolute()).database_url
     scheme, _, file = url.partition(":///")
     if scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).is_file():
         where = f"--db {place.db}" if place.db else f"--home {place.home}"
-        raise Refused(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
+        raise WrongCall(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
     return url
 
 

@@ -18,7 +18,7 @@ from meshtune.search_spaces.knobs import KnobSet
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.cli.common import console, refuse_unknown
-from meshtune.tuner.cli.following import Look, ended_trials, follow
+from meshtune.tuner.cli.following import CampaignNow, ended_trials, follow
 from meshtune.tuner.cli.options import Place
 from meshtune.tuner.cli.render.display import Listed
 from meshtune.tuner.cli.spec_file import plan_fields, read_document, wrong_spec
@@ -47,7 +47,7 @@ class AtService:
 
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtService]:
-        """The campaign of that id, or with `last` the newest. Raises Refused for one that is not there."""
+        """The campaign of that id, or with `last` the newest. Raises WrongCall for one that is not there."""
         with Client(self._place.server) as client:
             yield CampaignAtService(_find(client, campaign_id), self._place)
 
@@ -188,7 +188,7 @@ def _body_with(
 
 @contextmanager
 def _spec_told(spec: Path) -> Iterator[None]:
-    """The mistakes that the service finds in a spec, as those that are found here. Raises Refused."""
+    """The mistakes that the service finds in a spec, as those that are found here. Raises WrongCall."""
     try:
         yield
     except InvalidRequest as error:
@@ -203,10 +203,10 @@ def _path(pointer: str) -> str:
     return ".".join(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 
-def _look(remote: Campaign) -> Look:
+def _look(remote: Campaign) -> CampaignNow:
     trouble = remote.refresh().trouble
     record = remote.record()
-    return Look(record.campaign, record.trials, trouble)
+    return CampaignNow(record.campaign, record.trials, trouble)
 
 
 def _drive(remote: Campaign, watch: Callable[[], None]) -> None:

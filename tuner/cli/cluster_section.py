@@ -32,8 +32,8 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import TRAINER
 from meshtune.search_spaces.physics.probing import explained
-from meshtune.tuner.cli.common import Refused
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.common import WrongCall
+from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_model
 
@@ -43,16 +43,16 @@ DIGITS = 4
 
 
 def require_writable(output: Path, *, force: bool) -> None:
-    """Make sure that the file can be written, before anything is measured. Raises Refused, OSError."""
+    """Make sure that the file can be written, before anything is measured. Raises WrongCall, OSError."""
     if output.exists() and not output.is_file():
-        raise Refused(f"{output}: is no ordinary file")
+        raise WrongCall(f"{output}: is no ordinary file")
     if output.exists() and not force:
-        raise Refused(f"{output}: is there already; --force replaces it")
+        raise WrongCall(f"{output}: is there already; --force replaces it")
     draft = draft_of(output)
     try:
         draft.touch()
     except OSError as error:
-        raise Refused(f"{output}: cannot be written: {error.strerror}") from None
+        raise WrongCall(f"{output}: cannot be written: {error.strerror}") from None
     finally:
         with suppress(OSError):
             draft.unlink()
@@ -64,7 +64,7 @@ def draft_of(output: Path) -> Path:
 
 def model_named(text: str) -> ModelSpec:
     """The model of a preset's name, or of a file: a spec's section `model`, or a whole document that has it. Raises
-    Refused."""
+    WrongCall."""
     try:
         if not (file := Path(text)).is_file():
             return read_model(text)
@@ -72,7 +72,7 @@ def model_named(text: str) -> ModelSpec:
         section = document.get("model", document) if isinstance(document, dict) else document
         return read_model(section)
     except (UnreadableText, InvalidSpec) as error:
-        raise Refused(f"--model {text}: {error}") from None
+        raise WrongCall(f"--model {text}: {error}") from None
 
 
 def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import NoReturn
 from rich.console import RenderableType
 from rich.text import Text
 
-from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.checks import UserError, did_you_mean
 from meshtune.tuner.cli.render.terminal import Terminal
 
 # A file or a pipe has no width to cut tables at.
@@ -26,16 +26,16 @@ console = _console(stderr=False)
 errors = _console(stderr=True)
 
 
-class Refused(Exception):
+class WrongCall(UserError):
     """The command makes no sense as things are; nothing was done."""
 
 
 def refuse_unknown(campaign_id: str, known: Sequence[str]) -> NoReturn:
-    """Raises Refused. known: the newest campaigns that there are."""
+    """Raises WrongCall. known: the newest campaigns that there are."""
     if campaign_id == "last":
-        raise Refused("there is no campaign yet; start one with `meshtune run SPEC`")
+        raise WrongCall("there is no campaign yet; start one with `meshtune run SPEC`")
     hint = did_you_mean(campaign_id, known) if known else "there is none yet"
-    raise Refused(f"there is no campaign {campaign_id}; {hint}") from None
+    raise WrongCall(f"there is no campaign {campaign_id}; {hint}") from None
 
 
 def print_json(document: object) -> None:

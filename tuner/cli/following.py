@@ -8,18 +8,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import typer
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.units import number
 from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.common import console, errors
 from meshtune.tuner.cli.options import home_option
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.live import LiveScreen
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.driving.loop import Driver, drive_one
@@ -30,7 +32,7 @@ LONG_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CampaignNow:
     """A campaign at one moment. trouble: what it waits for."""
 
     campaign: Campaign
@@ -38,7 +40,7 @@ class Look:
     trouble: str
 
 
-Looking = Callable[[], Look]
+Looking = Callable[[], CampaignNow]
 # Calls what it is given after whatever happens to a campaign, until the campaign rests.
 Drive = Callable[[Callable[[], None]], None]
 
@@ -62,9 +64,9 @@ def work_on(service: Service, campaign: Campaign, *, quiet: bool = False) -> Cam
 def driving(driver: Driver, service: Service, campaign_id: str) -> tuple[Looking, Drive]:
     """How to look at a campaign that this process drives, and how to drive it."""
 
-    def look() -> Look:
+    def look() -> CampaignNow:
         trouble = driver.troubles.get(campaign_id, "")
-        return Look(service.current(campaign_id), service.store.trials(campaign_id), trouble)
+        return CampaignNow(service.current(campaign_id), service.store.trials(campaign_id), trouble)
 
     return look, lambda watch: drive_one(driver, service, campaign_id, watch)
 
@@ -146,3 +148,55 @@ def _print_first_log(trials: Sequence[Trial]) -> list[str]:
 
 def _waits_long(attempt: Attempt) -> bool:
     return attempt.submitted_at is not None and time.time() - attempt.submitted_at >= LONG_WAIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class LiveScreen:
+    """As many finished trials as a terminal has lines for, the newest last, above `now`: what runs."""
+
+    campaign: Campaign
+    trials: Sequence[Trial]
+    now: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        finished = [trial for trial in self.trials if trial.state.final]
+        finished.sort(key=lambda trial: trial.last.finished_at or 0.0)
+        # One line stays free for the cursor.
+        room = options.size.height - 1 - _height(self.now, console, options)
+        shown = min(len(finished), room)
+        while shown > 0:
+            table = finished_table(self.campaign, finished, shown)
+            excess = _height(table, console, options) - room
+            if excess <= 0:
+                yield table
+                break
+            shown -= max(1, excess // 2)  # a long setting takes two lines
+        yield self.now
+
+
+def finished_table(campaign: Campaign, finished: Sequence[Trial], newest: int) -> RenderableType:
+    """The newest so many of the finished trials: how each ended, the objective of this one run, and its speed against
+    the baseline's first run. Without intervals, which the table of the best settings has."""
+    yardstick = yardstick_of(campaign.spec)
+    base = next((each.measurement for each in finished if each.origin is Origin.BASELINE and each.measurement), None)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("trial", "setting", "ended", yardstick.unit, "to baseline"):
+        right = name in ("trial", yardstick.unit, "to baseline")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "setting", overflow="fold")
+    for trial in finished[-newest:]:
+        measured = trial.measurement
+        speed = None if measured is None or base is None else measured.tokens_per_s_per_device
+        against = "" if speed is None or base is None else f"{100 * (speed / base.tokens_per_s_per_device - 1):+.1f} %"
+        table.add_row(
+            str(trial.number),
+            f"{trial.plan.key}{' again' if trial.origin is Origin.CONFIRMATION else ''}",
+            display.state_text(trial),
+            "" if measured is None else number(yardstick.of(measured, measured.step_time_s)),
+            "baseline" if trial.origin is Origin.BASELINE else against,
+        )
+    earlier = len(finished) - newest
+    return Group(Text(f"{earlier} earlier", style="dim"), table) if earlier else table
+
+
+def _height(part: RenderableType, console: Console, options: ConsoleOptions) -> int:
+    return len(console.render_lines(part, options.update(height=None), pad=False))

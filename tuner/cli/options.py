@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from meshtune.tuner.access.tokens import database_url
-from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.cli.common import WrongCall
 
 if TYPE_CHECKING:
     from meshtune.tuner.cli.at_home import AtHome
@@ -93,9 +93,11 @@ class Place(HomePlace):
         return AtHome(self)
 
     def require_home(self, command: str) -> None:
-        """Raises Refused where the campaigns are at a service."""
+        """Raises WrongCall where the campaigns are at a service."""
         if self.server:
-            raise Refused(f"{command} works on a home of this machine, not at a service: --server '' (MESHTUNE_SERVER)")
+            raise WrongCall(
+                f"{command} works on a home of this machine, not at a service: --server '' (MESHTUNE_SERVER)"
+            )
 
     def record(self, campaign: str) -> Record:
         """The campaign of that id, or with `last` the newest, with its trials: all that its results are made of."""

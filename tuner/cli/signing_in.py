@@ -31,7 +31,7 @@ from meshtune.tuner.access.tokens import (
     write_private,
 )
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.cli.common import Refused, errors
+from meshtune.tuner.cli.common import WrongCall, errors
 from meshtune.tuner.service.service import Service
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -93,7 +93,7 @@ def announce(home: Home, url: str) -> None:
 
 
 def address(home: Home) -> str:
-    """Where the service of this home answers. Raises Refused where none runs, or it runs on another machine."""
+    """Where the service of this home answers. Raises WrongCall where none runs, or it runs on another machine."""
     with suppress(FileNotFoundError), home.service.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -101,11 +101,11 @@ def address(home: Home) -> str:
             found = json.load(file)  # noqa: TID251  # of the process that holds the lock
             if found["host"] == platform.node():
                 return str(found["url"])
-            raise Refused(
+            raise WrongCall(
                 f"the service of --home {home.root} runs on {found['host']}: run this there, or say by --url where a "
                 "browser reaches it"
             ) from None
-    raise Refused(f"no service runs on --home {home.root}; start one with `meshtune serve`, or name it by --url")
+    raise WrongCall(f"no service runs on --home {home.root}; start one with `meshtune serve`, or name it by --url")
 
 
 def browser_name() -> str:

@@ -15,7 +15,7 @@ from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
@@ -30,7 +30,7 @@ def read_spec_file(
 
     model: taken in place of the spec's, a preset or a config.json from here.
     cluster: a file whose `cluster` section is taken in place of the spec's. home None: the spec is only looked at, so
-    that its runner need not be able to run it here. Raises Refused with every mistake, OSError but for a file that is
+    that its runner need not be able to run it here. Raises WrongCall with every mistake, OSError but for a file that is
     not there.
     """
     document = read_document(spec, cluster, model)
@@ -46,9 +46,9 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
     try:
         document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
     except FileNotFoundError as error:
-        raise Refused(f"{spec}: {error.strerror}; `meshtune examples` lists specs to begin with") from None
+        raise WrongCall(f"{spec}: {error.strerror}; `meshtune examples` lists specs to begin with") from None
     except UnreadableText as error:
-        raise Refused(f"{spec}: {error}") from None
+        raise WrongCall(f"{spec}: {error}") from None
     except InvalidSpec as error:
         raise wrong_spec(spec, error.problems) from None
     if not isinstance(document, dict):
@@ -56,7 +56,7 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
     try:
         whole = with_local_files(document if not model else _with_model(document, model), spec.parent)
     except InvalidValue as error:
-        raise Refused(str(error)) from None
+        raise WrongCall(str(error)) from None
     return whole if cluster is None else {**whole, "cluster": _cluster_in(cluster)}
 
 
@@ -69,21 +69,21 @@ def text_of(spec: Path, document: object) -> str:
 
 
 def yaml_file(file: Path, told: str) -> object:
-    """The document in a file that is no spec. told: what a refusal begins with. Raises Refused, OSError."""
+    """The document in a file that is no spec. told: what a refusal begins with. Raises WrongCall, OSError."""
     try:
         return parse_yaml(read_file(file, SLOW_LIMITS.max_bytes, regular=False))
     except (UnreadableText, InvalidSpec) as error:
-        raise Refused(f"{told}{error}") from None
+        raise WrongCall(f"{told}{error}") from None
 
 
-def wrong_spec(spec: Path, problems: Sequence[Problem]) -> Refused:
+def wrong_spec(spec: Path, problems: Sequence[Problem]) -> WrongCall:
     return mistaken(f"{spec}: the spec", problems)
 
 
-def mistaken(what: str, problems: Sequence[Problem]) -> Refused:
+def mistaken(what: str, problems: Sequence[Problem]) -> WrongCall:
     lines = [f"  {problem}" for problem in problems]
     mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
-    return Refused("\n".join([f"{what} has {mistakes}:", *lines]))
+    return WrongCall("\n".join([f"{what} has {mistakes}:", *lines]))
 
 
 def stored_basis(spec: CampaignSpec, place: HomePlace, *, but: str = "") -> Basis:
@@ -108,22 +108,22 @@ def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
 
 
 def _cluster_in(file: Path) -> object:
-    """The `cluster` section of a file, such as `meshtune cluster probe -o` writes. Raises Refused."""
+    """The `cluster` section of a file, such as `meshtune cluster probe -o` writes. Raises WrongCall."""
     try:
         document = yaml_file(file, f"--cluster {file}: ")
     except FileNotFoundError:
-        raise Refused(f"--cluster {file}: is not there; `meshtune cluster probe -o {file}` writes it") from None
+        raise WrongCall(f"--cluster {file}: is not there; `meshtune cluster probe -o {file}` writes it") from None
     if not isinstance(document, dict) or "cluster" not in document:
-        raise Refused(f"--cluster {file}: has no section `cluster`")
+        raise WrongCall(f"--cluster {file}: has no section `cluster`")
     return document["cluster"]
 
 
 def plan_fields(option: str, text: str, knobs: KnobSet) -> dict[str, Any]:
-    """Plan fields from the `name=value,name=value` of an option, values of knobs among them. Raises Refused."""
+    """Plan fields from the `name=value,name=value` of an option, values of knobs among them. Raises WrongCall."""
     given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
     values = {name: knobs.reading(name, given.pop(name)) for name in knobs.names if name in given}
     try:
         plan = read_value(Plan, {**given, **({"knobs": values} if values else {})})
     except InvalidValue as error:
-        raise Refused(f"{option}: {error}") from None
+        raise WrongCall(f"{option}: {error}") from None
     return {name: getattr(plan, name) for name in (*given, *(["knobs"] if values else []))}

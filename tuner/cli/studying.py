@@ -18,17 +18,16 @@ from meshtune.runners.registry import runners
 from meshtune.search_spaces.checks import InvalidValue, did_you_mean
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.at_home import open_service
-from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_json, print_page
 from meshtune.tuner.cli.options import HomePlace
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.spec_file import mistaken, yaml_file
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.studies.evidence import Evidence
 from meshtune.tuner.studies.findings import StudyReport, find
 from meshtune.tuner.studies.read import LoadedStudy, Planned, load_study, read_study
 from meshtune.tuner.studies.run import OtherCampaign, run_campaigns
-from meshtune.tuner.studies.shipped import STUDY_FILE, shipped
-from meshtune.tuner.studies.study import Study
+from meshtune.tuner.studies.study import STUDY_FILE, Study, shipped
 from meshtune.tuner.studies.words import SIMULATED, cells, headings, misses, verdict_text
 
 STUDY_JSON, REPORT = "study.json", "report.html"
@@ -47,7 +46,7 @@ def repeat(name: str, output: Path | None, home: Path, *, runner: str, with_file
         try:
             evidence = _evidence(service, loaded)
         except OtherCampaign as error:
-            raise Refused(f"{place}: {error}") from None
+            raise WrongCall(f"{place}: {error}") from None
         except KeyboardInterrupt:
             console.print("\nInterrupted. Running trials go on by themselves; the same command goes on with the study.")
             raise typer.Exit(130) from None
@@ -91,18 +90,18 @@ def _evidence(service: Service, loaded: LoadedStudy) -> Evidence:
 
 
 def _folder(name: str) -> Traversable:
-    """Raises Refused."""
+    """Raises WrongCall."""
     if (Path(name) / STUDY_FILE).is_file():
         return Path(name).resolve()
     known = shipped()
     if name not in known:
         hint = did_you_mean(name, known)
-        raise Refused(f"there is no study {name!r}, and no folder of that name with a {STUDY_FILE}; {hint}")
+        raise WrongCall(f"there is no study {name!r}, and no folder of that name with a {STUDY_FILE}; {hint}")
     return known[name]
 
 
 def _load(folder: Traversable, home: Home, sections: dict[str, Any]) -> LoadedStudy:
-    """Raises Refused with every mistake."""
+    """Raises WrongCall with every mistake."""
     try:
         return load_study(folder, home, sections)
     except InvalidValue as error:
@@ -110,19 +109,19 @@ def _load(folder: Traversable, home: Home, sections: dict[str, Any]) -> LoadedSt
 
 
 def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
-    """What takes the place of the specs' own sections. Raises Refused."""
+    """What takes the place of the specs' own sections. Raises WrongCall."""
     found: dict[str, Any] = {}
     if with_file is not None:
         try:
             document = yaml_file(with_file, f"--with {with_file}: ")
         except OSError as error:
-            raise Refused(f"--with {with_file}: {error.strerror or error}") from None
+            raise WrongCall(f"--with {with_file}: {error.strerror or error}") from None
         if not isinstance(document, dict):
-            raise Refused(f"--with {with_file}: must be a mapping of sections of a spec")
+            raise WrongCall(f"--with {with_file}: must be a mapping of sections of a spec")
         found = document
     if runner:
         if runner not in runners():
-            raise Refused(f"--runner {runner}: no runner is called so; {did_you_mean(runner, runners())}")
+            raise WrongCall(f"--runner {runner}: no runner is called so; {did_you_mean(runner, runners())}")
         own = found.get("runner")
         found = {**found, "runner": {**(own if isinstance(own, dict) else {}), "kind": runner}}
     return found

@@ -93,7 +93,7 @@ class CampaignCalls(Calls):
     @step
     def why(self, plan: Plan | Mapping[str, Any]) -> Steps[Explanation]:
         """Why a plan was not chosen: the rules it breaks, the memory it needs, where it would lose its time."""
-        fields = dict(_fields(plan))
+        fields = dict(fields_of(plan))
         knobs = fields.pop("knobs", {})
         query = {**fields, "knob": [f"{name}:{word_of(value)}" for name, value in knobs.items()]}
         return (yield from self._ask(get(self._place("space", "why"), Explanation, query)))
@@ -173,7 +173,7 @@ class CampaignCalls(Calls):
     def enqueue(self, plan: Plan | Mapping[str, Any]) -> Steps[TrialView]:
         """Put a plan in by hand, which runs before the search's next choice. Of what a mapping leaves out, dp and
         grad_accum_steps follow; the rest is as by default."""
-        return (yield from self._ask(post(self._place("trials"), TrialView, {"plan": _fields(plan)})))
+        return (yield from self._ask(post(self._place("trials"), TrialView, {"plan": fields_of(plan)})))
 
     @step
     def suggest(self, count: int = 1, *, wait_s: float = 20.0) -> Steps[Suggestions]:
@@ -225,7 +225,8 @@ class CampaignCalls(Calls):
     def report(self, path: str | Path) -> Steps[Path]:
         """Write the campaign's report, one HTML file that needs no network."""
         text = yield from self._ask(get(self._place("report"), bytes))
-        return _written(Path(path), text)
+        Path(path).write_bytes(text)
+        return Path(path)
 
     @step
     def data(self, format: Literal["csv", "parquet", "json"] = "csv") -> Steps[bytes]:
@@ -324,10 +325,5 @@ def _raised(id: str, budget: Budget, more: Mapping[str, float]) -> dict[str, flo
     return {name: limits[name] + value for name, value in named.items()}
 
 
-def _fields(plan: Plan | Mapping[str, Any]) -> Mapping[str, Any]:
+def fields_of(plan: Plan | Mapping[str, Any]) -> Mapping[str, Any]:
     return asdict(plan) if isinstance(plan, Plan) else plan
-
-
-def _written(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path

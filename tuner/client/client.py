@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.access.tokens import TOKEN_FILE, own_token
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.client.campaign import AsyncCampaign, Campaign
+from meshtune.tuner.client.campaign import AsyncCampaign, Campaign, fields_of
 from meshtune.tuner.client.errors import ServiceError
 from meshtune.tuner.client.requests import Calls, Steps, get, place, post
 from meshtune.tuner.client.spec import body_of, document_of
@@ -29,7 +29,7 @@ from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.known_best import BestKnown
 from meshtune.tuner.service.views.campaigns import CampaignPage, CampaignView
 
-URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "MESHTUNE_SERVER", "MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE"
+URL_VARIABLE = "MESHTUNE_SERVER"
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_PAGE = 500
 Handle = TypeVar("Handle")
@@ -93,7 +93,7 @@ class ClientCalls(Calls, Generic[Handle]):
     def why(self, spec: Spec, plan: Plan | Mapping[str, Any]) -> Steps[Explanation]:
         """Why a plan is not legal for a spec, or not its best. Of what a mapping leaves out, dp and grad_accum_steps
         follow; the rest is as by default."""
-        body = {"spec": document_of(spec), "plan": asdict(plan) if isinstance(plan, Plan) else plan}
+        body = {"spec": document_of(spec), "plan": fields_of(plan)}
         return (yield from self._ask(post(place("spaces", "why"), Explanation, body)))
 
     @step
@@ -164,13 +164,9 @@ def _opened(url: str, token: str) -> tuple[str, dict[str, str]]:
     address = (url or os.environ.get(URL_VARIABLE, "") or DEFAULT_URL).rstrip("/")
     if not address.startswith(("http://", "https://")):
         raise ServiceError(f"the service's address must begin with http:// or https://, not {address!r}")
-    secret = token or os.environ.get(TOKEN_VARIABLE, "") or _filed_token()
-    return address, {"Authorization": f"Bearer {secret}"} if secret else {}
-
-
-def _filed_token() -> str:
-    file = os.environ.get(TOKEN_FILE_VARIABLE, "")
     try:
-        return Path(file).read_text(encoding="utf-8").strip() if file else ""
-    except OSError as error:
-        raise ServiceError(f"{TOKEN_FILE_VARIABLE}: {file}: {error.strerror}") from None
+        secret = token or own_token()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ServiceError(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {why}") from None
+    return address, {"Authorization": f"Bearer {secret}"} if secret else {}

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from meshtune.search_spaces.checks import UserError
 from meshtune.tuner.service.views.problems import Mistake, ProblemDetails
 
 
-class ServiceError(Exception):
+class ServiceError(UserError):
     """The message is fit for people."""
 
     retryable = False

@@ -27,7 +27,7 @@ from meshtune.runners.registry import (
     schedulers,
 )
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
-from meshtune.search_spaces.checks import Problem, did_you_mean
+from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.knobs import sized
@@ -51,7 +51,7 @@ COMMENTED = (".sh", ".toml", ".yaml")
 WIDTH = 110
 
 
-class NothingToExport(LookupError):
+class NothingToExport(UserError, LookupError):
     """The campaign has no such measured trial."""
 
 

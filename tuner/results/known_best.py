@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import Checked, InvalidValue, Problem, Whole, did_you_mean
+from meshtune.search_spaces.checks import Checked, InvalidValue, Problem, UserError, Whole, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import sized
@@ -41,7 +41,7 @@ MAX_CAMPAIGNS = 1000
 MAX_READ = 20
 
 
-class NothingKnown(LookupError):
+class NothingKnown(UserError, LookupError):
     """No measurement answers the question; the message names what is known instead."""
 
 

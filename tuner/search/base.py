@@ -9,7 +9,7 @@ from typing import Annotated, Protocol
 import numpy as np
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.checks import Checked, Checks, Limit, Positive
+from meshtune.search_spaces.checks import Checked, Checks, Limit, Positive, UserError
 from meshtune.search_spaces.knob_values import KnobValue, same_value
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
@@ -21,7 +21,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Proposal, Trial
 
 
-class SearchError(Exception):
+class SearchError(UserError):
     """The search cannot propose; the same history gives the same error."""
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
@@ -20,8 +20,10 @@ from meshtune.tuner.campaign.changes import CannotChange
 from meshtune.tuner.campaign.listing import TrialsWanted
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial, TrialState
-from meshtune.tuner.service.job_files import Reports
-from meshtune.tuner.store import Store
+
+if TYPE_CHECKING:  # clients read these values, and need no database
+    from meshtune.tuner.service.job_files import Reports
+    from meshtune.tuner.store import Store
 
 # Of trials that wait or run, looked at for one request.
 MAX_OPEN = 1000

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from prometheus_client import Counter
 
+from meshtune.search_spaces.checks import UserError
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.service.clocks import Skews, uptime
 from meshtune.tuner.service.telemetry import Heartbeat
@@ -42,7 +43,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
 
-class CampaignBusy(RuntimeError):
+class CampaignBusy(UserError, RuntimeError):
     """Another living process works on the campaign; it must stop first."""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtune.runners.registry import schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.specs.knobs import KNOBS, knobs_for_command
 from meshtune.tuner.specs.named_files import SITE, read_named_site
@@ -90,7 +90,7 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
 DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
 
 
-class InvalidSpec(ValueError):
+class InvalidSpec(UserError, ValueError):
     """A campaign spec with mistakes; nothing was done. `problems` has all of them, each with its path."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:

@@ -25,6 +25,8 @@ from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from meshtune.search_spaces.checks import UserError
+
 # https://www.sqlite.org/rescode.html: primary code (the low byte) -> what it means for a user, and whether it may pass.
 # A full disk is transient: on a shared machine others free it, and a campaign that waits loses nothing.
 SQLITE_CODES: dict[int, tuple[str, bool]] = {
@@ -63,7 +65,7 @@ POSTGRES_CODES: dict[str, tuple[str, bool]] = {
 _PASSING_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots")
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """The store could not do it. The message is fit for a user and holds no password."""
 
 

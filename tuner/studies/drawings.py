@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
 
-from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.runners.outcome import FAILED
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects
 from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
@@ -66,8 +65,8 @@ def shapley(evidence: Evidence) -> Section:
     ways: dict[str, dict[str, list[float]]] = {MEASURED_RUNS: defaultdict(list), WITH_FAILURES: defaultdict(list)}
     for run in (run for runs in evidence.values() for run in runs):
         for way, speeds in ((MEASURED_RUNS, measured_speeds(run)), (WITH_FAILURES, with_failures(run))):
-            for one in explain_knobs(run.space, speeds).knobs:
-                ways[way][one.knob].append(one.swing)
+            for knob, share in explain_knobs(run.space, speeds).knobs.items():
+                ways[way][knob].append(share)
     figure = knob_shares("What each knob accounts for, by SHAP", ways)
     knobs = list(dict.fromkeys(knob for found in ways.values() for knob in found))
     rows = [[knob, *(_mean_text(ways[way].get(knob, [])) for way in ways)] for knob in knobs]
@@ -147,7 +146,7 @@ def _best(run: Run) -> Curve:
     pick = min if yardstick.objective.smaller_is_better else max
     best: float | None = None
     curve: list[float | None] = []
-    for trial in _in_order(run):
+    for trial in run.in_order:
         if (found := trial.measurement) is not None:
             value = yardstick.of(found, found.step_time_s)
             best = value if best is None else pick(best, value)
@@ -157,24 +156,16 @@ def _best(run: Run) -> Curve:
 
 def _failure_rates(run: Run) -> Curve:
     """Of the last trials, once there are so many."""
-    failed = [trial.verdict in FAILED for trial in _ended(run)]
+    failed = [trial.verdict in FAILED for trial in run.ended]
     windows = (failed[max(0, end - WINDOW) : end] for end in range(1, len(failed) + 1))
     return [100 * sum(window) / WINDOW if len(window) == WINDOW else None for window in windows]
 
 
 def _failure_words(runs: Sequence[Run]) -> list[str]:
-    verdicts = [trial.verdict for run in runs for trial in _ended(run)]
+    verdicts = [trial.verdict for run in runs for trial in run.ended]
     failed = sum(verdict in FAILED for verdict in verdicts)
     share = f"{failed} ({100 * failed / len(verdicts):.0f} %)" if verdicts else "0"
     return [str(len(verdicts)), share, *(str(verdicts.count(verdict)) for verdict in FAILED)]
-
-
-def _ended(run: Run) -> list[Trial]:
-    return [trial for trial in _in_order(run) if trial.verdict not in (None, Verdict.CANCELLED)]
-
-
-def _in_order(run: Run) -> list[Trial]:
-    return sorted(run.trials, key=lambda trial: trial.number)
 
 
 def _mean_text(shares: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from meshtune.runners.outcome import FAILED, Measurement
+from meshtune.runners.outcome import FAILED, Measurement, Verdict
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import sized
@@ -40,6 +40,16 @@ class Run:
     @property
     def spec(self) -> CampaignSpec:
         return self.campaign.spec
+
+    @property
+    def in_order(self) -> list[Trial]:
+        """Its trials in the order of planning."""
+        return sorted(self.trials, key=lambda trial: trial.number)
+
+    @property
+    def ended(self) -> list[Trial]:
+        """Those that were not cancelled, in order."""
+        return [trial for trial in self.in_order if trial.verdict not in (None, Verdict.CANCELLED)]
 
 
 # By the names of a study's campaigns; a run for each seed.

@@ -11,7 +11,7 @@ from typing import Any
 from meshtune.tuner.studies.evidence import Evidence, Unanswered
 from meshtune.tuner.studies.measures import MEASURED, PREDICTED, read_question
 from meshtune.tuner.studies.read import LoadedStudy
-from meshtune.tuner.studies.study import Published, Row
+from meshtune.tuner.studies.study import Published, StudyRow
 
 UNEXPLAINED = "not explained"
 
@@ -29,7 +29,7 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class StudyFinding:
     """A row answered. error: of the one that is compared, relative to the published value. missed: it is off by more
     than the row allows; None where there is nothing to compare. explanation: of a miss."""
 
@@ -53,10 +53,10 @@ class StudyReport:
     title: str
     simulated: bool
     campaigns: Mapping[str, tuple[str, ...]]
-    findings: tuple[Finding, ...]
+    findings: tuple[StudyFinding, ...]
 
     @property
-    def compared(self) -> list[Finding]:
+    def compared(self) -> list[StudyFinding]:
         return [one for one in self.findings if one.missed is not None]
 
 
@@ -72,7 +72,7 @@ def find(loaded: LoadedStudy, evidence: Evidence) -> StudyReport:
     )
 
 
-def _finding(row: Row, evidence: Evidence, *, simulated: bool) -> Finding:
+def _finding(row: StudyRow, evidence: Evidence, *, simulated: bool) -> StudyFinding:
     """A simulated cluster is one of many that the physics allows: there the prediction is compared, else what was
     measured."""
     ours = {
@@ -86,7 +86,7 @@ def _finding(row: Row, evidence: Evidence, *, simulated: bool) -> Finding:
     if row.published is not None and chosen is not None and chosen.value is not None and row.published.value:
         error = chosen.value / row.published.value - 1
         missed = abs(error) > row.within
-    return Finding(
+    return StudyFinding(
         name=row.name,
         unit=row.unit,
         published=row.published,
@@ -100,7 +100,7 @@ def _finding(row: Row, evidence: Evidence, *, simulated: bool) -> Finding:
     )
 
 
-def _ours(row: Row, way: str, asked: Mapping[str, Any] | None, evidence: Evidence) -> Ours | None:
+def _ours(row: StudyRow, way: str, asked: Mapping[str, Any] | None, evidence: Evidence) -> Ours | None:
     if asked is None:
         return None
     try:

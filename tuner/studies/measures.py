@@ -12,7 +12,7 @@ from math import ceil, inf
 from typing import Any, Literal, Protocol
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.runners.outcome import FAILED
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Problem, did_you_mean
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.results.analysis.shapley import explain_knobs
@@ -34,7 +34,7 @@ from meshtune.tuner.studies.evidence import (
 PREDICTED, MEASURED = "predicted", "measured"
 
 
-class Question(Protocol):
+class MeasureQuestion(Protocol):
     """A measure with its parameters."""
 
     @property
@@ -52,10 +52,21 @@ class Question(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject(Closed):
+class _OfCampaign(Closed):
+    campaign: str
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        return [("campaign", self.campaign)]
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(_OfCampaign):
     """A plan of a campaign."""
 
-    campaign: str
     plan: PlanOf = "baseline"
 
     def step(self, way: str, run: Run) -> Step:
@@ -72,40 +83,25 @@ class Subject(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value(Closed):
+class Value(Subject):
     """A quantity of a plan: of the baseline, of the best that a campaign finds, or of one that is named."""
 
     quantity: Quantity
-    campaign: str
-    plan: PlanOf = "baseline"
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(campaign=self.campaign, plan=self.plan)
-
-    @property
-    def campaigns(self) -> Sequence[tuple[str, str]]:
-        return [("campaign", self.campaign)]
 
     def problems(self, way: str, unit: str) -> list[Problem]:
         return _unit_problems(unit, self.quantity.unit)
 
-    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
-        return self.subject.problems_with(specs)
-
     def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        return _of_each(way, evidence[self.campaign], lambda run: self.quantity.of(self.subject.step(way, run)))
+        return _of_each(way, evidence[self.campaign], lambda run: self.quantity.of(self.step(way, run)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio(Closed):
+class Ratio(Subject):
     """A quantity of one plan over that of another: `x` and `%` (100 is as much), such as the efficiency of scaling.
     With `gain`, by how much it is more: `%`."""
 
     quantity: Quantity
-    campaign: str
     over: Subject
-    plan: PlanOf = "baseline"
     gain: bool = False
 
     @property
@@ -116,44 +112,35 @@ class Ratio(Closed):
         return _unit_problems(unit, *(["%"] if self.gain else ["x", "%"]))
 
     def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
-        own = Subject(campaign=self.campaign, plan=self.plan).problems_with(specs)
+        own = Subject.problems_with(self, specs)  # a class with slots has no super()
         return [*own, *(problem.under("over") for problem in self.over.problems_with(specs))]
 
     def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        own = Subject(campaign=self.campaign, plan=self.plan)
         others = {run.seed: run for run in evidence[self.over.campaign]}
         alone = next(iter(others.values()))
 
         def ratio(run: Run) -> float:
             other = others.get(run.seed, alone)
-            return self.quantity.of(own.step(way, run)) / self.quantity.of(self.over.step(way, other))
+            return self.quantity.of(self.step(way, run)) / self.quantity.of(self.over.step(way, other))
 
         found = _of_each(way, evidence[self.campaign], ratio)
         return _in_unit(unit, [one - 1 for one in found] if self.gain else found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(Closed):
+class Failed(_OfCampaign):
     """The share of a campaign's trials that failed, in its first or last third or in all of it."""
 
-    campaign: str
     part: Literal["first_third", "last_third", "all"] = "all"
-
-    @property
-    def campaigns(self) -> Sequence[tuple[str, str]]:
-        return [("campaign", self.campaign)]
 
     def problems(self, way: str, unit: str) -> list[Problem]:
         return [*_measured_alone(way), *_unit_problems(unit, "%")]
-
-    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
-        return []
 
     def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
         return _in_unit(unit, _of_each(way, evidence[self.campaign], self._share))
 
     def _share(self, run: Run) -> float:
-        ended = [trial.verdict in FAILED for trial in run.trials if trial.verdict not in (None, Verdict.CANCELLED)]
+        ended = [trial.verdict in FAILED for trial in run.ended]
         third = ceil(len(ended) / 3)
         counted = {"first_third": ended[:third], "last_third": ended[-third:], "all": ended}[self.part]
         if not counted:
@@ -162,11 +149,10 @@ class Failed(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialsTo(Closed):
+class TrialsTo(_OfCampaign):
     """The trials that a campaign took to come within a share of the best that any of these campaigns found with the
     same seed."""
 
-    campaign: str
     among: tuple[str, ...] = ()
     within: float = 0.05
 
@@ -179,9 +165,6 @@ class TrialsTo(Closed):
 
     def problems(self, way: str, unit: str) -> list[Problem]:
         return [*_measured_alone(way), *_unit_problems(unit, "trials")]
-
-    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
-        return []
 
     def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
         rivals = [run for name in {self.campaign, *self.among} for run in evidence[name]]
@@ -197,23 +180,15 @@ class TrialsTo(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank(Closed):
+class KnobRank(_OfCampaign):
     """The place of a knob among all that were searched, by the mean of its absolute Shapley values; 1 matters most.
     failures: left out, or counted as the slowest run, as a search is told that knows no more of them."""
 
-    campaign: str
     knob: str
     failures: Literal["left_out", "as_worst"] = "left_out"
 
-    @property
-    def campaigns(self) -> Sequence[tuple[str, str]]:
-        return [("campaign", self.campaign)]
-
     def problems(self, way: str, unit: str) -> list[Problem]:
         return [*_measured_alone(way), *_unit_problems(unit, "")]
-
-    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
-        return []
 
     def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
         return _of_each(way, evidence[self.campaign], self._place)
@@ -221,7 +196,7 @@ class Rank(Closed):
     def _place(self, run: Run) -> float:
         speeds = measured_speeds(run) if self.failures == "left_out" else with_failures(run)
         explained = explain_knobs(run.space, speeds)
-        names = [one.knob for one in explained.knobs]
+        names = list(explained.knobs)
         if self.knob not in names:
             raise Unanswered(explained.nothing or f"{self.knob} had one value in all measured plans")
         return names.index(self.knob) + 1
@@ -232,18 +207,20 @@ MEASURES: Mapping[str, type[Any]] = {
     "ratio": Ratio,
     "failed": Failed,
     "trials_to": TrialsTo,
-    "rank": Rank,
+    "rank": KnobRank,
 }
 
 
-def read_question(asked: Mapping[str, Any]) -> Question:
+def read_question(asked: Mapping[str, Any]) -> MeasureQuestion:
     """What a row asks. Raises InvalidValue, from the row's `predicted` or `measured` on."""
     kind = asked.get("measure")
     if not isinstance(kind, str) or kind not in MEASURES:
         hint = did_you_mean(str(kind), MEASURES)
         told = "is missing" if kind is None else f"no measure is called {kind!r}"
         raise InvalidValue([Problem("measure", f"{told}; {hint}")])
-    question: Question = read_value(MEASURES[kind], {key: value for key, value in asked.items() if key != "measure"})
+    question: MeasureQuestion = read_value(
+        MEASURES[kind], {key: value for key, value in asked.items() if key != "measure"}
+    )
     return question
 
 
@@ -267,8 +244,7 @@ def _in_unit(unit: str, shares: Sequence[float]) -> list[float]:
 
 def _speeds(run: Run) -> list[float | None]:
     """Of every trial, in the order of planning; None of one without a speed."""
-    ordered = sorted(run.trials, key=lambda trial: trial.number)
-    return [None if (found := trial.measurement) is None else speed_of(run, found) for trial in ordered]
+    return [None if (found := trial.measurement) is None else speed_of(run, found) for trial in run.in_order]
 
 
 def _measured_alone(way: str) -> list[Problem]:

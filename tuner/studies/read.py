@@ -16,9 +16,8 @@ from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.specs.document import InvalidSpec, changed_document, parse_yaml
 from meshtune.tuner.specs.read import read_spec
-from meshtune.tuner.studies.measures import read_question
-from meshtune.tuner.studies.shipped import STUDY_FILE
-from meshtune.tuner.studies.study import Study
+from meshtune.tuner.studies.measures import MeasureQuestion, read_question
+from meshtune.tuner.studies.study import STUDY_FILE, Study
 
 # Sections with a kind, whose options another kind has not: they are replaced whole; others by a merge patch.
 BACKENDS = frozenset({"runner", "workload", "search"})
@@ -154,21 +153,28 @@ def seeded(spec: CampaignSpec, seed: int) -> CampaignSpec:
     return replace(spec, seed=seed, runner=runner)
 
 
-def _unknown(study: Study) -> Iterator[Problem]:
-    """What names a campaign, a measure or a drawing that there is not."""
+def _questions(study: Study) -> Iterator[tuple[str, str, MeasureQuestion | InvalidValue]]:
+    """What the rows ask: the path, the row's unit, and the question or why it is none."""
     for number, row in enumerate(study.rows):
         for way in ("predicted", "measured"):
             if (asked := getattr(row, way)) is not None:
                 try:
-                    question = read_question(asked)
+                    yield f"rows.{number}.{way}", row.unit, read_question(asked)
                 except InvalidValue as error:
-                    yield from (problem.under(f"rows.{number}.{way}") for problem in error.problems)
-                    continue
-                for path, name in question.campaigns:
-                    if name not in study.campaigns:
-                        hint = did_you_mean(name, study.campaigns)
-                        yield Problem(f"rows.{number}.{way}.{path}", f"no campaign is called {name!r}; {hint}")
-                yield from (one.under(f"rows.{number}.{way}") for one in question.problems(way, row.unit))
+                    yield f"rows.{number}.{way}", row.unit, error
+
+
+def _unknown(study: Study) -> Iterator[Problem]:
+    """What names a campaign, a measure or a drawing that there is not."""
+    for path, unit, question in _questions(study):
+        if isinstance(question, InvalidValue):
+            yield from (problem.under(path) for problem in question.problems)
+            continue
+        for at, name in question.campaigns:
+            if name not in study.campaigns:
+                hint = did_you_mean(name, study.campaigns)
+                yield Problem(f"{path}.{at}", f"no campaign is called {name!r}; {hint}")
+        yield from (one.under(path) for one in question.problems(path.rpartition(".")[2], unit))
     for number, drawing in enumerate(study.draw):
         for name in drawing.campaigns:
             if name not in study.campaigns:
@@ -178,8 +184,7 @@ def _unknown(study: Study) -> Iterator[Problem]:
 
 def _unanswerable(study: Study, specs: Mapping[str, Planned]) -> Iterator[Problem]:
     """What a row asks of a campaign that has it not, such as a plan that is not legal in its space."""
-    for number, row in enumerate(study.rows):
-        for way in ("predicted", "measured"):
-            if (asked := getattr(row, way)) is not None:
-                found = read_question(asked).problems_with({name: one.spec for name, one in specs.items()})
-                yield from (one.under(f"rows.{number}.{way}") for one in found)
+    found = {name: one.spec for name, one in specs.items()}
+    for path, _, question in _questions(study):
+        if not isinstance(question, InvalidValue):
+            yield from (one.under(path) for one in question.problems_with(found))

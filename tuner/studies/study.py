@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from meshtune.search_spaces.checks import Checks, Closed, unfit_name
 
+STUDY_FILE = "study.yaml"
 # A row within this share of the published value agrees with it, unless it says otherwise.
 WITHIN = 0.15
 
@@ -51,7 +54,7 @@ class Paper(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Campaigns(Closed):
+class StudyCampaigns(Closed):
     """The campaigns of one spec, one for each seed. spec: a file of the study's folder. change: an RFC 7396 merge patch
     of it. seeds: of the search, and on the runner `simulated` of the hidden cluster; none: as the spec has them."""
 
@@ -74,7 +77,7 @@ class Published(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Closed):
+class StudyRow(Closed):
     """One figure, published beside ours. published: none where nobody published one. predicted, measured: how ours is
     obtained, a measure of `tuner.studies.measures` with its parameters. within: the share of the published value that
     ours may be off by. explanation: why it is off by more, where it is."""
@@ -106,7 +109,7 @@ class DrawingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing(Closed):
+class StudyDrawing(Closed):
     """A section of the report with a figure. campaigns: what it is drawn of; none: all."""
 
     kind: DrawingKind
@@ -122,9 +125,9 @@ class Study(Closed):
     paper: Paper
     shows: str
     assumptions: str = ""
-    campaigns: Mapping[str, Campaigns]
-    rows: tuple[Row, ...]
-    draw: tuple[Drawing, ...] = ()
+    campaigns: Mapping[str, StudyCampaigns]
+    rows: tuple[StudyRow, ...]
+    draw: tuple[StudyDrawing, ...] = ()
     notes: str = ""
 
     def _check(self, checks: Checks) -> None:
@@ -133,3 +136,10 @@ class Study(Closed):
             unfit = unfit_name(name)
             checks.require(not unfit, f"campaigns.{name}", unfit or "")
         checks.require(bool(self.rows), "rows", "must hold at least one")
+
+
+def shipped() -> Mapping[str, Traversable]:
+    """The folders of the studies that are installed with meshtune, as data, by name."""
+    root = files("meshtune.examples") / "studies"
+    found = {entry.name: entry for entry in root.iterdir() if (entry / STUDY_FILE).is_file()} if root.is_dir() else {}
+    return dict(sorted(found.items()))

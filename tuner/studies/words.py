@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import floor, log10
 
-from meshtune.tuner.studies.findings import Finding, Ours, StudyReport
+from meshtune.tuner.studies.findings import Ours, StudyFinding, StudyReport
 
 SIMULATED = "simulated: nothing was measured on any device; predictions are of the physics with its default constants"
 
@@ -14,7 +14,7 @@ def measured_word(report: StudyReport) -> str:
     return "simulated" if report.simulated else "measured"
 
 
-def cells(one: Finding) -> list[str]:
+def cells(one: StudyFinding) -> list[str]:
     """Of a row of the table: its name, unit, published, predicted, measured, difference, and how sure the source is."""
     published = one.published
     return [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file, read_words
-from meshtune.search_spaces.checks import Checks, Closed, Count, InvalidValue, Problem, Whole
+from meshtune.search_spaces.checks import Checks, Closed, Count, InvalidValue, Problem, UserError, Whole
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext, Violation, columns_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
@@ -25,7 +25,7 @@ from meshtune.search_spaces.plan import Plan
 Files = Mapping[str, str]
 
 
-class CannotExpress(ValueError):
+class CannotExpress(UserError, ValueError):
     """The program has no words for this plan; `problems` says which parts, each with what it could do instead."""
 
     def __init__(self, program: str, problems: Sequence[Problem]) -> None:

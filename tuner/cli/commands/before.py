@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,16 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshtune.search_spaces.checks import InvalidValue, did_you_mean
-from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_json
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_json
 from meshtune.tuner.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from meshtune.runners.programs.dialects.base import Imported
     from meshtune.runners.sites.profiles import Site
     from meshtune.tuner.service.self_test import SelfTest
 
 app = typer.Typer()
 PANEL = "Before a campaign"
+FOLDER = "examples"
+SPEC_FILE, SUFFIX = "campaign.yaml", ".yaml"
+# What stands beside a spec: a script that trains, or the launch script that it was imported from.
+BESIDE = (SPEC_FILE, "train.py", "launch.sh")
+_SENTENCE = re.compile(r".*?[.?](?= |$)")
 
 
 @app.command(rich_help_panel=PANEL, short_help="Look at this machine or allocation, and test the tuner on it.")
@@ -66,38 +74,78 @@ def examples(
 
     It is written where the documentation has it, such as examples/demo.yaml, so that its commands work as they stand.
     """
-    from meshtune.tuner.cli.example_files import FOLDER, SUFFIX, known, known_studies
-
     if not name:
         _list_examples()
         return
-    name, every = name.removesuffix(SUFFIX), {**known(), **known_studies()}
+    name, every = name.removesuffix(SUFFIX), {**example_texts(), **study_texts()}
     if name not in every:
-        raise Refused(f"there is no example {name!r}; {did_you_mean(name, every)}")
+        raise WrongCall(f"there is no example {name!r}; {did_you_mean(name, every)}")
     texts = {output / FOLDER / file: text for file, text in every[name].items()}
     for file in texts:
         if file.exists():
-            raise Refused(f"{file} is there already; write the example elsewhere with -o DIR, or remove it first")
+            raise WrongCall(f"{file} is there already; write the example elsewhere with -o DIR, or remove it first")
     for file, text in texts.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         console.print(f"wrote {file}", soft_wrap=True)
     spec = next(file for file in texts if file.suffix == SUFFIX).relative_to(output)
     place = "" if output == Path() else f"cd {output}; "
-    command = f"study run {FOLDER}/{name}" if name in known_studies() else f"spaces {spec}"
+    command = f"study run {FOLDER}/{name}" if name in study_texts() else f"spaces {spec}"
     console.print(f"next: {place}meshtune {command}", soft_wrap=True)
 
 
 def _list_examples() -> None:
     """Print every example with the first sentence of its spec."""
-    from meshtune.tuner.cli.example_files import SUFFIX, first_sentence, known
-    from meshtune.tuner.cli.render.tables import new_table
+    from meshtune.tuner.cli.render.terminal import new_table
 
     table = new_table("", "example", "what it is")
-    for name, found in sorted(known().items()):
+    for name, found in sorted(example_texts().items()):
         table.add_row(name, first_sentence(next(text for file, text in found.items() if file.endswith(SUFFIX))))
     console.print(table)
     console.print("write one: meshtune examples NAME; studies of published work: meshtune study list")
+
+
+def example_texts() -> Mapping[str, Mapping[str, str]]:
+    """The texts of every example by their paths below `examples/`."""
+    from importlib.resources import files
+
+    found: dict[str, dict[str, str]] = {}
+    for entry in files("meshtune.examples").iterdir():
+        if entry.name.endswith(SUFFIX):
+            found[entry.name.removesuffix(SUFFIX)] = {entry.name: _text(entry)}
+        elif entry.is_dir() and (entry / SPEC_FILE).is_file():
+            found[entry.name] = {
+                f"{entry.name}/{file}": _text(entry / file) for file in BESIDE if (entry / file).is_file()
+            }
+    return found
+
+
+def study_texts() -> Mapping[str, Mapping[str, str]]:
+    """The texts of every study by their paths below `examples/`."""
+    from meshtune.tuner.studies.study import shipped
+
+    return {
+        f"studies/{name}": {
+            f"studies/{name}/{file.name}": _text(file) for file in folder.iterdir() if file.name.endswith(SUFFIX)
+        }
+        for name, folder in shipped().items()
+    }
+
+
+def _text(file: Traversable) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def first_sentence(spec: str) -> str:
+    """Of the comment that a spec begins with."""
+    lines = []
+    for line in spec.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    words = " ".join(lines)
+    found = _SENTENCE.match(words)
+    return found[0] if found else words
 
 
 @app.command(rich_help_panel=PANEL, short_help="List the machines whose runner section is known, or show one.")
@@ -140,7 +188,7 @@ def _list_sites(*, as_json: bool) -> None:
     from rich.markup import escape
 
     from meshtune.runners.sites.profiles import own_folder, site_names
-    from meshtune.tuner.cli.render.tables import new_table
+    from meshtune.tuner.cli.render.terminal import new_table
 
     folder = own_folder()
     listed = {name: (_found(name, folder), own) for name, own in site_names(folder).items()}
@@ -168,14 +216,14 @@ def _lines(option: str, value: object) -> list[str]:
 
 
 def _found(name: str, folder: Path) -> Site:
-    """Raises Refused."""
+    """Raises WrongCall."""
     from meshtune.runners.sites.profiles import find_site, read_site_file
     from meshtune.tuner.specs.named_files import is_path
 
     try:
         return read_site_file(Path(name)) if is_path(name) else find_site(name, folder)
     except InvalidValue as error:
-        raise Refused(str(error)) from None
+        raise WrongCall(str(error)) from None
 
 
 @app.command("import", rich_help_panel=PANEL, short_help="Make a spec of a launch script or configuration.")
@@ -219,11 +267,13 @@ def import_(
 
     words = source or []
     if cluster and cluster not in cluster_presets():
-        raise Refused(f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}")
+        raise WrongCall(
+            f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}"
+        )
     if (bool(words), bool(command), pid is not None).count(True) != 1:
-        raise Refused("give one of FILE, --command TEXT, --pid N, or --capture -- COMMAND")
+        raise WrongCall("give one of FILE, --command TEXT, --pid N, or --capture -- COMMAND")
     if len(words) > 1 and not capture:
-        raise Refused(f"one file is imported, not {len(words)}; a command is run by `--capture -- COMMAND`")
+        raise WrongCall(f"one file is imported, not {len(words)}; a command is run by `--capture -- COMMAND`")
     given = _settings(set_ or [])
     # What the spec is named after, and imported from.
     name, told = "process", f"process {pid}"
@@ -242,7 +292,7 @@ def import_(
             imported = read_source(Path(words[0]), given=given, number=start, dialect=format_)
     except (CannotRead, UnreadableText) as error:
         place = "" if capture or pid or command or str(error).startswith(told) else f"{words[0]}: "
-        raise Refused(f"{place}{error}") from None
+        raise WrongCall(f"{place}{error}") from None
     document = spec_document(imported, name=name, cluster=cluster, here=Path.cwd())
     notes = import_notes(imported, cluster)
     text = render_spec(document, told, notes)
@@ -259,7 +309,7 @@ def _settings(words: Sequence[str]) -> dict[str, str]:
     for setting in words:
         name, joined, value = setting.partition("=")
         if not joined or not name.isidentifier():
-            raise Refused(f"--set: must be NAME=VALUE, not {setting!r}")
+            raise WrongCall(f"--set: must be NAME=VALUE, not {setting!r}")
         given[name] = value
     return given
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshtune.tuner.cli.common import Refused, console, print_page
+from meshtune.tuner.cli.common import WrongCall, console, print_page
 from meshtune.tuner.cli.options import (
     CampaignId,
     ClusterFileOption,
@@ -136,7 +136,9 @@ def edit(
     given: dict[str, Any] = {"name": name, "tags": [] if no_tags else tag, "notes": notes, "budget": budget}
     changes = {key: value for key, value in given.items() if value is not None}
     if not changes:
-        raise Refused("edit: say what is to change: --name, --tag, --notes, --trials, --wall-time-s or --device-hours")
+        raise WrongCall(
+            "edit: say what is to change: --name, --tag, --notes, --trials, --wall-time-s or --device-hours"
+        )
     with place.there.opened(campaign) as chosen:
         was_over = chosen.state.final
         chosen.change(changes)
@@ -152,10 +154,10 @@ def limits(trials: int | None, wall_time_s: float | None, device_hours: float | 
 
 
 def require_going_on(campaign: CampaignAtHome | CampaignAtService, verb: str) -> None:
-    """Raises Refused for a campaign that is over."""
+    """Raises WrongCall for a campaign that is over."""
     if campaign.state.final:
         why = campaign.reason.partition("\n")[0]  # without the end of a log
-        raise Refused(f"{campaign.id} is {campaign.state} ({why}): there is nothing to {verb}")
+        raise WrongCall(f"{campaign.id} is {campaign.state} ({why}): there is nothing to {verb}")
 
 
 @app.command(rich_help_panel=PANEL, short_help="Put a plan in by hand, before the search's next choice.")
@@ -184,7 +186,7 @@ def show(
     from meshtune.tuner.cli.telling import print_campaign
 
     if trial is not None and not campaign:
-        raise Refused(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
+        raise WrongCall(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
     if not campaign:
         console.print(campaigns_table(place.there.listed(MAX_LISTED)))
         return
@@ -196,5 +198,5 @@ def show(
     known = {one.number: one for one in record.trials}
     if trial not in known:
         there = f"its trials are 0 to {max(known)}" if known else "it has none yet"
-        raise Refused(f"campaign {record.campaign.id} has no trial {trial}; {there}")
+        raise WrongCall(f"campaign {record.campaign.id} has no trial {trial}; {there}")
     print_page(trial_page(known[trial], record.campaign.spec.knobs).renderables)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshtune.search_spaces.checks import did_you_mean
-from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_page
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_page
 from meshtune.tuner.cli.options import (
     LEAST_EFFICIENCY,
     ClusterFileOption,
@@ -72,12 +72,12 @@ def spaces(
     console.print(space_table(space))
     if knobs:
         if not space.knobs:
-            raise Refused("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")
+            raise WrongCall("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")
         console.print(knobs_table(space, count_with_knobs(space)))
     if plans:
         listed = space.listing(MAX_LISTED)
         if listed is None:
-            raise Refused(f"--list: {space.plans} plans are more than {MAX_LISTED}")
+            raise WrongCall(f"--list: {space.plans} plans are more than {MAX_LISTED}")
         for index, codes in zip(*listed, strict=True):
             console.print(space.plan(int(index), codes.tolist()).key, soft_wrap=True)
 
@@ -98,7 +98,7 @@ def knobs(
 
     known = read_catalogs()
     if catalog and catalog not in known:
-        raise Refused(f"no catalog is called {catalog!r}; {did_you_mean(catalog, known)}")
+        raise WrongCall(f"no catalog is called {catalog!r}; {did_you_mean(catalog, known)}")
     shown = {catalog: known[catalog]} if catalog else known
     told = "show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]"
     page = catalog_lines(catalog, known[catalog]) if catalog else (Constrain(catalogs_table(known), WIDEST), told)
@@ -134,7 +134,7 @@ def calibrate(
     from meshtune.tuner.specs.document import InvalidSpec
 
     if sum((spec is not None, listed, bool(delete))) != 1:
-        raise Refused("calibrate: give one of SPEC, --list and --delete CAMPAIGN")
+        raise WrongCall("calibrate: give one of SPEC, --list and --delete CAMPAIGN")
     if listed:
         with open_service(place) as service:
             found = [calibration_view(one) for one in service.store.calibrations.newest_first()]
@@ -151,7 +151,7 @@ def calibrate(
                 campaign_spec, Home(place.home.absolute()), nodes=nodes, devices=devices, trials=trials
             )
         except InvalidSpec as error:
-            raise Refused(f"{spec}: cannot be calibrated: {error}") from None
+            raise WrongCall(f"{spec}: cannot be calibrated: {error}") from None
         if not as_json:
             console.print(f"calibrating {'; '.join(setup.notes)}", soft_wrap=True)
         if dry_run:
@@ -161,7 +161,7 @@ def calibrate(
 
 
 def _measure(setup: CalibrationSetup, place: HomePlace, *, as_json: bool) -> None:
-    """Raises Refused where it stores nothing."""
+    """Raises WrongCall where it stores nothing."""
     from meshtune.tuner.cli.at_home import open_service
     from meshtune.tuner.cli.following import work_on
     from meshtune.tuner.cli.render.predictions import calibration_parts
@@ -172,7 +172,7 @@ def _measure(setup: CalibrationSetup, place: HomePlace, *, as_json: bool) -> Non
         stored = next((one for one in service.store.calibrations.newest_first() if one.campaign == ended.id), None)
     if stored is None:
         # A paused one may be resumed, one that has failed says why.
-        raise Refused(f"{ended.id} is {ended.state}: {ended.reason}")
+        raise WrongCall(f"{ended.id} is {ended.state}: {ended.reason}")
     view = calibration_view(stored)
     if not as_json:
         console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
@@ -217,9 +217,9 @@ def estimate(
     fields = plan_fields("--plan", plan, space.knobs) if plan else {}
     chosen = space.complete(**fields) if plan else None
     if exact and calibrate:
-        raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
+        raise WrongCall("--calibrate goes with predictions, and --exact predicts nothing")
     if rank and not exact:
-        raise Refused("--rank goes with --exact")
+        raise WrongCall("--rank goes with --exact")
     if exact:
         found = _estimated_exactly(campaign_spec, chosen, rank or [])
         print_found(found, exact_memory_parts(found), as_json)
@@ -340,7 +340,7 @@ def project(
     from meshtune.tuner.prediction.scaling import make_projection
 
     if tokens is not None and not 0 < tokens < float("inf"):
-        raise Refused(f"--tokens: must be positive, not {tokens:g}")
+        raise WrongCall(f"--tokens: must be positive, not {tokens:g}")
     if place.server:
         found = _projected_there(source, place, nodes=nodes, plan=plan, wall=wall, tokens=tokens)
         print_found(found, projection_parts(found), as_json)
@@ -368,9 +368,9 @@ def _projected_there(
     from meshtune.tuner.prediction.projection import node_counts
 
     if source.endswith(SPEC_SUFFIXES):
-        raise Refused("project SPEC asks no service: give --server '' (MESHTUNE_SERVER)")
+        raise WrongCall("project SPEC asks no service: give --server '' (MESHTUNE_SERVER)")
     if wall != LEAST_EFFICIENCY or tokens is not None:
         option = "--wall" if wall != LEAST_EFFICIENCY else "--tokens"
-        raise Refused(f"project {option} is for campaigns of a home on this machine: a service does not take it")
+        raise WrongCall(f"project {option} is for campaigns of a home on this machine: a service does not take it")
     with AtService(place).opened(source) as chosen:
         return chosen.projection(node_counts(nodes, 1) if nodes else (), plan)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from meshtune.tuner.cli.common import Refused, console, errors, print_found, print_json
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_json
 from meshtune.tuner.cli.options import CampaignId, JsonOption, Place, placed
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ def export(
     form = exports.FORMATS.get(format)
     if given and (not format or (form is not None and not form.program and not form.script)):
         told = f"--format {format} has" if format else "the formats json and job have"
-        raise Refused(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
+        raise WrongCall(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
     setting = exports.export_of(record.campaign, entry, output, given)
     try:
         view = exports.exported(setting, format)
     except InvalidValue as error:
-        raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
+        raise WrongCall(f"--format {format}: {_option_mistakes(error, given)}") from None
     for path in exports.write_files(view.files, output):
         console.print(f"wrote {path}", soft_wrap=True)
     if view.command is not None:
@@ -150,7 +150,7 @@ def confirm(
             raise NothingToExport(f"campaign {chosen.id} has {told}")
         there = _measured_there(service, chosen, winner, rival, spec, quiet=as_json)
         if not there.state.final:
-            raise Refused(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
+            raise WrongCall(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
         found = check_handover(chosen, recorded, winner, rival, there, service.store.trials(there.id))
     print_found(found, handover_lines(found), as_json)
     if not as_json and found.confirmed and (kind := there.spec.workload.kind) in FORMATS:
@@ -174,7 +174,7 @@ def _measured_there(
         plans = (winner.trial.plan, rival.trial.plan)
         document = confirming_document(other, source.spec, *plans, service.home)
     except InvalidSpec as error:
-        raise Refused(f"{told}{error}") from None
+        raise WrongCall(f"{told}{error}") from None
     ended = work_on(service, service.create(document, drives=True), quiet=quiet)
     if not quiet:
         console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
@@ -215,7 +215,7 @@ def export_data(
     if format == "parquet":
         require_extra("parquet", "writing Parquet")
         if output is None:
-            raise Refused("--format parquet: needs -o FILE: it is no text")
+            raise WrongCall("--format parquet: needs -o FILE: it is no text")
     record = place.record(campaign)
     body = data_of(record.campaign, record.trials, TableFormat(format))
     if output is None:

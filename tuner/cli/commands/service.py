@@ -15,7 +15,7 @@ import typer
 
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, Scope
-from meshtune.tuner.cli.common import Refused, console, errors
+from meshtune.tuner.cli.common import WrongCall, console, errors
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, HomePlace, placed
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def open_(
     from meshtune.tuner.store import NotFound
 
     if url and not url.startswith(("http://", "https://")):
-        raise Refused(f"--url {url} is no http URL")
+        raise WrongCall(f"--url {url} is no http URL")
     made = issued(browser_name(), scope, expires)
     with open_service(place) as service:
         link = f"{(url or address(service.home)).rstrip('/')}/#token={made.secret}"
@@ -190,7 +190,7 @@ def create(
     quotas = Quotas(campaigns=campaigns, trials=trials, device_hours=device_hours)
     made = issued(name, scope, expires, projects=project or [], quotas=quotas)
     if output is not None and output.exists():
-        raise Refused(f"{output} is there already")
+        raise WrongCall(f"{output} is there already")
     with open_service(place, create=True) as service:
         made.store(service, "token create")
     if output is None:

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.units import number, percent, seconds
-from meshtune.tuner.cli.render.display import LEAST_SHARE
+from meshtune.tuner.cli.render.display import shares_text
 from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import interval_s
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import SIMULATED
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck, StepCheck
@@ -64,8 +64,7 @@ def _winners(winners: Sequence[Winner], made: str) -> list[Table | Text]:
     columns = ("#", "trial", "setting", "step", "time by part, %")
     table = new_table("Why the best plans win", *columns, right=["step"])
     for winner in winners:
-        parts = sorted(winner.parts, key=lambda part: -part.share)
-        shares = ", ".join(f"{part.part} {100 * part.share:.0f}" for part in parts if part.share >= LEAST_SHARE)
+        shares = shares_text((part.part, part.share) for part in winner.parts)
         table.add_row(str(winner.rank), str(winner.trial), winner.plan_key, seconds(winner.step_s), shares or "-")
     return [table, *(Text(f"  {winner.rank}: {winner.words}") for winner in winners)]
 

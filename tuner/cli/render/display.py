@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.render.knobs import alike_note, settings
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import fastest_lines
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
 from meshtune.tuner.results.recommendation import front_of
@@ -138,13 +138,18 @@ def _confirmation_note(entry: Ranked, confirmation: Confirmation, unit: str) -> 
     return Text(f"{said}: {again.verdict}, which says nothing of the setting", style="yellow")
 
 
+def shares_text(shares: Iterable[tuple[str, float]], unit: str = "") -> str:
+    """Parts with their share, the largest first."""
+    ordered = sorted(shares, key=lambda item: -item[1])
+    return ", ".join(f"{part} {100 * share:.0f}{unit}" for part, share in ordered if share >= LEAST_SHARE)
+
+
 def time_notes(name: str, measured: Measurement) -> list[Text]:
     """One line of shares, the largest first, and a sentence if one rank is slow; nothing without a profile."""
     if measured.profile is None:
         return []
-    parts = sorted(time_by_part(measured.profile), key=lambda part: -part.share)
-    shares = ", ".join(f"{part.part} {100 * part.share:.0f} %" for part in parts if part.share >= LEAST_SHARE)
-    notes = [Text(f"time of {name}: {shares}")]
+    shares = ((part.part, part.share) for part in time_by_part(measured.profile))
+    notes = [Text(f"time of {name}: {shares_text(shares, ' %')}")]
     if measured.profile.serialised:
         exposed_s = measured.profile.exposed_s(measured.step_time_s)
         share = 100 * sum(exposed_s) / len(exposed_s) / measured.step_time_s

@@ -13,7 +13,7 @@ from rich.text import Text
 from meshtune.runners.devices.facts import Accelerator, Host, Machine
 from meshtune.runners.devices.findings import Finding, Level
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.terminal import new_table
 
 if TYPE_CHECKING:
     from meshtune.tuner.service.self_test import SelfTest

@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.search_spaces.knob import Knob, Numerics
-from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import number, percent
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.prediction.knob_counts import KnobCount
 from meshtune.tuner.results.sizes import SizePoint
 
@@ -28,25 +28,23 @@ _WAYS = {
 
 def settings(plans: Sequence[Plan]) -> list[str]:
     """The plans' keys for one table: of the knobs those that are not alike in all of them."""
-    names = {name for plan in plans for name in plan.knobs}
-    first = plans[0].knobs if plans else {}
-    alike = {name for name in names if all(name in plan.knobs and plan.knobs[name] == first[name] for plan in plans)}
-    alike = set() if len(plans) < 2 else alike
-    return [_key(plan, alike) for plan in plans]
+    alike = _alike(plans)
+    kept = ([f"{name}={word(value)}" for name, value in plan.knobs.items() if name not in alike] for plan in plans)
+    return [" ".join([plan.layout.key, *words]) for plan, words in zip(plans, kept, strict=True)]
 
 
 def alike_note(plans: Sequence[Plan]) -> str:
     """The knobs that `settings` leaves out, with their value; empty where there are none."""
+    same = ", ".join(f"{name}={word(value)}" for name, value in _alike(plans).items())
+    return f"all with {same}" if same else ""
+
+
+def _alike(plans: Sequence[Plan]) -> Mapping[str, KnobValue]:
+    """The knobs that several plans all have, with one value."""
     if len(plans) < 2:
-        return ""
+        return {}
     first, *others = (plan.knobs for plan in plans)
-    same = [name for name, value in first.items() if all(name in own and own[name] == value for own in others)]
-    return f"all with {', '.join(f'{name}={word(first[name])}' for name in same)}" if same else ""
-
-
-def _key(plan: Plan, without: set[str]) -> str:
-    kept = [f"{name}={word(value)}" for name, value in plan.knobs.items() if name not in without]
-    return " ".join([plan.layout.key, *kept])
+    return {name: value for name, value in first.items() if all(own.get(name) == value for own in others)}
 
 
 def catalogs_table(catalogs: Mapping[str, Sequence[Knob]]) -> Table:

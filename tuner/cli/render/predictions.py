@@ -9,8 +9,8 @@ from rich.text import Text
 
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
-from meshtune.tuner.cli.render.display import LEAST_SHARE
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.display import shares_text
+from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.prediction.predict import ExactMemory, Prediction
 from meshtune.tuner.prediction.projection import Projection, Row, Scaling, count_nodes
 from meshtune.tuner.prediction.quote import PART_WORDS, Explanation, Quote, Range
@@ -123,14 +123,6 @@ def interval_text(value: str, low: str, high: str) -> str:
     return f"{value} ({low} - {high})"
 
 
-def shares(one: Prediction) -> str:
-    """The parts of a step by their share of its time, the largest first."""
-    if one.speed is None:
-        return ""
-    ordered = sorted(one.speed.shares.items(), key=lambda item: -item[1])
-    return ", ".join(f"{part} {100 * share:.0f}" for part, share in ordered if share >= LEAST_SHARE)
-
-
 def _best_table(quote: Quote) -> Table:
     """The plans predicted best, with the parts of their steps; without speeds, their memory alone."""
     known = not quote.missing
@@ -146,7 +138,7 @@ def _best_table(quote: Quote) -> Table:
             cells += [number(one.speed.tflops_per_device), percent(one.speed.mfu)]
         peak = one.peak_bytes.value
         cells += [gibibytes(int(peak)), percent(peak / one.device_bytes), percent(one.p_fits)]
-        table.add_row(*cells, *([] if one.speed is None else [shares(one)]))
+        table.add_row(*cells, *([] if one.speed is None else [shares_text(one.speed.shares.items())]))
     return table
 
 
@@ -241,7 +233,7 @@ def _cells(row: Row, tokens: float | None) -> list[str]:
         days = row.run.days
         cells += [f"{number(days.value)} ({number(days.low)} - {number(days.high)})"]
         cells += [number(row.run.device_hours.value)]
-    return [*cells, shares(best)]
+    return [*cells, shares_text(speed.shares.items())]
 
 
 def calibrations_table(found: Sequence[CalibrationView]) -> Table:

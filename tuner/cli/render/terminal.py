@@ -4,11 +4,13 @@ the cursor, set the clipboard or turn the direction of writing is shown by its n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 # C0 but tab and newline, DEL, C1; marks, overrides and isolates of bidirectional text; separators of lines.
@@ -37,3 +39,12 @@ class Terminal(Console):
                 shown.append(visible(part.plain), part.spans[0].style if part.spans else None)
             renderable = shown
         return super().render(renderable, options)
+
+
+def new_table(title: str, *names: str, right: Sequence[str] = ()) -> Table:
+    """A table with columns that fold; those of `right` hold numbers, and come last where `names` lacks them. Without
+    lines between the columns, which would take a fifth of a narrow terminal."""
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in dict.fromkeys((*names, *right)):
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table

@@ -19,7 +19,7 @@ from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.render.display import ended_text, pruned_text, state_text, time_notes
-from meshtune.tuner.cli.render.tables import new_table
+from meshtune.tuner.cli.render.terminal import new_table
 
 _AGAIN = " (a plan that was measured before, once more)"
 # What a verdict says of the memory; the others say nothing.

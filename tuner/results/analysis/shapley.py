@@ -12,7 +12,7 @@ It explains the forest, which knows what was measured: a search measures where i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, factorial
 from typing import Any
 
@@ -36,69 +36,36 @@ Predict = Callable[[Matrix], Matrix]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnobShare:
-    """mean_abs: the mean absolute Shapley value, of log(speed). swing: that as a share of the speed, e^mean_abs - 1.
-    values: of each explained plan, in the order of `Shapley.plans`. words: the knob's value in each."""
-
-    knob: str
-    mean_abs: float
-    swing: float
-    values: tuple[float, ...]
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shapley:
-    """measured: how many plans the forest learnt from. base: the mean prediction of log(speed). predictions: of the
-    explained plans. knobs: the one that matters most first; empty for the reason in `nothing`."""
+    """knobs: e^m - 1 with the mean absolute Shapley value m, of log(speed): the share of the speed that the knob
+    accounts for; the one that matters most first; empty for the reason in `nothing`."""
 
-    measured: int
-    plans: tuple[str, ...] = ()
-    base: float = 0.0
-    predictions: tuple[float, ...] = ()
-    knobs: tuple[KnobShare, ...] = ()
+    knobs: Mapping[str, float] = field(default_factory=dict)
     nothing: str = ""
-    method: str = METHOD
 
 
 def explain_knobs(space: Space, measured: Mapping[Plan, float]) -> Shapley:
     """The Shapley values of each searched axis and knob. measured: the speed by plan."""
     count = len(measured)
     if count < MIN_PLANS:
-        return Shapley(measured=count, nothing=f"{count} measured plans are fewer than {MIN_PLANS}: only noise")
+        return Shapley(nothing=f"{count} measured plans are fewer than {MIN_PLANS}: only noise")
     plans = list(measured)
     columns = {name: [value_in(plan, name) for plan in plans] for name in searched(space)}
     columns = {name: values for name, values in columns.items() if len({*map(_word, values)}) > 1}
     if not columns:
-        return Shapley(measured=count, nothing="the measured plans differ in no dimension of the space")
+        return Shapley(nothing="the measured plans differ in no dimension of the space")
     if len(columns) > MAX_KNOBS:
         told = f"{len(columns)} knobs took several values: more than {MAX_KNOBS}, of which all coalitions are looked at"
-        return Shapley(measured=count, nothing=told)
+        return Shapley(nothing=told)
     points = np.column_stack([_places(values) for values in columns.values()])
     try:
         predict = _forest(points, np.log([measured[plan] for plan in plans]))
     except MissingExtra as missing:
-        return Shapley(measured=count, nothing=str(missing))
+        return Shapley(nothing=str(missing))
     few = np.unique(np.linspace(0, count - 1, min(count, MAX_PLANS)).round().astype(np.int64))
-    background = points[few]
-    values = shapley_values(predict, points[few], background)
-    shares = [
-        KnobShare(
-            knob=name,
-            mean_abs=(size := float(np.abs(values[:, at]).mean())),
-            swing=exp(size) - 1,
-            values=tuple(values[:, at].tolist()),
-            words=tuple(_word(columns[name][row]) for row in few),
-        )
-        for at, name in enumerate(columns)
-    ]
-    return Shapley(
-        measured=count,
-        plans=tuple(plans[row].key for row in few),
-        base=float(predict(background).mean()),
-        predictions=tuple(predict(points[few]).tolist()),
-        knobs=tuple(sorted(shares, key=lambda share: -share.mean_abs)),
-    )
+    sizes = np.abs(shapley_values(predict, points[few], points[few])).mean(axis=0)
+    ordered = sorted(zip(columns, sizes.tolist(), strict=True), key=lambda pair: -pair[1])
+    return Shapley(knobs={name: exp(size) - 1 for name, size in ordered})
 
 
 def shapley_values(predict: Predict, points: Matrix, background: Matrix) -> Matrix:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshtune.runners.base import Cause
 from meshtune.search_spaces.space import Space
@@ -26,7 +26,9 @@ from meshtune.tuner.results.recommendation import choice_among_first
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.views.trials import rfc3339
-from meshtune.tuner.store.pages import Overview
+
+if TYPE_CHECKING:  # clients of a service read these views, and need no database
+    from meshtune.tuner.store.pages import Overview
 
 # A summary looks at so many of the best trials first.
 MAX_FIRST = 20
