@@ -47,6 +47,14 @@ class BatchOptions(Closed):
 
     # How a script's line for the scheduler begins: "#SBATCH -".
     directive: ClassVar[str]
+    # What each option that makes a difference to a script means, for people, in the order of a form.
+    form: ClassVar[Mapping[str, str]] = {
+        "setup": "shell lines before the ranks start: [module load cuda]",
+        "environment": "variables of the ranks: {NCCL_DEBUG: INFO}",
+        "prefix": "beginning of every rank's command line, such as apptainer exec --nv $SIF",
+        "python": "path of the interpreter, with meshtune, that starts the ranks; by default this service's own",
+        "extra_lines": "further lines for the scheduler, as they stand in a script",
+    }
 
     # More of these lines, and those for burst buffers: "#DW jobdw capacity=10GB access_mode=striped type=scratch".
     extra_lines: tuple[str, ...] = ()

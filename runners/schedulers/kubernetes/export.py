@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import yaml
@@ -37,6 +37,13 @@ class ManifestOptions(Closed):
     is one. device: the resource that a pod gets one of per device; empty for none. claims: volume claims by the path
     where the pods see them, of a JobSet; a TrainJob's are its runtime's. runtime: the TrainJob's."""
 
+    form: ClassVar[Mapping[str, str]] = {
+        "image": "image of the pods, with the training program in it",
+        "namespace": "namespace of the object",
+        "queue": "a LocalQueue of Kueue",
+        "device": "resource of a device, such as amd.com/gpu; '' for none",
+    }
+
     image: str
     namespace: str = "default"
     queue: str = ""
@@ -53,9 +60,25 @@ class ManifestOptions(Closed):
         checks.require(not wrong, "claims", f"must be paths from the root on, not {wrong}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSetOptions(ManifestOptions):
+    form: ClassVar[Mapping[str, str]] = {
+        **ManifestOptions.form,
+        "claims": "volume claims by the path where pods see them: {/data: team-data}",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJobOptions(ManifestOptions):
+    form: ClassVar[Mapping[str, str]] = {
+        **ManifestOptions.form,
+        "runtime": "its ClusterTrainingRuntime, which defines the volumes",
+    }
+
+
 def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A JobSet of one pod per node that ends with its first failure. Raises InvalidValue."""
-    chosen = read_value(ManifestOptions, dict(options))
+    chosen = read_value(JobSetOptions, dict(options))
     _require_expressible(spec)
     name = object_name(spec.name)
     volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
@@ -87,7 +110,7 @@ def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
 
 def render_trainjob(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A TrainJob on a runtime of torch. It has no time limit: not every release knows one. Raises InvalidValue."""
-    chosen = read_value(ManifestOptions, dict(options))
+    chosen = read_value(TrainJobOptions, dict(options))
     _require_expressible(spec, claims=chosen.claims)
     name = object_name(spec.name)
     trainer = {

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable, Start
 from meshtune.runners.command import Answer
@@ -45,6 +45,16 @@ class PbsOptions(BatchOptions):
     """What a site or a user adds to every job."""
 
     directive = "#PBS -"
+    form: ClassVar[Mapping[str, str]] = {
+        "queue": "as qsub's -q",
+        "project": "as qsub's -A",
+        "filesystems": "those that the job needs: home:flare",
+        "select": "what each node must have: ncpus=208:ngpus=6",
+        "place": "how nodes are shared",
+        "mpiexec": "how processes are started",
+        "binding": "further arguments of the launcher, where each device has a process",
+        **BatchOptions.form,
+    }
 
     # As for `qsub -q` and `-A`.
     queue: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
@@ -28,6 +28,8 @@ SCRIPT_FILE = "slurm.sh"
 LOG_FILE = "slurm.log"
 _WORD = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]*")
 _GRES = re.compile(r"[A-Za-z0-9_.:-]*")
+_NAMED = ("partition", "account", "qos", "constraint", "reservation")
+_OF_SRUN = ("mpi", "cpu_bind", "gpu_bind")
 
 
 class Mode(StrEnum):
@@ -44,6 +46,14 @@ class SlurmOptions(BatchOptions):
     """What a site or a user adds to every job."""
 
     directive = "#SBATCH -"
+    form: ClassVar[Mapping[str, str]] = {
+        **{name: f"as sbatch's --{name}" for name in _NAMED},
+        "gres": "name of one device, such as gpu:h100; a job asks for as many per node as the plan uses",
+        "cpus_per_device": "CPUs of each device's process",
+        "memory_mib_per_device": "host memory asked for with each device, in MiB",
+        "container_image": "pyxis: the image",
+        **BatchOptions.form,
+    }
 
     mode: Mode = Mode.JOB
     # As sbatch's options of these names.
@@ -113,10 +123,6 @@ class SlurmOptions(BatchOptions):
     @property
     def leaves_cpus_to_site(self) -> bool:
         return bool(self.gres) and self.cpus_per_device is None
-
-
-_NAMED = ("partition", "account", "qos", "constraint", "reservation")
-_OF_SRUN = ("mpi", "cpu_bind", "gpu_bind")
 
 
 def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOptions:
