@@ -33,9 +33,7 @@ _LABEL = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestOptions(Closed):
-    """What the cluster needs to know. image: with the training program in it. queue: a LocalQueue of Kueue, where there
-    is one. device: the resource that a pod gets one of per device; empty for none. claims: volume claims by the path
-    where the pods see them, of a JobSet; a TrainJob's are its runtime's. runtime: the TrainJob's."""
+    """What the cluster needs to know."""
 
     form: ClassVar[Mapping[str, str]] = {
         "image": "image of the pods, with the training program in it",
@@ -44,11 +42,17 @@ class ManifestOptions(Closed):
         "device": "resource of a device, such as amd.com/gpu; '' for none",
     }
 
+    # With the training program in it.
     image: str
+    # Of the object.
     namespace: str = "default"
+    # A LocalQueue of Kueue, where there is one.
     queue: str = ""
+    # The resource that a pod gets one of per device; empty for none.
     device: str = "nvidia.com/gpu"
+    # Of a JobSet: volume claims by the path where the pods see them. A TrainJob's are its runtime's.
     claims: Mapping[str, str] = field(default_factory=dict)
+    # Of a TrainJob.
     runtime: str = "torch-distributed"
 
     def _check(self, checks: Checks) -> None:

@@ -55,6 +55,7 @@ class SlurmOptions(BatchOptions):
         **BatchOptions.form,
     }
 
+    # One job per trial; trials as steps of the allocation that the campaign runs in; or of allocations that it submits.
     mode: Mode = Mode.JOB
     # As sbatch's options of these names.
     partition: str = ""
@@ -87,10 +88,12 @@ class SlurmOptions(BatchOptions):
     # Host memory that a job asks for with each device, in MiB; 0: none is asked for, so that it is Slurm's default. By
     # default, of devices that are asked for where Slurm shares out memory too, the device's share of that node.
     memory_mib_per_device: Count | None = None
-    # Of `mode: pilot`: how long each allocation may last; its nodes, by default the cluster's, more let trials run side
-    # by side (`parallel`); and how long it waits for another trial before it is given back.
+    # With `mode: pilot`: how long each allocation may last.
     pilot_s: Positive = 14400.0
+    # With `mode: pilot`: nodes of each allocation, by default the cluster's; more let trials run side by side
+    # (`parallel`).
     pilot_nodes: Whole | None = None
+    # With `mode: pilot`: how long an allocation waits for another trial before it is given back.
     pilot_idle_s: Positive = 120.0
 
     def _check(self, checks: Checks) -> None:
