@@ -99,8 +99,9 @@ def _above(lines: Sequence[str], number: int) -> Sequence[str]:
 
 
 def _begun_small(text: str) -> str:
-    """As cells of tables begin, but for names in capitals."""
-    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+    """As cells of tables begin, but for words with capitals of their own."""
+    first = text.partition(" ")[0]
+    return text if first[1:] != first[1:].lower() else text[:1].lower() + text[1:]
 
 
 def _type(hint: Any) -> str:

@@ -31,15 +31,15 @@ from meshtune.search_spaces.physics.training import missing
 class SimulatedOptions(Closed):
     """The hidden cluster, and how it runs jobs."""
 
-    # Which hidden cluster.
+    # Choice of the hidden cluster.
     seed: Natural = 0
-    # Of step times, relative.
+    # Standard deviation of the logarithm of step times, once per run and again per step.
     noise: Share = 0.02
-    # Share of the jobs that lose a node.
+    # Share of the jobs that lose a node before their result (`lost`, tried again).
     fault_rate: Chance = 0.0
-    # How long a job takes on the clock on the wall.
+    # Duration of a job by the clock on the wall.
     seconds_per_trial: Amount = 0.0
-    # How many jobs run at once.
+    # Jobs that run at once, each on a cluster of its own.
     slots: Some = 4
 
 

@@ -63,7 +63,8 @@ class SlurmOptions(BatchOptions):
     qos: str = ""
     constraint: str = ""
     reservation: str = ""
-    # One device, "gpu" or "gpu:h100"; "" asks for none; by default "gpu" where the cluster's devices are CUDA.
+    # Name of one device, such as `gpu:h100`; a job asks for as many per node as its plan uses. "" asks for none; by
+    # default `gpu` where the cluster's devices are CUDA.
     gres: str | None = None
     # The cluster of several under one accounting, as -M of Slurm's commands; by default the one of this machine.
     cluster: str = ""
@@ -77,16 +78,19 @@ class SlurmOptions(BatchOptions):
     # the container.
     container_image: str = ""
     container_mounts: tuple[str, ...] = ()
-    # Further arguments of srun alone, each a word and taken literally; of the same option the last counts.
+    # Further arguments of srun alone, each a word with its value, taken literally: `--network=job_vni`; of the same
+    # option the last counts.
     srun_arguments: tuple[str, ...] = ()
     # Nodes to keep away from.
     exclude: tuple[str, ...] = ()
-    # CPUs that each device's process gets. By default one where no devices are asked for; else the device's share of
-    # the smallest node that has such devices, for which a job's sender asks Slurm. A script that is only shown leaves
-    # them to the site.
+    # CPUs of each device's process. By default one where no devices are asked for; else the CPUs of the smallest
+    # fitting node with such devices, divided by its devices (`sinfo`; where Slurm names no devices, by those of the
+    # cluster's spec). A script that is only shown leaves them to the site. `OMP_NUM_THREADS` is 1 unless `setup`
+    # exports another number.
     cpus_per_device: Whole | None = None
-    # Host memory that a job asks for with each device, in MiB; 0: none is asked for, so that it is Slurm's default. By
-    # default, of devices that are asked for where Slurm shares out memory too, the device's share of that node.
+    # Host memory that a job asks for with each device, in MiB (`--mem`). By default, of devices that are asked for
+    # where Slurm shares out memory too (`SelectTypeParameters` with `MEMORY`), 95 % of the device's share of that node;
+    # 0 leaves it to Slurm's default, as does an `--mem...` of your own in `extra_lines`.
     memory_mib_per_device: Count | None = None
     # With `mode: pilot`: how long each allocation may last.
     pilot_s: Positive = 14400.0
