@@ -107,7 +107,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         harmless=frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
     ),
     "simulated": Scheduler(
-        options="meshtune.runners.schedulers.simulated.runner:SimulatedOptions",
+        options="meshtune.runners.schedulers.simulated.runner:HiddenClusterOptions",
         runner="meshtune.runners.schedulers.simulated.runner:create",
         harmless=frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
     ),

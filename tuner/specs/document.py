@@ -1,5 +1,5 @@
-"""Documents that a spec is read from: YAML text read, merge patches applied, values refused that cannot be stored and
-read again, everywhere, exactly, and the parts found that need the scope `command`.
+"""A spec's document before any of it is read as a spec: made of YAML and merge patches, and asked two things: what in
+it cannot be stored and read again, everywhere, exactly, and which parts need the scope `command`.
 
 YAML makes dates, sets, NaN and cycles of its own; JSON bodies may hold numbers and characters that databases refuse.
 Parts that let somebody run programs, or read and write files, are all that `PLAIN` and `harmless` do not list: a new

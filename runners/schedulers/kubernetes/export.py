@@ -18,9 +18,9 @@ import yaml
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
+from meshtune.runners.schedulers.kubernetes.manifests import QUEUE_LABEL
 from meshtune.search_spaces.checks import Checks, Closed
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # The one group of pods: ours in a JobSet; in Trainer's own runtimes it has this name (constants.go, Node).
 _WORKERS, _NODE = "workers", "node"
@@ -84,7 +84,7 @@ def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A JobSet of one pod per node that ends with its first failure. Raises InvalidValue."""
     chosen = read_value(JobSetOptions, dict(options))
     _require_expressible(spec)
-    name = object_name(spec.name)
+    name = label_of(spec.name)
     volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     for number, (path, claim) in enumerate(sorted(chosen.claims.items())):
@@ -116,7 +116,7 @@ def render_trainjob(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A TrainJob on a runtime of torch. It has no time limit: not every release knows one. Raises InvalidValue."""
     chosen = read_value(TrainJobOptions, dict(options))
     _require_expressible(spec, claims=chosen.claims)
-    name = object_name(spec.name)
+    name = label_of(spec.name)
     trainer = {
         "image": chosen.image,
         "numNodes": spec.nodes,
@@ -130,7 +130,7 @@ def render_trainjob(spec: JobSpec, options: Mapping[str, Any]) -> str:
     return _text("trainer.kubeflow.org/v1alpha1", "TrainJob", name, chosen, body)
 
 
-def object_name(name: str) -> str:
+def label_of(name: str) -> str:
     """A job's name as a label of Kubernetes; one that had to be changed gets a check sum."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if label == name and label[:1].isalpha() and len(label) <= _LONGEST_NAME:

@@ -28,7 +28,7 @@ from meshtune.search_spaces.physics.training import missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedOptions(Closed):
+class HiddenClusterOptions(Closed):
     """The hidden cluster, and how it runs jobs."""
 
     # Choice of the hidden cluster.
@@ -44,7 +44,7 @@ class SimulatedOptions(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJob:
+class PlayedJob:
     """A job that is not over. Times are seconds since the epoch."""
 
     name: str
@@ -82,7 +82,7 @@ class OpenJob:
         )
 
 
-def start_times(jobs: Iterable[OpenJob]) -> dict[str, float]:
+def start_times(jobs: Iterable[PlayedJob]) -> dict[str, float]:
     """First come, first served, each as soon as fewer than its slots are taken. A job that was cancelled frees its slot
     at that moment."""
     found: dict[str, float] = {}
@@ -98,8 +98,8 @@ def start_times(jobs: Iterable[OpenJob]) -> dict[str, float]:
 class SimulatedRunner:
     """A Runner over the files under `root`. clock: seconds since the epoch."""
 
-    def __init__(self, root: Path, options: SimulatedOptions, clock: Callable[[], float] = time.time) -> None:
-        self._queue = FileQueue(root, OpenJob, clock)
+    def __init__(self, root: Path, options: HiddenClusterOptions, clock: Callable[[], float] = time.time) -> None:
+        self._queue = FileQueue(root, PlayedJob, clock)
         self._options = options
 
     def submit(self, spec: JobSpec) -> str:
@@ -112,7 +112,7 @@ class SimulatedRunner:
             raise InvalidJob(f"{spec.name} cannot be simulated: {error}") from error
         return self._queue.submit(
             spec,
-            lambda now: OpenJob(
+            lambda now: PlayedJob(
                 name=spec.name,
                 number=max((job.number for job in self._queue.jobs()), default=-1) + 1,
                 directory=spec.directory.resolve(),
@@ -161,7 +161,7 @@ class SimulatedRunner:
         return statuses
 
 
-def _leave_result(job: OpenJob) -> None:
+def _leave_result(job: PlayedJob) -> None:
     """In the job's folder, unless that was deleted or has it. Raises OSError."""
     outcome = job.ending.outcome
     if outcome is not None and job.directory.is_dir() and not (job.directory / RESULT_FILE).exists():
@@ -188,4 +188,4 @@ def _read_job(spec: JobSpec) -> SimulatedJob:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> SimulatedRunner:
-    return SimulatedRunner(root, read_value(SimulatedOptions, dict(options)))
+    return SimulatedRunner(root, read_value(HiddenClusterOptions, dict(options)))
