@@ -28,8 +28,8 @@ from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Dtype, Job
 from meshtune.runners.trainer.parallel.mesh import build_mesh, choose_device, meet
-from meshtune.runners.trainer.probe import Layout, measure
-from meshtune.runners.trainer.probe_rates import Place
+from meshtune.runners.trainer.probe import NodeLayout, measure
+from meshtune.runners.trainer.probe_rates import RankPlace
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.runners.trainer.train import Trainer
 from meshtune.runners.trainer_answers import ProbeRequest
@@ -66,7 +66,7 @@ def main() -> None:
     device = choose_device(DeviceKind.CPU, 0)
     with tempfile.TemporaryDirectory() as folder:
         meet(device, 0, 1, timedelta(minutes=1), Path(folder) / "rendezvous")
-        place, mesh = Place(device, time.process_time), build_mesh(Plan(), "cpu")
+        place, mesh = RankPlace(device, time.process_time), build_mesh(Plan(), "cpu")
         jobs = [Job(name="probed", model=model, plan=plan, dtype=Dtype(options.dtype)) for plan in every]
         peaks, trainers = [], []
         for job in jobs:
@@ -79,7 +79,7 @@ def main() -> None:
         found: list[Estimates] = []
         times: list[list[float]] = [[] for _ in every]
         for _ in range(options.rounds):
-            probed = measure(ProbeRequest(seconds=options.seconds, model=model), Layout(((0,),)), place)
+            probed = measure(ProbeRequest(seconds=options.seconds, model=model), NodeLayout(((0,),)), place)
             cluster = read_value(ClusterSpec, cluster_section(probed, "here", None))
             found.append(estimate(Training(model, cluster, TRAINER[options.dtype]), columns_of(every)))
             for trainer, taken in zip(trainers, times, strict=True):

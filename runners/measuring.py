@@ -128,15 +128,14 @@ def evidence_of_slower(slower: int, steps: int) -> float:
 
 
 def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:
-    """True when these step times are slower than the incumbent's: wrong in at most `ERROR` of runs, all looks together.
+    """A sequential sign test: whether these step times are slower than the incumbent's. Wrong in at most `ERROR` of
+    runs, however often it is asked; looks at a 95 % interval after every step would be wrong in more than 5 %.
 
-    Looking after every step at a 95 % interval would stop an equally fast plan in more than 5 % of runs. This is a
-    sequential sign test: of a plan whose median is at most the incumbent's, each step is slower than the incumbent with
-    probability p <= 1/2; the likelihood of all p > 1/2 alike against p = 1/2 is then a supermartingale, which ever
-    reaches 1 / error with probability `error` at most (Ville 1939; Robbins 1970). Exact for independent steps of any
-    distribution. Not covered: noise that lasts for many steps, and differences between runs; whoever names the
-    incumbent leaves room for them. Also asks that the 95 % interval of the median lies wholly above, so that people see
-    why."""
+    Of a plan whose median is at most the incumbent's, each step is slower than the incumbent with probability p <= 1/2.
+    The likelihood of all p > 1/2 alike against p = 1/2 is then a supermartingale, which ever reaches 1 / ERROR with
+    probability ERROR at most (Ville 1939; Robbins 1970). Exact for independent steps of any distribution; not covered
+    are noise that lasts for many steps, and differences between runs, for which whoever names the incumbent leaves
+    room. The 95 % interval of the median must lie wholly above too, so that people see why."""
     if len(samples) < MIN_SAMPLES:
         return False
     slower = sum(sample > incumbent_s for sample in samples)

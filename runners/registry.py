@@ -10,16 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from meshtune.runners.base import Runner
 from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.processes.job_user import RUN_AS
-from meshtune.runners.programs.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
-from meshtune.search_spaces.cluster import ClusterSpec
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from meshtune.runners.base import Runner
+    from meshtune.runners.programs.workloads.base import Workload
+    from meshtune.search_spaces.cluster import ClusterSpec
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 class Scheduler:
     """A place where jobs run, or a form of job script that can only be exported; both read the same options."""
 
+    # "module:Class" of these options; its `form` says what those that make a difference to a script mean, for people.
+    options: str = ""
     # "module:function(root, cluster, options)" that makes a Runner; empty: there is none.
     runner: str = ""
     # "module:function(JobSpec, options)" that renders a job's script; empty: there is none.
@@ -46,8 +51,8 @@ class Scheduler:
     # What `meshtune doctor` asks it, which changes nothing, and the variable that its jobs have; empty: not asked.
     question: tuple[str, ...] = ()
     allocation: str = ""
-    # Of another package's: the options that run no program and name no file, which need no scope `command`; None: the
-    # scheduler itself needs it.
+    # The options that run no program and name no file, which need no scope `command`; None: the scheduler itself needs
+    # it. An option is refused until it is listed.
     harmless: frozenset[str] | None = None
     # The name and version of the package it is from, and why it cannot be used; empty: meshtune itself, and it can.
     package: str = ""
@@ -55,14 +60,22 @@ class Scheduler:
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
-    "local": Scheduler(runner="meshtune.runners.schedulers.local.runner:create"),
+    "local": Scheduler(
+        options="meshtune.runners.schedulers.local.runner:LocalOptions",
+        runner="meshtune.runners.schedulers.local.runner:create",
+        harmless=frozenset({"slots", "idle_s"}),
+    ),
     "ray": Scheduler(
+        options="meshtune.runners.schedulers.ray.runner:RayOptions",
         runner="meshtune.runners.schedulers.ray.runner:create",
         told_apart={"address": "auto", "namespace": "meshtune"},
         question=("ray", "status"),
         allocation="RAY_JOB_ID",
+        # address would have the service connect to, and trust, whatever answers there.
+        harmless=frozenset({"namespace", "idle_s"}),
     ),
     "slurm": Scheduler(
+        options="meshtune.runners.schedulers.slurm.script:SlurmOptions",
         runner="meshtune.runners.schedulers.slurm.modes:create",
         script="meshtune.runners.schedulers.slurm.script:render_script",
         words="a job script for sbatch that measures the setting again",
@@ -71,8 +84,18 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         told_apart={"mode": "job", "cluster": ""},
         question=("sinfo", "--noheader", "--format=%P %D %T"),
         allocation="SLURM_JOB_ID",
+        # extra_lines and srun_arguments may name files and programs, setup, teardown and prefix are shell; environment
+        # may preload a library; a container's image is a program, and its mounts are files.
+        harmless=frozenset(
+            {
+                *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
+                *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
+                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s"),
+            }
+        ),
     ),
     "pbs": Scheduler(
+        options="meshtune.runners.schedulers.pbs.runner:PbsOptions",
         runner="meshtune.runners.schedulers.pbs.runner:create",
         script="meshtune.runners.schedulers.pbs.runner:render_script",
         words="a job script for qsub that measures the setting again",
@@ -80,20 +103,35 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         send="qsub",
         question=("pbsnodes", "-l"),
         allocation="PBS_JOBID",
+        # mpiexec is a command line.
+        harmless=frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
     ),
-    "simulated": Scheduler(runner="meshtune.runners.schedulers.simulated.runner:create"),
-    "external": Scheduler(runner="meshtune.runners.schedulers.external.runner:create"),
+    "simulated": Scheduler(
+        options="meshtune.runners.schedulers.simulated.runner:HiddenClusterOptions",
+        runner="meshtune.runners.schedulers.simulated.runner:create",
+        harmless=frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
+    ),
+    "external": Scheduler(
+        options="meshtune.runners.schedulers.external.runner:ExternalOptions",
+        runner="meshtune.runners.schedulers.external.runner:create",
+        harmless=frozenset(),
+    ),
     "kubernetes": Scheduler(
+        options="meshtune.runners.schedulers.kubernetes.options:KubernetesOptions",
         runner="meshtune.runners.schedulers.kubernetes.runner:create",
         told_apart={"context": "", "namespace": "default", "queue": ""},
+        # The others are images, files of nodes, accounts, and whatever a pod may be.
+        harmless=frozenset({"queue", "device", "limits", "keep_s", "call_limit_s", "poll_s"}),
     ),
     "jobset": Scheduler(
+        options="meshtune.runners.schedulers.kubernetes.export:JobSetOptions",
         script="meshtune.runners.schedulers.kubernetes.export:render_jobset",
         words="a Kubernetes JobSet that measures the setting again",
         script_file="jobset.yaml",
         send="kubectl create -f",
     ),
     "trainjob": Scheduler(
+        options="meshtune.runners.schedulers.kubernetes.export:TrainJobOptions",
         script="meshtune.runners.schedulers.kubernetes.export:render_trainjob",
         words="a TrainJob of Kubeflow Trainer that measures the setting again",
         script_file="trainjob.yaml",
@@ -102,23 +140,38 @@ SCHEDULERS: Mapping[str, Scheduler] = {
 }
 # The built-in ones; `runners` has those of other packages too.
 RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
-# name -> "module:class(options)"
-WORKLOADS: Mapping[str, str] = {
-    "torch": "meshtune.runners.programs.workloads.torch:TorchWorkload",
-    "command": "meshtune.runners.programs.workloads.command:CommandWorkload",
-    "megatron": "meshtune.runners.programs.workloads.megatron:MegatronWorkload",
-    "deepspeed": "meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload",
-    "torchtitan": "meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload",
-    "simulated": "meshtune.runners.programs.workloads.simulated:SimulatedWorkload",
-}
-# The program that a workload's jobs run, for people.
-PROGRAMS: Mapping[str, str] = {
-    "torch": "the built-in trainer",
-    "command": "the spec's own command",
-    "megatron": "Megatron",
-    "deepspeed": "DeepSpeed",
-    "torchtitan": "torchtitan",
-    "simulated": "a simulation",
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A training code. workload: "module:class(options)". words: what its jobs run, for people. harmless: as a
+    scheduler's."""
+
+    workload: str
+    words: str
+    harmless: frozenset[str] | None = None
+
+
+WORKLOADS: Mapping[str, Program] = {
+    "torch": Program(
+        "meshtune.runners.programs.workloads.torch:TorchWorkload",
+        "the built-in trainer",
+        harmless=frozenset(
+            {
+                *("dtype", "learning_rate", "router", "imbalance", "compile", "async_tp", "measuring"),
+                *("attention", "threads", "prefetch", "gather_ahead", "selective", "loss_chunks", "float8"),
+            }
+        ),
+    ),
+    "command": Program("meshtune.runners.programs.workloads.command:CommandWorkload", "the spec's own command"),
+    "megatron": Program("meshtune.runners.programs.workloads.megatron:MegatronWorkload", "Megatron"),
+    "deepspeed": Program("meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload", "DeepSpeed"),
+    "torchtitan": Program("meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload", "torchtitan"),
+    "simulated": Program(
+        "meshtune.runners.programs.workloads.simulated:SimulatedWorkload",
+        "a simulation",
+        harmless=frozenset({"framework", "contexts", "measuring", "effects"}),
+    ),
 }
 
 
@@ -136,6 +189,8 @@ class UnknownBackend(UserError, ValueError):
 def schedulers() -> Mapping[str, Scheduler]:
     """The built-in schedulers, and those of installed packages; of a broken package, one with its trouble. A name that
     is taken stays with its owner, and a warning tells."""
+    from importlib.metadata import entry_points
+
     found = dict(SCHEDULERS)
     for point in sorted(entry_points(group=GROUP), key=_package):
         name, package = point.name, _package(point)
@@ -196,13 +251,13 @@ def scheduler_name(kind: str, options: Mapping[str, Any]) -> str:
 
 def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:
     """Raises UnknownBackend, InvalidValue."""
-    workload: Workload = _load("workload", WORKLOADS, kind)(options)
+    workload: Workload = _load_workload(kind)(options)
     return workload
 
 
 def complete_workload(kind: str, options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
     """The options of a spec, with those that it leaves out and the cluster decides. Raises UnknownBackend."""
-    completed: Mapping[str, Any] = _load("workload", WORKLOADS, kind).completed(options, cluster)
+    completed: Mapping[str, Any] = _load_workload(kind).completed(options, cluster)
     return completed
 
 
@@ -226,21 +281,25 @@ def load(dotted: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def load_part(name: str, part: Literal["runner", "script"]) -> Any:
-    """The function that makes a scheduler's runner or its script. Raises UnknownBackend."""
+def load_part(name: str, part: Literal["runner", "script", "options"]) -> Any:
+    """What makes a scheduler's runner or its script, or the class of their options. Raises UnknownBackend."""
     scheduler = schedulers().get(name, Scheduler())
     if scheduler.trouble:
         raise UnknownBackend(scheduler.trouble)
     if part == "runner":
         known = runners()
     else:
-        known = {name: place.script for name, place in schedulers().items() if place.script}
+        known = {name: text for name, place in schedulers().items() if (text := getattr(place, part))}
     try:
         return _load(part, known, name)
     except Exception as error:
         if not scheduler.package:
             raise
         raise UnknownBackend(_trouble(name, scheduler.package, error)) from error
+
+
+def _load_workload(kind: str) -> Any:
+    return _load("workload", {name: program.workload for name, program in WORKLOADS.items()}, kind)
 
 
 def _load(seam: str, known: Mapping[str, str], kind: str) -> Any:

@@ -1,5 +1,5 @@
-"""The answers of the trainer's other commands: the figures of a probe, with the launch that it ran under and the links
-fitted to them; exact peaks of memory; and the build of torch.
+"""What the trainer's commands print beside measurements, as values: a probe's figures, with the launch that it ran
+under and the links fitted to them; exact peaks of memory; the build of torch.
 
 A link is the alpha-beta model, fitted by relative least squares, because the times span five decades: a large message's
 noise does not drown a small one's latency. Every number is a median over repeats, with its spread."""
@@ -28,7 +28,7 @@ class InvalidLaunch(RunnerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class RankLaunch:
     """One process of several. node: equal for the processes of one node, whatever the launcher calls it."""
 
     rank: int
@@ -39,7 +39,7 @@ class Launch:
     port: int
 
 
-def read_launch(environment: Mapping[str, str], host: str) -> Launch | None:
+def read_launch(environment: Mapping[str, str], host: str) -> RankLaunch | None:
     """The launch that these variables describe: of torchrun and what sets the same ones, or of srun; None when no
     launcher started this process, as in a batch script itself. Raises InvalidLaunch."""
     if "RANK" in environment:
@@ -62,7 +62,9 @@ def read_launch(environment: Mapping[str, str], host: str) -> Launch | None:
         port = str(FIRST_PORT + _whole(environment, "SLURM_JOB_ID") % FIRST_PORT)
     if not port.isdecimal():
         raise InvalidLaunch(f"MASTER_PORT must be a port's number, not {port!r}")
-    return Launch(rank=rank, world_size=world_size, local_rank=local_rank, node=node, address=address, port=int(port))
+    return RankLaunch(
+        rank=rank, world_size=world_size, local_rank=local_rank, node=node, address=address, port=int(port)
+    )
 
 
 def first_host(nodelist: str) -> str:
@@ -154,7 +156,7 @@ class ProbeRequest:
 
     seconds: float
     devices_per_node: int | None = None
-    launch: Launch | None = None
+    launch: RankLaunch | None = None
     model: ModelSpec | None = None
 
 

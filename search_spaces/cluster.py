@@ -80,20 +80,25 @@ UNMEASURED = MeasuredRates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec(Closed):
-    """One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
-    sustained_flops: what large matrix products reach of it, attention_flops: what fused attention kernels reach, where
-    somebody measured them. measured: what training reaches of each by dtype name, where it was probed.
+    """One device: one rank runs on it."""
 
-    memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
-    """
-
+    # Warm start compares it.
     name: str
+    # PyTorch's name: `cuda` includes ROCm, `xpu` is Intel's.
     kind: DeviceKind
+    # What the device has, driver and context included; on a CPU the share of the machine that a rank gets, and the
+    # built-in trainer keeps to.
     memory_bytes: Some
+    # Dense peak in FLOP/s by number format, such as `{bfloat16: 9.89e14}`.
     peak_flops: dict[str, Positive] = field(default_factory=dict)
+    # Measured FLOP/s of large matrix products by number format.
     sustained_flops: dict[str, Positive] = field(default_factory=dict)
+    # Measured FLOP/s of fused attention by number format.
     attention_flops: dict[str, Positive] = field(default_factory=dict)
+    # Memory bandwidth; none: unknown.
     memory_bandwidth_bytes_per_s: Positive | None = None
+    # What training reaches by number format, as `meshtune cluster probe` measures it; predictions take it in place of
+    # the shares of peak and bandwidth.
     measured: dict[str, MeasuredRates] = field(default_factory=dict)
 
     def _check(self, checks: Checks) -> None:
@@ -102,43 +107,48 @@ class DeviceSpec(Closed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec(Closed):
-    """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model.
+    """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model."""
 
-    latency_s: of one hop of a collective. bandwidth_bytes_per_s: what one device can send over the tier, in one
-    direction, to all its peers there together. measured: both are what collectives reached, as `meshtune cluster probe`
-    finds them; else they are line rates. switch_adds: the switches add up what devices send (NVLink SHARP).
-    """
-
+    # Of one hop of a collective.
     latency_s: Amount
+    # What one device can send over the tier, in one direction, to all its peers there together.
     bandwidth_bytes_per_s: Positive
+    # Both are what collectives reached, as a probe finds them, and are not discounted; else they are line rates.
     measured: bool = False
+    # The switches add up what devices send (NVLink SHARP).
     switch_adds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec(Closed):
     """`nodes` equal nodes of `devices_per_node` equal devices. Links are None where nothing is known of them.
-
-    devices_per_module: devices that share a package (2 in an MI250X or a PVC), module_link what joins them; 1: none do.
-    node_link: between the devices of a node. network_link: between nodes, one device's share: the node's network
-    cards divided by its devices, so a group with k members in a node may use k shares.
-    nodes_per_rack: nodes of one rack or dragonfly group, rack_link one device's share of what leads out of it; 0: one
-    flat network. rails: devices of the same place in their nodes share a switch (rail-optimised), so that rings do not
-    meet there; else a fat tree. device_hour_price: what an hour of one device costs, in the user's currency; None where
-    nobody says. Raises InvalidValue.
+    Raises InvalidValue.
     """
 
+    # In results and in `meshtune recommend`; by default the preset's.
     name: str
+    # Number of nodes.
     nodes: Whole
+    # Devices of a node; one rank runs on each.
     devices_per_node: Whole
+    # See below.
     device: DeviceSpec
+    # Devices that share a package (2 in an MI250X or a PVC), which divide `devices_per_node`; 1: none do.
     devices_per_module: Whole = 1
+    # Between the devices of a package; needs `devices_per_module` above 1.
     module_link: LinkSpec | None = None
+    # Between the devices of a node.
     node_link: LinkSpec | None = None
+    # Between nodes, one device's share: the node's network cards divided by its devices, so that a group with k members
+    # in a node may use k shares.
     network_link: LinkSpec | None = None
+    # Nodes of one rack or dragonfly group; 0: one flat network.
     nodes_per_rack: Count = 0
+    # One device's share of what leads out of a rack; needs `nodes_per_rack`.
     rack_link: LinkSpec | None = None
+    # Devices of the same place in their nodes share a switch, so that rings do not meet there; else a fat tree.
     rails: bool = False
+    # What an hour of one device costs; the objective `cost` is then in that currency.
     device_hour_price: Positive | None = None
 
     def _check(self, checks: Checks) -> None:

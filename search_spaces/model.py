@@ -38,42 +38,57 @@ class Position(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(Closed):
     """Shapes of one model at one sequence length; 0 is the plain case everywhere but for the sizes without a default.
-
-    hidden: model width. ffn: width of the feed-forward block (of one expert in a mixture). kv_heads: key/value heads
-    (= heads: multi-head; fewer: grouped-query); 0 stands for `heads`. head_dim: width of a head; 0 stands for hidden /
-    heads. latent_attention: in place of both. seq_len: tokens per sequence. Linear layers carry no bias.
-
-    experts 0: dense; else a layer holds `experts` of them and routes each token to top_k. shared_ffn: width of the
-    experts that every token meets besides, all together. dense_layers: so many first layers have one block of width
-    dense_ffn (0: ffn) instead; of the others every moe_every-th has experts.
-    window: tokens that a token attends to, itself included, in all layers but every full_attention_every-th (0: in
-    all). mtp_layers: further layers after the last, each of which predicts one token more (DeepSeek-V3, section 2.2).
-    vocab_multiple: training pads the vocabulary to a multiple of it times tp; 0: as its code does unasked.
+    Linear layers carry no bias.
     """
 
+    # In results and in `meshtune recommend`; by default the preset's.
     name: str
+    # Number of transformer layers.
     layers: Whole
+    # Width of the model.
     hidden: Whole
+    # Attention heads; without `head_dim` they divide `hidden`.
     heads: Whole
+    # Width of the feed-forward block, or of one expert.
     ffn: Whole
+    # Entries of the tokenizer.
     vocab: Whole
+    # Tokens per sequence.
     seq_len: Whole
+    # Key and value heads, which divide `heads` (fewer: grouped-query attention); 0: `heads`.
     kv_heads: Count = 0
+    # Normalisation.
     norm: Norm = Norm.RMSNORM
+    # Of the feed-forward block.
     activation: Activation = Activation.SWIGLU
+    # Position encoding; `rope` needs an even head size.
     position: Position = Position.ROPE
+    # Embedding and output head share weights.
     tied_head: bool = False
+    # Experts in every layer; 0: a dense model.
     experts: Count = 0
+    # Experts per token, from 1 to `experts`; 0 without experts.
     top_k: Count = 0
+    # Width of a head; 0: `hidden` / `heads`.
     head_dim: Count = 0
+    # Multi-head latent attention, in place of `kv_heads` and `head_dim`: `kv_lora_rank`, `qk_nope_head_dim`,
+    # `qk_rope_head_dim`, `v_head_dim`, `q_lora_rank` (0: none).
     latent_attention: LatentAttention | None = None
+    # Width of the experts of a layer that every token meets besides, all together.
     shared_ffn: Count = 0
+    # So many first layers have no experts, and a block of width `dense_ffn` instead (0: `ffn`).
     dense_layers: Count = 0
     dense_ffn: Count = 0
+    # Of the other layers every so many-th has experts.
     moe_every: Whole = 1
+    # Tokens that a token attends to, itself included; 0: all before it.
     window: Count = 0
+    # Every so many-th layer has no window; 0: all have it.
     full_attention_every: Count = 0
+    # Layers after the last, each of which predicts one token more (DeepSeek-V3, section 2.2).
     mtp_layers: Count = 0
+    # Rows of embedding and head are padded to a multiple of it times `tp`; 0: as the training code does unasked
+    # (Megatron-Core, Megatron-DeepSpeed, gpt-neox: 128; others: 1).
     vocab_multiple: Count = 0
 
     def _check(self, checks: Checks) -> None:

@@ -1,4 +1,4 @@
-"""What the site makes: the page of the command line, the tables that a page asks for by the comment
+"""What the site makes: the pages of the command line and of runners, the tables that a page asks for by the comment
 `<!-- made: NAME -->`, and what the commands of a block ```run print."""
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from meshtune.tuner.client.client import Client
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
+sys.path.insert(0, str(Path(__file__).parent))
+import keys
+
 ROOT = Path(__file__).parents[2]
 # Of a route with more parameters in its query they are not named one by one.
 MOST_PARAMETERS = 10
@@ -55,6 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     command = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="meshtune", title="Command line")
     files.append(File.generated(config, "reference/cli.md", content=text + EXIT_CODES))
+    files.append(File.generated(config, "reference/runners.md", content=keys.schedulers()))
     return files
 
 
@@ -163,4 +167,6 @@ MADE: Mapping[str, Callable[[str], str]] = {
     "clusters": _clusters,
     "client": _calls(Client),
     "campaign": _calls(Campaign),
+    "keys": lambda words: keys.table(*words.split()),
+    "objectives": lambda _: keys.objectives(),
 }

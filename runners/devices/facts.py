@@ -84,7 +84,7 @@ class InfinibandPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProcessLimits:
     """Soft limits of this process, which its jobs inherit; None: unlimited."""
 
     open_files: int | None
@@ -123,7 +123,7 @@ class Host:
     shared_memory_bytes: int | None
     shared_memory_free_bytes: int | None
     name_resolves: bool
-    limits: Limits
+    limits: ProcessLimits
     interfaces: tuple[NetworkInterface, ...]
     infiniband: tuple[InfinibandPort, ...]
     disk: Disk

@@ -12,7 +12,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from meshtune.runners.devices.facts import Disk, Host, InfinibandPort, Limits, NetworkInterface
+from meshtune.runners.devices.facts import Disk, Host, InfinibandPort, NetworkInterface, ProcessLimits
 from meshtune.runners.devices.record import processor_name, text_of
 
 ROOT = Path("/")
@@ -47,12 +47,12 @@ def read_host(folder: Path, root: Path = ROOT) -> Host:
     )
 
 
-def read_limits() -> Limits:
+def read_limits() -> ProcessLimits:
     def soft(number: int) -> int | None:
         value = resource.getrlimit(number)[0]
         return None if value == resource.RLIM_INFINITY else value
 
-    return Limits(
+    return ProcessLimits(
         open_files=soft(resource.RLIMIT_NOFILE),
         locked_bytes=soft(resource.RLIMIT_MEMLOCK),
         processes=soft(resource.RLIMIT_NPROC),

@@ -23,7 +23,7 @@ SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-class UnreadableAnswer(ValueError):
+class UnreadableTool(ValueError):
     """The answer of a tool is not in the form that its documentation gives."""
 
 
@@ -49,7 +49,7 @@ def read_accelerators() -> tuple[tuple[Accelerator, ...], str, tuple[DeviceLink,
     def parse(tool: str, text: str, parser: Callable[[str], tuple[Accelerator, ...]]) -> tuple[Accelerator, ...]:
         try:
             return parser(text) if text else ()
-        except (UnreadableAnswer, UnreadableText) as error:
+        except (UnreadableTool, UnreadableText) as error:
             unread.append(f"{tool}: {error}")
             return ()
 
@@ -66,12 +66,12 @@ def read_accelerators() -> tuple[tuple[Accelerator, ...], str, tuple[DeviceLink,
 
 def parse_nvidia(text: str) -> tuple[Accelerator, ...]:
     """The devices of `nvidia-smi -q -x`; its schema is versions 11 to 13 of nvsmi_device.dtd. Raises
-    UnreadableAnswer."""
+    UnreadableTool."""
     return tuple(_nvidia(index, gpu) for index, gpu in enumerate(_xml(text).iterfind("gpu")))
 
 
 def parse_driver(text: str) -> str:
-    """The driver's version, from the same answer. Raises UnreadableAnswer."""
+    """The driver's version, from the same answer. Raises UnreadableTool."""
     return _xml(text).findtext("driver_version") or ""
 
 
@@ -79,7 +79,7 @@ def _xml(text: str) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise UnreadableAnswer(f"no XML: {error}") from None
+        raise UnreadableTool(f"no XML: {error}") from None
 
 
 def _nvidia(index: int, gpu: ElementTree.Element) -> Accelerator:
@@ -172,7 +172,7 @@ def parse_topology(text: str) -> tuple[DeviceLink, ...]:
 
 
 def parse_amd(text: str) -> tuple[Accelerator, ...]:
-    """The devices of `rocm-smi --json`. Raises UnreadableText, UnreadableAnswer."""
+    """The devices of `rocm-smi --json`. Raises UnreadableText, UnreadableTool."""
     document = _mapping(read_json(text))
     # {"PID4711": "python3, 1, 12345, 0, 0"}: name, devices, bytes of memory ...; of all devices together.
     held = {
@@ -200,10 +200,10 @@ def parse_amd(text: str) -> tuple[Accelerator, ...]:
 
 
 def parse_intel(text: str) -> tuple[Accelerator, ...]:
-    """The devices of `xpu-smi discovery -j`. Raises UnreadableText, UnreadableAnswer."""
+    """The devices of `xpu-smi discovery -j`. Raises UnreadableText, UnreadableTool."""
     listed = _mapping(read_json(text)).get("device_list")
     if not isinstance(listed, list):
-        raise UnreadableAnswer("the answer has no device_list")
+        raise UnreadableTool("the answer has no device_list")
     return tuple(
         Accelerator(
             vendor=Vendor.INTEL,
@@ -218,7 +218,7 @@ def parse_intel(text: str) -> tuple[Accelerator, ...]:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise UnreadableAnswer(f"a mapping was expected, not {type(value).__name__}")
+        raise UnreadableTool(f"a mapping was expected, not {type(value).__name__}")
     return value
 
 

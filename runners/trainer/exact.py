@@ -38,7 +38,7 @@ MAX_PASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MemorySample:
     """What one run found."""
 
     peak_bytes: int
@@ -47,8 +47,8 @@ class Sample:
 
 
 def extend(
-    job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None
-) -> tuple[Sample, bool, int]:
+    job: Job, layers: float, run: Callable[[Job], MemorySample], *, extrapolate: bool | None = None
+) -> tuple[MemorySample, bool, int]:
     """The sample of `job` on one rank, from as few and small runs as it takes. layers: see `_layers`. extrapolate: see
     exact_peak. Also returned: whether it was, and how many micro-batches were run."""
     plan = job.plan
@@ -61,10 +61,10 @@ def extend(
         extrapolate = layers * plan.vpp * few > MAX_PASSES and layers > low + high
 
     @cache
-    def at(layers: int | None, micro_batches: int) -> Sample:
+    def at(layers: int | None, micro_batches: int) -> MemorySample:
         return run(_sized(job, layers, micro_batches))
 
-    def whole(micro_batches: int) -> Sample:
+    def whole(micro_batches: int) -> MemorySample:
         if not extrapolate:
             return at(None, micro_batches)
         return _line(at(low, micro_batches), at(high, micro_batches), (layers - low) / (high - low))
@@ -101,12 +101,12 @@ def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
     return replace(job, plan=plan, model=model, compile=False, async_tp=False, knobs={})
 
 
-def _line(one: Sample, other: Sample, way: float) -> Sample:
+def _line(one: MemorySample, other: MemorySample, way: float) -> MemorySample:
     """The point at `way` on the line through both: `one` at 0, `other` at 1."""
-    return Sample(*(round(a + way * (b - a)) for a, b in zip(astuple(one), astuple(other), strict=True)))
+    return MemorySample(*(round(a + way * (b - a)) for a, b in zip(astuple(one), astuple(other), strict=True)))
 
 
-def _moved(sample: Sample, start: Sample, end: Sample) -> Sample:
+def _moved(sample: MemorySample, start: MemorySample, end: MemorySample) -> MemorySample:
     """`sample`, by as much as `end` is away from `start`."""
     return replace(
         sample,
@@ -119,9 +119,9 @@ def count_passes(job: Job, rank: int) -> float:
     """The passes of one layer and micro-batch that `exact_peak` will run: what its time follows from."""
     found: list[float] = []
 
-    def count(sized: Job) -> Sample:
+    def count(sized: Job) -> MemorySample:
         found.append(_passes(sized))
-        return Sample(0, 0, 0)
+        return MemorySample(0, 0, 0)
 
     extend(job, _layers(job, rank // (job.plan.world_size // job.plan.pp)), count)
     return sum(found)
@@ -173,7 +173,7 @@ def exact_peak(
         mesh = build_mesh(job.plan, "cpu")
         stage = mesh.pipeline_rank
 
-        def run(sized: Job) -> Sample:
+        def run(sized: Job) -> MemorySample:
             sample = _run(sized, mesh, live())
             ran(_passes(sized))
             return sample
@@ -209,7 +209,7 @@ def representatives(job: Job) -> list[int]:
     return [stage * per_stage + fullest for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
 
 
-def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:
+def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> MemorySample:
     """Two steps of a trainer, the second of which has the optimizer's states."""
     with without_numbers(), live:
         trainer = Trainer(job, mesh, torch.device("cpu"), Progress())
@@ -219,7 +219,7 @@ def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:
             del tokens, targets
         parameters = sum(local(parameter).numel() for parameter in trainer.parameters())
         lasting = live.bytes
-    return Sample(live.peak_bytes, lasting, parameters)
+    return MemorySample(live.peak_bytes, lasting, parameters)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -87,23 +87,29 @@ def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring(Closed):
-    """How long to measure. Warm-up is dropped: the steps until step times settle, at most max_warmup_steps of them.
-    Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least min_steps
-    and at most max_steps of them; after max_seconds of timed steps min_steps are enough. min_seconds: timed steps take
-    at least so long, whatever max_steps says, and warm-up at most that and a step; max_seconds is the stronger one.
-    profile_steps: how many steps are taken apart afterwards. loss_steps: how many of the first losses to report.
-    start_limit_s: a rank that has not met its peers and built its model after this time gives up. stall_s: so does one
-    that then finishes no step for so long."""
+    """How long to measure."""
 
+    # Warm-up steps are dropped until step times settle, at most so many.
     max_warmup_steps: Natural = 10
+    # Fewest timed steps.
     min_steps: Some = 6
+    # Most timed steps, beyond those of `min_seconds`.
     max_steps: int = 30
+    # Steps are timed, and looked at for whether they have settled, for at least this time, whatever `max_steps` says;
+    # warm-up ends with the step that brings it to this. On accelerators 3 where `max_steps` is left out.
     min_seconds: Amount = 0.0
+    # After this time of timed steps `min_steps` suffice, whatever `min_seconds` says.
     max_seconds: Positive = 60.0
+    # Steps are timed until the 95 % interval of their median lies within this share of it.
     precision: Annotated[float, Limit(above=0, below=1)] = 0.03
+    # Steps that are profiled afterwards, on accelerators 3 by default; 0: no time by part and no straggler.
     profile_steps: Natural = 5
+    # First losses that are kept, to compare the training of two plans.
     loss_steps: Natural = 4
+    # A rank that has not met its peers, built its model and, where asked for, compiled it after so many seconds ends
+    # the job as `timed_out`; `trial.time_limit_s` may end it before.
     start_limit_s: Positive = 600.0
+    # A job whose model is built and that finishes no step for so many seconds ends as `timed_out`.
     stall_s: Positive = 120.0
 
     def _check(self, checks: Checks) -> None:
@@ -121,28 +127,45 @@ class Measuring(Closed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerOptions(Closed):
-    """What a spec may set of its jobs, and knobs the most of it (OPTIONS).
+    """What a spec may set of its jobs, and knobs the most of it (OPTIONS)."""
 
-    learning_rate: of the few steps. imbalance: of the router skewed, the load of the busiest expert over the mean.
-    compile: layers by torch.compile. async_tp: tensor parallelism's communication overlaps with products. selective:
-    what is computed again where recomputation is selective. loss_chunks: of a micro-batch's tokens at the loss. float8:
-    layers' products in 8 bits. threads: of torch, per rank. gather_ahead: ZeRO 1 gathers weights beside the next
-    forward pass, else before it. prefetch: how many layers FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes;
-    0: as torch does."""
-
+    # Number format, by default `bfloat16` on accelerators that have it (their `peak_flops` or `sustained_flops` name
+    # it); `float16` with dynamic loss scaling, and on a CPU slowly.
     dtype: Dtype = Dtype.FLOAT32
+    # Of the few steps.
     learning_rate: Positive = 1e-3
+    # Who sends tokens to experts: the model; a rule by which every expert gets equally many; a rule by which they get
+    # uneven shares.
     router: Router = Router.LEARNED
+    # With `router: skewed` alone, from 1 to `experts` / `top_k`: load of the busiest expert over the mean; the others
+    # follow Zipf's law, the same in every layer. No token is dropped.
     imbalance: float | None = None
+    # `torch.compile` for every layer; by default on `cuda` devices.
     compile: bool = False
+    # Communication of tensor parallelism overlaps with products (PyTorch's asynchronous TP); `cuda` with NVLink,
+    # `compile` and sequence parallelism only. It has not been tried on a GPU.
     async_tp: bool = False
+    # Which of PyTorch's attention kernels runs; `efficient` and `cudnn` on `cuda` alone, `flash` and `cudnn` there with
+    # 16 bits; with `cp` above 1 for `context: ulysses` alone.
     attention: AttentionKernel = AttentionKernel.AUTO
+    # What `recompute: selective` computes again: norms, activation functions, rotations and casts; core attention
+    # alone, as Megatron; as `products`, and every second matrix product, as torchtitan (here query, key and value are
+    # one product, gate and up another). Predictions follow this option, not a knob of it.
     selective: Selective = Selective.PRODUCTS
+    # Chunks of a micro-batch's tokens in which the loss is computed, each of at least 1024 tokens; at most 1024.
     loss_chunks: int = LOSS_CHUNKS
+    # Products of the layers' projections in 8 bits (e4m3, gradients e5m2), each tensor scaled as it is cast; head and
+    # attention as `dtype` says. NVIDIA devices of compute capability 8.9 and newer with 16 bits, and CPUs; no experts.
+    # It has not been tried on a GPU.
     float8: bool = False
+    # Threads of PyTorch's operations per rank, at most 1024.
     threads: int = 1
+    # Layers whose weights FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes, at most 1024; 0: PyTorch's own
+    # order, on a CPU none ahead.
     prefetch: int = 0
+    # ZeRO 1 gathers the moved weights beside the next step's forward pass; false: before it.
     gather_ahead: bool = True
+    # How long to measure.
     measuring: Measuring = field(default_factory=Measuring)
 
     def _check(self, checks: Checks) -> None:

@@ -1,4 +1,4 @@
-"""By hand: runs all ranks of a job as processes of this machine and tells a person how it went. No time limit."""
+"""One rank of a job; or, by hand, all ranks as processes of this machine with a summary for people. No time limit."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
 from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
 from meshtune.runners.trainer.probe_rates import (
-    Place,
+    RankPlace,
     dtypes,
     name_of,
     time_matmul,
@@ -66,7 +66,7 @@ class ProbeRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NodeLayout:
     """Which ranks share a node, by node and there by rank; as many on every node."""
 
     nodes: tuple[tuple[int, ...], ...]
@@ -80,7 +80,7 @@ class Layout:
         return list(self.nodes) if tier is Tier.NODE else list(zip(*self.nodes, strict=True))
 
 
-def lay_out(nodes: Sequence[str], devices_per_node: int | None) -> Layout:
+def lay_out(nodes: Sequence[str], devices_per_node: int | None) -> NodeLayout:
     """The layout of ranks that name their nodes, in order of rank. Raises ProbeRefused."""
     members: dict[str, list[int]] = {}
     for rank, node in enumerate(nodes):
@@ -92,7 +92,7 @@ def lay_out(nodes: Sequence[str], devices_per_node: int | None) -> Layout:
         raise ProbeRefused(
             f"--devices-per-node {devices_per_node}, but the launcher started {counts[0]} ranks per node"
         )
-    return Layout(tuple(map(tuple, members.values())))
+    return NodeLayout(tuple(map(tuple, members.values())))
 
 
 def count_ranks(wanted: int | None, accelerators: int, cores: int) -> int:
@@ -162,7 +162,7 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
             os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
             meet(device, rank, launch.world_size, PEER_TIMEOUT, None)
         nodes = gather(launch.node if launch else "here")
-        probed = measure(request, lay_out(nodes, request.devices_per_node), Place(device))
+        probed = measure(request, lay_out(nodes, request.devices_per_node), RankPlace(device))
         if rank == 0:
             write_probed(directory, probed)
         dist.barrier()
@@ -178,7 +178,7 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
     return 0
 
 
-def measure(request: ProbeRequest, layout: Layout, place: Place) -> Probed:
+def measure(request: ProbeRequest, layout: NodeLayout, place: RankPlace) -> Probed:
     """Collective. Raises InvalidValue for a model that the trainer does not have."""
     start, began, seconds = time.perf_counter(), datetime.now(timezone.utc), request.seconds
     kinds = dtypes(place.device)
@@ -222,7 +222,7 @@ def measure(request: ProbeRequest, layout: Layout, place: Place) -> Probed:
     )
 
 
-def _all_reduce(layout: Layout, tier: Tier) -> Callable[[Tensor], None]:
+def _all_reduce(layout: NodeLayout, tier: Tier) -> Callable[[Tensor], None]:
     own: ProcessGroup | None = None
     for ranks in layout.groups(tier):  # every rank makes every group, in one order
         group = dist.new_group(list(ranks))
@@ -230,7 +230,7 @@ def _all_reduce(layout: Layout, tier: Tier) -> Callable[[Tensor], None]:
     return lambda buffer: dist.all_reduce(buffer, group=own) and None
 
 
-def _ping_pong(layout: Layout, tier: Tier) -> Callable[[Tensor], None] | None:
+def _ping_pong(layout: NodeLayout, tier: Tier) -> Callable[[Tensor], None] | None:
     """There and back within each pair of a group, all pairs at once; None for an odd one out."""
     pairs = [pair for ranks in layout.groups(tier) for pair in zip(ranks[::2], ranks[1::2], strict=False)]
     own = next((pair for pair in pairs if dist.get_rank() in pair), None)

@@ -33,7 +33,7 @@ Sample = tuple[float, int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """This rank's device, its clock, and what it hears of the other ranks. clock: in seconds."""
 
     device: torch.device
@@ -70,7 +70,7 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
+def time_matmul(place: RankPlace, dtype: torch.dtype, seconds: float) -> list[Rate]:
     """FLOP/s of products of square matrices (2 n^3), by size; larger ones are left out where time is short.
     Collective."""
     rates: list[Rate] = []
@@ -92,7 +92,7 @@ def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
     return rates
 
 
-def time_memory(place: Place, seconds: float) -> list[Rate]:
+def time_memory(place: RankPlace, seconds: float) -> list[Rate]:
     """Bytes/s read and written by one rank: copy (b = a) and triad (a = b + s c), as STREAM counts. Collective."""
     size = CPU_ARRAY_BYTES if place.device.type == "cpu" else ARRAY_BYTES
     target, left, right = (torch.ones(size // 4, device=place.device) for _ in range(3))
@@ -102,7 +102,7 @@ def time_memory(place: Place, seconds: float) -> list[Rate]:
 
 
 def time_messages(
-    place: Place, exchange: Callable[[Tensor], None] | None, seconds: float, *, trips: int = 1
+    place: RankPlace, exchange: Callable[[Tensor], None] | None, seconds: float, *, trips: int = 1
 ) -> list[Message]:
     """The time of one trip of `exchange`, which makes `trips`, by size; at least MIN_SIZES, more where `seconds` allow.
 
@@ -137,7 +137,7 @@ def time_messages(
     ]
 
 
-def time_sustained(place: Place, best: Rate, seconds: float) -> Rate:
+def time_sustained(place: RankPlace, best: Rate, seconds: float) -> Rate:
     """The same products for so long that a device that draws too much power slows down: its last third. Collective."""
     left, right = (torch.randn(best.size, best.size, device=place.device).to(getattr(torch, best.what)) for _ in "ab")
     found: list[Sample] = []
@@ -146,7 +146,7 @@ def time_sustained(place: Place, best: Rate, seconds: float) -> Rate:
     return _rate(best.what, best.size, 2 * best.size**3, found)
 
 
-def time_in_turn(place: Place, operations: Mapping[Any, Callable[[], object]], seconds: float) -> dict[Any, float]:
+def time_in_turn(place: RankPlace, operations: Mapping[Any, Callable[[], object]], seconds: float) -> dict[Any, float]:
     """Seconds of each operation: the median over the ranks of each one's median. They take turns, so that a disturbance
     hits all alike. Collective."""
     in_a_row: dict[Any, int] = {}
@@ -164,7 +164,7 @@ def time_in_turn(place: Place, operations: Mapping[Any, Callable[[], object]], s
     return {name: median(each[name] for each in medians) for name in operations}
 
 
-def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[Sample], float]:
+def _time_rate(place: RankPlace, operation: Callable[[], object], seconds: float) -> tuple[list[Sample], float]:
     """Every rank's median seconds per operation, samples and spread; and the slowest rank's seconds of one.
     Collective."""
     operation()

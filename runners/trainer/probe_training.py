@@ -23,7 +23,7 @@ from meshtune.runners.trainer.job import Dtype, Job, require_supported
 from meshtune.runners.trainer.model import attend_causally
 from meshtune.runners.trainer.parallel.mesh import Mesh, gather
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW, Sharding
-from meshtune.runners.trainer.probe_rates import Place, name_of, time_in_turn
+from meshtune.runners.trainer.probe_rates import RankPlace, name_of, time_in_turn
 from meshtune.runners.trainer.train import Trainer, build_chunk
 from meshtune.search_spaces.cluster import DeviceKind, LayerRun, MeasuredRates, ProductRate
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
@@ -45,7 +45,7 @@ Operations = Iterator[tuple[Any, Callable[[], object]]]
 
 
 def time_training(
-    place: Place, model: ModelSpec | None, dtype: torch.dtype, seconds: float
+    place: RankPlace, model: ModelSpec | None, dtype: torch.dtype, seconds: float
 ) -> tuple[MeasuredRates, tuple[LayerRun, ...]]:
     """The rates that were measured, and the runs of real layers that tell the others; without a model what needs none.
     Raises InvalidValue where the trainer has no such layers."""
@@ -161,7 +161,7 @@ def _attention(device: torch.device, model: ModelSpec, dtype: torch.dtype, sizes
         yield ("answered", size), partial(torch.autograd.grad, out, inputs, out.detach(), retain_graph=True)
 
 
-def _layers(place: Place, mesh: Mesh, job: Job, batch: int, seconds: float) -> tuple[LayerRun, ...]:
+def _layers(place: RankPlace, mesh: Mesh, job: Job, batch: int, seconds: float) -> tuple[LayerRun, ...]:
     """Steps of the trainer with the model's first layers, in turn. A larger micro-batch that a rank's memory has no
     room for is halved; none are timed where it has none for 1."""
     while batch:
@@ -187,7 +187,7 @@ def _layers(place: Place, mesh: Mesh, job: Job, batch: int, seconds: float) -> t
     return ()
 
 
-def _steps_s(place: Place, mesh: Mesh, job: Job, layers: int) -> list[float]:
+def _steps_s(place: RankPlace, mesh: Mesh, job: Job, layers: int) -> list[float]:
     trainer = Trainer(replace(job, model=replace(job.model, layers=layers)), mesh, place.device, Progress())
     tokens, targets = trainer.batch(0)
     for _ in range(WARM_STEPS):

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from meshtune.runners.report import seen_variable
 from meshtune.runners.trainer.float8 import Float8Linear
 from meshtune.runners.trainer.job import AttentionKernel, Job
-from meshtune.runners.trainer.parallel.sharding import Both, FlatAdamW
+from meshtune.runners.trainer.parallel.sharding import DenseAndExpertAdamW, FlatAdamW
 from meshtune.runners.trainer.train import Trainer, selective_kind
 from meshtune.search_spaces.knob_values import KnobValue
 
@@ -65,7 +65,7 @@ def _seen(option: str, job: Job, trainer: Trainer, ran: Collection[str]) -> Knob
         return any(isinstance(module, Float8Linear) for module in layers[0].modules())
     if option == "gather_ahead":
         optimizer = trainer.optimizer
-        return not isinstance(optimizer, (Both, FlatAdamW)) or optimizer.gathers_ahead
+        return not isinstance(optimizer, (DenseAndExpertAdamW, FlatAdamW)) or optimizer.gathers_ahead
     # Before the last layers there are fewer.
     wanted = min(job.prefetch, len(layers) - 1)
     ahead = len(layers[0]._get_fsdp_state()._states_to_forward_prefetch) if isinstance(layers[0], FSDPModule) else 0

@@ -28,7 +28,7 @@ from meshtune.runners.trainer.parallel.pipeline import (
     stages_of,
 )
 from meshtune.runners.trainer.parallel.sharding import (
-    Both,
+    DenseAndExpertAdamW,
     FlatAdamW,
     Optimizer,
     ShardedAdamW,
@@ -234,7 +234,7 @@ def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], shardin
     experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
     known = set(experts)
     dense = [parameter for parameter in parameters if parameter not in known]
-    return Both(
+    return DenseAndExpertAdamW(
         dense_flat(dense),
         flat(experts, replicas=mesh.expert_replicas.get_group()),
     )

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from meshtune.api.routes.catalog import list_examples
-from meshtune.runners.registry import RUNNERS
+from meshtune.runners.registry import RUNNERS, SCHEDULERS
 from meshtune.tuner.results.archive import pack
 from meshtune.tuner.results.export import FORMATS
 
@@ -163,7 +163,9 @@ def test_the_registry_tells_the_options_of_each_format_and_each_is_taken(client,
     assert options["pbs", "place"]["default"] == "scatter:excl"
     assert not any(formats[name]["options"] for name in ("json", "job"))
     assert all(one["meaning"] for one in options.values())
-    assert [name for name, one in formats.items() if not one["simulated"]] == ["slurm", "pbs", "jobset", "trainjob"]
+    assert [name for name, one in formats.items() if not one["simulated"]] == [
+        name for name, row in SCHEDULERS.items() if row.script
+    ]
     for name, format in formats.items():
         image = ["image=example.org/x"] if name in ("jobset", "trainjob") else []
         given = [f"{one['name']}={one['default']}" for one in format["options"] if one["default"]]

@@ -17,7 +17,7 @@ from typing import Any
 
 from meshtune.runners import registry
 from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
+from meshtune.runners.schedulers.simulated.runner import HiddenClusterOptions, SimulatedRunner
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all
@@ -46,7 +46,7 @@ class NotingRunner(SimulatedRunner):
 
 
 def create_noting_runner(root: Path, cluster: object, options: Mapping[str, Any]) -> NotingRunner:
-    return NotingRunner(root, SimulatedOptions(**options))
+    return NotingRunner(root, HiddenClusterOptions(**options))
 
 
 if __name__ == "__main__":

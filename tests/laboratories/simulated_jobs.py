@@ -6,7 +6,7 @@ from jobs import Laboratory
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
-from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
+from meshtune.runners.schedulers.simulated.runner import HiddenClusterOptions, SimulatedRunner
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -32,7 +32,7 @@ class SimulatedLaboratory(Laboratory):
         super().__init__(folder, place)
 
     def open(self) -> SimulatedRunner:
-        options = SimulatedOptions(seconds_per_trial=SECONDS, slots=self.slots)
+        options = HiddenClusterOptions(seconds_per_trial=SECONDS, slots=self.slots)
         return SimulatedRunner(self.folder / "root", options, clock=lambda: self.now)
 
     def short(self, name: str, *, processes: int = 1) -> str:

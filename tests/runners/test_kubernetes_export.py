@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.schedulers.kubernetes.export import object_name, render_jobset, render_trainjob
+from meshtune.runners.schedulers.kubernetes.export import label_of, render_jobset, render_trainjob
 from meshtune.search_spaces.checks import InvalidValue
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -142,7 +142,7 @@ def test_torchrun_starts_a_process_per_device_in_a_pod(tmp_path):
     ],
 )
 def test_names_become_labels_that_leave_room_for_pods(name, start):
-    label = object_name(name)
+    label = label_of(name)
     assert label.startswith(start)
     assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", label)
     assert len(label) <= 40

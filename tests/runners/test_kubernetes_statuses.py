@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.runners.base import Cause, JobSpec, JobState
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
-from meshtune.runners.schedulers.kubernetes.statuses import _DISRUPTIONS, INDEX, Seen, status_of
+from meshtune.runners.schedulers.kubernetes.statuses import _DISRUPTIONS, INDEX, SeenJob, status_of
 
 SPEC = JobSpec(name="job", command=("x",), directory=Path("/x"), nodes=2, devices_per_node=1, time_limit_s=60.0)
 T0 = "2026-11-24T03:00:00Z"
@@ -42,7 +42,7 @@ def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]
 
 
 def look(document: dict[str, Any], *pods: dict[str, Any], notes: tuple[Note, ...] = (), cancelled=False, waits=""):
-    return status_of(SPEC, Seen(job=document, pods=pods, waits=waits), notes, cancel_asked=cancelled)
+    return status_of(SPEC, SeenJob(job=document, pods=pods, waits=waits), notes, cancel_asked=cancelled)
 
 
 UNSCHEDULABLE = {

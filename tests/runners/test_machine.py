@@ -22,9 +22,9 @@ from meshtune.runners.devices.facts import (
     Disk,
     Host,
     InfinibandPort,
-    Limits,
     Machine,
     NetworkInterface,
+    ProcessLimits,
     SchedulerFact,
     TorchBuild,
     TorchDevice,
@@ -33,7 +33,7 @@ from meshtune.runners.devices.facts import (
 from meshtune.runners.devices.findings import RULES, Level, device_count, findings
 from meshtune.runners.devices.host import read_disk, read_host, read_infiniband, read_interfaces
 from meshtune.runners.devices.vendor_tools import (
-    UnreadableAnswer,
+    UnreadableTool,
     parse_amd,
     parse_driver,
     parse_intel,
@@ -112,7 +112,7 @@ def test_amds_and_intels_devices_are_read_by_number():
 
 @pytest.mark.parametrize(("parser", "text"), [(parse_nvidia, "no XML"), (parse_amd, "[]"), (parse_intel, "{}")])
 def test_another_form_is_refused(parser, text):
-    with pytest.raises(UnreadableAnswer):
+    with pytest.raises(UnreadableTool):
         parser(text)
 
 
@@ -238,7 +238,7 @@ HOST = Host(
     shared_memory_bytes=256 * GIB,
     shared_memory_free_bytes=256 * GIB,
     name_resolves=True,
-    limits=Limits(open_files=65536, locked_bytes=None, processes=65536),
+    limits=ProcessLimits(open_files=65536, locked_bytes=None, processes=65536),
     interfaces=(NetworkInterface(name="eth0", up=True),),
     infiniband=(InfinibandPort(device="mlx5_0", port=1, state="ACTIVE", layer="InfiniBand", rate="400"),),
     disk=Disk(folder="/home/ann/.meshtune", kind="ext4", total_bytes=1000 * GIB, free_bytes=500 * GIB),

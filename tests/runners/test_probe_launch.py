@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.trainer.probe import Layout, ProbeRefused, count_ranks, lay_out
-from meshtune.runners.trainer_answers import InvalidLaunch, Launch, Tier, first_host, read_launch
+from meshtune.runners.trainer.probe import NodeLayout, ProbeRefused, count_ranks, lay_out
+from meshtune.runners.trainer_answers import InvalidLaunch, RankLaunch, Tier, first_host, read_launch
 
 TORCHRUN = {
     "RANK": "5",
@@ -27,7 +27,7 @@ SRUN = {
 }
 
 
-LAUNCH = Launch(rank=5, world_size=8, local_rank=1, node="2", address="gpu007", port=20000 + 3456)
+LAUNCH = RankLaunch(rank=5, world_size=8, local_rank=1, node="2", address="gpu007", port=20000 + 3456)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_first_host_of_a_slurm_list(nodes, host):
 
 def test_ranks_are_laid_out_by_the_node_that_they_name():
     layout = lay_out(["a", "b", "a", "b"], None)
-    assert layout == Layout(((0, 2), (1, 3)))
+    assert layout == NodeLayout(((0, 2), (1, 3)))
     assert layout.groups(Tier.NODE) == [(0, 2), (1, 3)]
     assert layout.groups(Tier.NETWORK) == [(0, 1), (2, 3)]
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Start
-from meshtune.runners.schedulers.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting
+from meshtune.runners.schedulers.ray.job import (
+    JobRun,
+    PlacementRequest,
+    RayJob,
+    RayNode,
+    ranks_of,
+    request_of,
+    why_waiting,
+)
 
 
 def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> RayJob:
@@ -74,10 +82,10 @@ def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say(changes):
     assert ended.status(9.0, 58.0).state is JobState.LOST
 
 
-def nodes(*counts: float, gpus: tuple[float, ...] = ()) -> list[Node]:
+def nodes(*counts: float, gpus: tuple[float, ...] = ()) -> list[RayNode]:
     """Nodes n1, n2 ... of so many CPUs; of 8 CPUs and so many GPUs."""
     resources = [{"CPU": count} for count in counts] + [{"CPU": 8.0, "GPU": count} for count in gpus]
-    return [Node(f"id{number}", f"n{number}", each) for number, each in enumerate(resources, 1)]
+    return [RayNode(f"id{number}", f"n{number}", each) for number, each in enumerate(resources, 1)]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +107,7 @@ def nodes(*counts: float, gpus: tuple[float, ...] = ()) -> list[Node]:
     ],
 )
 def test_what_ray_is_asked_for_while_these_nodes_live(wanted, living, strategy, avoided):
-    assert request_of(wanted, living) == Request(strategy, avoided)
+    assert request_of(wanted, living) == PlacementRequest(strategy, avoided)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedWorkload, parse_job
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.registry import create_runner
-from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
+from meshtune.runners.schedulers.simulated.runner import HiddenClusterOptions, SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -45,7 +45,7 @@ class Laboratory:
 
     def open(self, **options) -> SimulatedRunner:
         """Another runner object for the same jobs, as after a restart of the service."""
-        chosen = SimulatedOptions(**{"seconds_per_trial": 10.0, "slots": 2, **options})
+        chosen = HiddenClusterOptions(**{"seconds_per_trial": 10.0, "slots": 2, **options})
         return SimulatedRunner(self.folder / "root", chosen, clock=lambda: self.now)
 
     def spec(self, name, plan=PLAN, cluster=CLUSTER, model=MODEL, time_limit_s=1e6) -> JobSpec:

@@ -7,7 +7,7 @@ from simulated_jobs import CLUSTER, MODEL
 
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
-from meshtune.runners.schedulers.simulated.runner import SimulatedOptions, SimulatedRunner
+from meshtune.runners.schedulers.simulated.runner import HiddenClusterOptions, SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet
@@ -24,7 +24,7 @@ EFFECTS = {"fast": {True: {"time": 0.5}}, "size": {2: {"time": 3, "memory": 2}}}
 def outcome(folder, **values):
     workload = SimulatedWorkload({"effects": EFFECTS})
     assert (workload.problems_with_knobs(KnobSet(KNOBS)), workload.problems_with_names(KnobSet(KNOBS))) == ([], [])
-    runner = SimulatedRunner(folder / "root", SimulatedOptions(noise=0.0))
+    runner = SimulatedRunner(folder / "root", HiddenClusterOptions(noise=0.0))
     plan = Plan(knobs={"fast": False, "size": 0.5, "idle": "a"} | values)
     # Residuals are of the layout, which is one.
     spec = workload.materialize("t", MODEL, plan, CLUSTER, folder / "t", seed=0, time_limit_s=1e9, knobs=KNOBS)

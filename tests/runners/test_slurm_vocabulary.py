@@ -10,8 +10,8 @@ import pytest
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.command import Answer
 from meshtune.runners.schedulers.slurm.nodes import (
+    DeviceShare,
     Partition,
-    Share,
     expand_hosts,
     parse_bad_nodes,
     parse_nodes,
@@ -163,14 +163,14 @@ def test_refusals_are_told_from_what_may_work_later_and_from_silence(complaint, 
 @pytest.mark.parametrize(
     ("said", "gres", "share"),
     [
-        ("a|idle|128|512000||gpu:h100:8(S:0-1),nic:4\nb|idle|96+|512000||gpu:h100:8\n", "gpu", Share(12, 64000)),
-        ("a|idle|128|9||gpu:h100:8(S:0-1)\nb|idle|64|9||gpu:a100:4(S:0),gpu:mig:2\n", "gpu:a100", Share(16, 2)),
-        ("a|idle|128|16||gpu:h100:8\nb|idle|64|16||gpu:a100:4,gpu:v100:4\n", "gpu", Share(8, 2)),
-        ("a|idle|4|2000||gpu:2\nb|idle|256|1||(null)\n", "gpu", Share(2, 1000)),
-        ("a|idle|2|2000||gpu:8\n", "gpu", Share(1, 250)),
+        ("a|idle|128|512000||gpu:h100:8(S:0-1),nic:4\nb|idle|96+|512000||gpu:h100:8\n", "gpu", DeviceShare(12, 64000)),
+        ("a|idle|128|9||gpu:h100:8(S:0-1)\nb|idle|64|9||gpu:a100:4(S:0),gpu:mig:2\n", "gpu:a100", DeviceShare(16, 2)),
+        ("a|idle|128|16||gpu:h100:8\nb|idle|64|16||gpu:a100:4,gpu:v100:4\n", "gpu", DeviceShare(8, 2)),
+        ("a|idle|4|2000||gpu:2\nb|idle|256|1||(null)\n", "gpu", DeviceShare(2, 1000)),
+        ("a|idle|2|2000||gpu:8\n", "gpu", DeviceShare(1, 250)),
         # Slurm does not know the devices: as many as the cluster is said to have.
-        ("a|idle|128|800||(null)\n", "gpu", Share(32, 200)),
-        ("a|idle|128|800||gpu:h100:8\n", "gpu:a100", Share(32, 200)),
+        ("a|idle|128|800||(null)\n", "gpu", DeviceShare(32, 200)),
+        ("a|idle|128|800||gpu:h100:8\n", "gpu:a100", DeviceShare(32, 200)),
         ("", "gpu", None),
     ],
 )

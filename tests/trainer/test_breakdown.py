@@ -6,7 +6,7 @@ import pytest
 
 from meshtune.runners.step_breakdown import Part
 from meshtune.runners.trainer.timing.breakdown import last_arrivals, sum_parts
-from meshtune.runners.trainer.timing.stopwatch import Call, Span
+from meshtune.runners.trainer.timing.stopwatch import GroupCall, Span
 
 REDUCE = ((0, 1), "", 0)
 TENSOR = ((0, 1), "0>1", 0)
@@ -15,8 +15,8 @@ TENSOR = ((0, 1), "0>1", 0)
 def test_a_call_is_waiting_until_its_last_member_has_arrived():
     spans = [
         Span(0.0, 1.0, Part.COMPUTE),
-        Span(1.0, 3.0, Call(REDUCE, Part.DP)),
-        Span(3.0, 7.0, Call(TENSOR, Part.SEND_RECEIVE)),
+        Span(1.0, 3.0, GroupCall(REDUCE, Part.DP)),
+        Span(3.0, 7.0, GroupCall(TENSOR, Part.SEND_RECEIVE)),
         Span(7.0, 8.0, Part.OPTIMIZER),
     ]
     last = last_arrivals([{REDUCE: 1.0, TENSOR: 0.0}, {REDUCE: 2.5, TENSOR: 6.0}])

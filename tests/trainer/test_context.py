@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from meshtune.runners.outcome import read_result
 from meshtune.runners.trainer.exact import exact_peak
-from meshtune.runners.trainer.parallel.attention_kernels import Answer, Efficient, Flash, FlashOnCpu, merge
+from meshtune.runners.trainer.parallel.attention_kernels import AttentionAnswer, Efficient, Flash, FlashOnCpu, merge
 
 CONTEXT = "import meshtune.runners.trainer.parallel.context as context\n"
 # Keys and values have 2 heads, queries 4 (see make_job): one hidden state of a head is 8 numbers.
@@ -61,7 +61,9 @@ def test_answers_over_parts_of_the_keys_merge_to_causal_attention_and_its_gradie
         merge(out, sums, more, more_sums)
         torch.testing.assert_close(out, expected)
         parts = [
-            kernel.backward(grad, Answer(query, key[:, :, of], value[:, :, of], out, sums, state), causal=of is late)
+            kernel.backward(
+                grad, AttentionAnswer(query, key[:, :, of], value[:, :, of], out, sums, state), causal=of is late
+            )
             for of in (early, late)
         ]
     torch.testing.assert_close(parts[0][0] + parts[1][0], wanted[0])
@@ -75,7 +77,7 @@ def test_the_kernels_of_cuda_take_grouped_heads_and_give_their_shapes_back(kerne
     key, value = torch.empty(2, 2, 2, 80, 16, device="meta", dtype=torch.bfloat16)
     out, sums, state = kernel.forward(query, key, value, causal=False)
     assert (out.shape, sums.shape, sums.dtype) == (query.shape, query.shape[:3], torch.float32)
-    gradients = kernel.backward(out, Answer(query, key, value, out, sums, state), causal=False)
+    gradients = kernel.backward(out, AttentionAnswer(query, key, value, out, sums, state), causal=False)
     assert [gradient.shape for gradient in gradients] == [query.shape, key.shape, value.shape]
 
 

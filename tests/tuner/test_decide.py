@@ -20,9 +20,9 @@ from meshtune.tuner.campaign.decide import (
     Finish,
     MarkRunning,
     NoteWait,
-    Observation,
     Pause,
     PlanBaseline,
+    PolledJob,
     Retry,
     Submit,
     decide,
@@ -55,7 +55,7 @@ def decided(make, trials, *, state=CampaignState.RUNNING, seen=None, now=0.0, el
 
 
 def look(state, **more):
-    return Observation(JobStatus(state=state, **more))
+    return PolledJob(JobStatus(state=state, **more))
 
 
 SPENT = "the budget of 4 trials is spent"
@@ -65,7 +65,7 @@ NEWS = {
         look(JobState.LOST, started_at=4.0, finished_at=9.0, nodes=("n2", "n3"), failed_nodes=("n2",)), outcome=LOST
     ),
 }
-NO_TIMES = {0: look(JobState.RUNNING), 1: Observation(JobStatus(state=JobState.SUCCEEDED), OK)}
+NO_TIMES = {0: look(JobState.RUNNING), 1: PolledJob(JobStatus(state=JobState.SUCCEEDED), OK)}
 NO_NEWS = {0: look(JobState.QUEUED), 1: look(JobState.RUNNING, started_at=1.0)}
 # Trials by what they are: a state, an outcome, a verdict, or None for a planned one; the campaign; what is decided.
 SITUATIONS = {

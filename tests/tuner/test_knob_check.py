@@ -10,7 +10,7 @@ from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.decide import Finish, Observation, decide
+from meshtune.tuner.campaign.decide import Finish, PolledJob, decide
 from meshtune.tuner.campaign.knob_check import checked, unconfirmed_knobs
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.specs.read import read_spec
@@ -85,7 +85,7 @@ def test_a_campaign_takes_no_such_measurement(make):
     plan = Plan(tp=4, knobs={"threads": 2})
     trial = make.trial(1, plan=plan, state=TrialState.RUNNING)
     status = JobStatus(state=JobState.SUCCEEDED, finished_at=5.0)
-    seen = {1: Observation(status, replace(outcome(threads=1), reason=""))}
+    seen = {1: PolledJob(status, replace(outcome(threads=1), reason=""))}
     (finish,) = decide(make.campaign(spec), [trial], seen, 9.0)
     assert isinstance(finish, Finish)
     assert finish.outcome.reason == "knob threads did not arrive: the plan has 2, the job saw 1"

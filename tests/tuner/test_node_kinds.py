@@ -12,7 +12,7 @@ from meshtune.runners.documents import plain
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.decide import Finish, Observation, decide, nodes_to_avoid
+from meshtune.tuner.campaign.decide import Finish, PolledJob, decide, nodes_to_avoid
 from meshtune.tuner.campaign.node_kinds import comparable, reference_of
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.cli.render.display import best_notes
@@ -54,7 +54,7 @@ def trials(make):
 
 def seen(measurement, *nodes):
     status = JobStatus(state=JobState.SUCCEEDED, nodes=nodes, finished_at=9.0)
-    return Observation(status, Outcome(verdict=Verdict.OK, measurement=measurement))
+    return PolledJob(status, Outcome(verdict=Verdict.OK, measurement=measurement))
 
 
 def test_a_trial_on_another_kind_than_the_baseline_is_lost_to_its_nodes(campaign, trials, make):

@@ -1,18 +1,14 @@
 """What of a spec needs the scope `command`: all that is not known to be harmless."""
 
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
-from meshtune.runners.registry import RUNNERS, WORKLOADS
-from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions
-from meshtune.runners.schedulers.pbs.runner import PbsOptions
-from meshtune.runners.schedulers.ray.runner import RayOptions
-from meshtune.runners.schedulers.slurm.script import SlurmOptions
-from meshtune.runners.trainer.job import Measuring
+from meshtune.runners.programs.workloads.simulated import SimulatedOptions
+from meshtune.runners.registry import RUNNERS, SCHEDULERS, WORKLOADS, load
+from meshtune.runners.trainer.job import Measuring, TrainerOptions
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.layer_shapes import LatentAttention
 from meshtune.search_spaces.model import ModelSpec
@@ -20,30 +16,16 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.specs.document import HARMLESS, PLAIN, commands_named
+from meshtune.tuner.specs.document import DEFAULTS, PLAIN, commands_named, harmless
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS
 from meshtune.tuner.specs.read import OPEN_QUESTIONS
 
-MADE_BY = {name: search.made_by for name, search in SEARCHES.items()}
-KNOWN = {"workload": WORKLOADS, "runner": RUNNERS, "search": MADE_BY}
+KNOWN = {"workload": WORKLOADS, "runner": RUNNERS, "search": SEARCHES}
 PLAINEST = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
 
 
 def paths(**sections: Any) -> list[str]:
     return [problem.path for problem in commands_named({**PLAINEST, **sections})]
-
-
-def options_of(section: str, kind: str) -> set[str]:
-    """The fields of a backend's options, by the annotated type that its module reads."""
-    module = import_module(KNOWN[section][kind].partition(":")[0])
-    [options] = [
-        found
-        for name, found in vars(module).items()
-        if name.endswith("Options")
-        and name.lower().startswith(("no", "trainer" if kind == "torch" else kind[:4]))
-        and hasattr(found, "__dataclass_fields__")
-    ]
-    return {field.name for field in fields(options)}
 
 
 def test_a_plain_spec_names_no_command():
@@ -84,7 +66,7 @@ def test_every_part_is_told_at_once():
     assert "options of pbs that do not: call_limit_s" in found[1].message
 
 
-@pytest.mark.parametrize("section", sorted(HARMLESS))
+@pytest.mark.parametrize("section", sorted(DEFAULTS))
 @pytest.mark.parametrize(
     "odd", [{"kind": "new"}, {"kind": 3}, {"kind": None}, {"kind": ["torch"]}, "new", 7, ["local"]]
 )
@@ -104,25 +86,25 @@ def test_what_is_no_spec_names_nothing(document):
 
 
 def test_a_new_section_of_a_spec_is_refused_until_it_is_listed():
-    assert {field.name for field in fields(CampaignSpec)} == PLAIN - {OPEN_QUESTIONS, CATALOGS} | HARMLESS.keys() | {
-        KNOBS
-    }
+    plain = PLAIN - {OPEN_QUESTIONS, CATALOGS}
+    assert {field.name for field in fields(CampaignSpec)} == plain | DEFAULTS.keys() | {KNOBS}
 
 
-def test_what_is_listed_exists():
-    for section, kinds in HARMLESS.items():
-        assert kinds.keys() <= KNOWN[section].keys()
-    assert HARMLESS["runner"]["slurm"] < {field.name for field in fields(SlurmOptions)}
-    assert HARMLESS["runner"]["pbs"] < {field.name for field in fields(PbsOptions)}
-    assert HARMLESS["runner"]["kubernetes"] < {field.name for field in fields(KubernetesOptions)}
-    assert HARMLESS["runner"]["ray"] < {field.name for field in fields(RayOptions)}
-    for section, kind in (
-        ("runner", "local"),
-        ("runner", "simulated"),
-        ("workload", "torch"),
-        ("workload", "simulated"),
-    ):
-        assert HARMLESS[section][kind] == options_of(section, kind)
+# Kinds of which every option is harmless: a new one has to be looked at too.
+HARMLESS_KINDS = {"local", "simulated", "external"}
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_what_a_scheduler_lists_exists(kind):
+    row = SCHEDULERS[kind]
+    options = {field.name for field in fields(load(row.options))}
+    assert row.harmless == options if kind in HARMLESS_KINDS else row.harmless < options
+
+
+def test_what_else_is_listed_exists():
+    assert all(kinds.keys() <= KNOWN[section].keys() for section, kinds in harmless().items())
+    for kind, options in (("torch", TrainerOptions), ("simulated", SimulatedOptions)):
+        assert WORKLOADS[kind].harmless == {field.name for field in fields(options)}
 
 
 # What a plain section may hold: a new field has to be looked at, and then added here.

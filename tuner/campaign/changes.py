@@ -28,7 +28,7 @@ class CannotChange(UserError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Details(Closed):
+class CampaignDetails(Closed):
     """The parts of a campaign that may be changed. tags: each once, in their order. notes: plain text."""
 
     name: Name
@@ -46,9 +46,9 @@ class Details(Closed):
         checks.require(len(self.notes) <= MAX_NOTES, "notes", told)
 
 
-def details_of(campaign: Campaign) -> Details:
+def details_of(campaign: Campaign) -> CampaignDetails:
     spec = campaign.spec
-    return Details(name=spec.name, budget=spec.budget, tags=campaign.tags, notes=campaign.notes)
+    return CampaignDetails(name=spec.name, budget=spec.budget, tags=campaign.tags, notes=campaign.notes)
 
 
 def extendable(campaign: Campaign) -> bool:
@@ -56,7 +56,7 @@ def extendable(campaign: Campaign) -> bool:
     return campaign.state is CampaignState.COMPLETED and campaign.spec.search.kind != CALIBRATION
 
 
-def changed(campaign: Campaign, details: Details, trials: Sequence[Trial], now: float) -> Campaign:
+def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial], now: float) -> Campaign:
     """The campaign with these details; RUNNING where it was complete and its budget is another. trials: its own, as
     lists have them. Raises CannotChange."""
     spec = replace(campaign.spec, name=details.name, budget=details.budget)

@@ -44,7 +44,7 @@ FAULTS_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class PolledJob:
     """One look at an attempt's job. Its status has times by our clock; running_s: how long it has run, by one clock
     that nobody sets."""
 
@@ -158,7 +158,7 @@ Starting = PlanBaseline | Ask | Confirm | Submit | Retry
 def decide(
     campaign: Campaign,
     trials: Sequence[Trial],
-    observations: Mapping[int, Observation],
+    observations: Mapping[int, PolledJob],
     now: float,
     share: int | None = None,
     trials_left: int | None = None,
@@ -180,7 +180,7 @@ def decide(
 def _next_steps(
     campaign: Campaign,
     trials: Sequence[Trial],
-    observations: Mapping[int, Observation],
+    observations: Mapping[int, PolledJob],
     now: float,
     share: int | None,
     trials_left: int | None,
@@ -214,7 +214,7 @@ def _next_steps(
     return [*overtime, *submits, *_search(campaign, trials, room)]
 
 
-def device_seconds(trials: Sequence[Trial], observations: Mapping[int, Observation] = MappingProxyType({})) -> float:
+def device_seconds(trials: Sequence[Trial], observations: Mapping[int, PolledJob] = MappingProxyType({})) -> float:
     """Devices times the seconds that a campaign's jobs held them; of those that run, as observed or last saved."""
     total = 0.0
     for trial in trials:
@@ -226,7 +226,7 @@ def device_seconds(trials: Sequence[Trial], observations: Mapping[int, Observati
 
 
 def time_spent(
-    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation] = MappingProxyType({})
+    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, PolledJob] = MappingProxyType({})
 ) -> str:
     """Why a budget that ends every trial is spent; empty while none is."""
     budget = campaign.spec.budget
@@ -268,7 +268,7 @@ def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[In
 
 
 def _news(
-    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation], now: float
+    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, PolledJob], now: float
 ) -> list[Intent]:
     found: list[Intent] = []
     for trial in trials:
@@ -291,7 +291,7 @@ def _news(
     return found
 
 
-def _waits(trials: Sequence[Trial], observations: Mapping[int, Observation]) -> list[Intent]:
+def _waits(trials: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
     """Why the queued jobs wait, where that is new."""
     found: list[Intent] = []
     for trial in trials:
@@ -303,7 +303,7 @@ def _waits(trials: Sequence[Trial], observations: Mapping[int, Observation]) -> 
 
 
 def _overdue(
-    campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, Observation], now: float
+    campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob], now: float
 ) -> list[Intent]:
     """Withdraw what has waited longer than the queue limit and still waits."""
     queued = [
@@ -320,7 +320,7 @@ def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -
     return [Close(state, reason)]
 
 
-def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, Observation]) -> list[Intent]:
+def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
     limit = campaign.spec.trial.time_limit_s
     late = [
         trial

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, isinf
 
+from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.knob import Knob, Numerics
 from meshtune.search_spaces.knob_values import KnobValue, same_value, word
 from meshtune.search_spaces.plan import Plan
@@ -57,6 +58,13 @@ def check_losses(first: Sequence[float], second: Sequence[float], tolerance: flo
     above = [step for step, difference in enumerate(differences) if difference > tolerance]
     step = above[0] if above else differences.index(max(differences))
     return LossCheck(not above, step, differences[step])
+
+
+def training_check(one: Measurement, other: Measurement, tolerance: float) -> LossCheck | None:
+    """The first losses of two runs, compared; None for another global batch, which trains otherwise by intent."""
+    if one.tokens_per_step != other.tokens_per_step:
+        return None
+    return check_losses(one.first_losses, other.first_losses, tolerance)
 
 
 def changed_numerics(spec: CampaignSpec, plan: Plan) -> tuple[str, ...]:

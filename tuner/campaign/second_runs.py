@@ -25,9 +25,9 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.numerics import (
     changed_numerics,
-    check_losses,
     loss_tolerance,
     may_be_recommended,
+    training_check,
     trains_otherwise,
 )
 from meshtune.tuner.campaign.objective import Objective, Yardstick
@@ -258,15 +258,12 @@ def _contenders(
 
 def _trains_alike(spec: CampaignSpec, trials: Sequence[Trial], plan: Plan, baseline: Plan) -> bool:
     """False where the first losses show another training that no knob declares: it is never recommended."""
-    if plan.global_batch_size != baseline.global_batch_size:
-        return True
     one, other = (
         next(trial.measurement for trial in trials if trial.plan == each and trial.measurement is not None)
         for each in (plan, baseline)
     )
-    tolerance = loss_tolerance(workload_of(spec).dtype)
-    check = check_losses(one.first_losses, other.first_losses, tolerance)
-    return not trains_otherwise(check, changed_numerics(spec, plan))
+    check = training_check(one, other, loss_tolerance(workload_of(spec).dtype))
+    return check is None or not trains_otherwise(check, changed_numerics(spec, plan))
 
 
 def _front_first(measured: Sequence[Trial]) -> list[Trial]:

@@ -50,11 +50,13 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget(Closed):
-    """What the campaign may use at the most; at least one limit. wall_time_s counts while the campaign is worked on
-    (not while it is paused or no service runs); device_hours counts devices times the time that jobs held them."""
+    """What the campaign may use at the most; at least one limit."""
 
+    # The baseline included, second runs not.
     trials: Some | None = None
+    # Seconds in which the campaign is worked on; pauses, and times without a service, do not count.
     wall_time_s: Positive | None = None
+    # Devices times the hours that jobs held them.
     device_hours: Positive | None = None
 
     def _check(self, checks: Checks) -> None:
@@ -68,24 +70,28 @@ TimeLimit = Annotated[float, Limit(above=0, high=10**9)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits(Closed):
-    """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs; preemptions do
-    not count. racing: give a trial up as PRUNED once it is surely slower than the best one so far (see
-    `tuner.campaign.decide`). queue_limit_s: a job that has not started so long after it was sent is withdrawn, and the
-    campaign pauses; None: it may wait for ever."""
+    """Limits of one trial."""
 
+    # Of each attempt.
     time_limit_s: TimeLimit = 300.0
+    # Where the infrastructure loses the job (`lost`), or runs it on other hardware than the baseline. Preemptions do
+    # not count, up to 20 attempts in all.
     attempts: Some = 3
+    # A trial that is surely slower than the best so far ends early as `pruned`, without a measurement.
     racing: bool = False
+    # A job that has not started so many seconds after it was sent is withdrawn, and the campaign pauses with the
+    # scheduler's reason; `meshtune resume` sends it again. None: it may wait for ever.
     queue_limit_s: TimeLimit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule(Closed):
-    """When the search has found enough: no more plans are chosen once the probability that an untried one is better
-    than the best by more than `tolerance` (a share of its speed) is below `chance`. chance 0: only the budget ends it.
-    """
+    """When the search has found enough."""
 
+    # Gain that is worth further trials, as a share of the best speed.
     tolerance: Share = 0.02
+    # The search ends when an untried plan beats the best by `tolerance` with a lower probability; 0: only the budget
+    # ends it.
     chance: Share = 0.05
 
 

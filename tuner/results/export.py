@@ -17,7 +17,6 @@ from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.dialects.base import CannotExpress, Files
 from meshtune.runners.registry import (
-    PROGRAMS,
     SIMULATED,
     WORKLOADS,
     Scheduler,
@@ -191,12 +190,12 @@ def _dialect(
         measured = dtype_of(export.spec)
         if "dtype" not in export.options and measured in DTYPES and measured not in dtypes:
             told = f"is {measured}; the format has {' and '.join(dtypes)} alone: --option dtype={dtypes[-1]} changes it"
-            raise CannotExpress(program or PROGRAMS[name], [Problem("number format", told)])
+            raise CannotExpress(program or WORKLOADS[name].words, [Problem("number format", told)])
         options = tell(name, export.workload_options(name), export.told(name))
         files: Files = load(renderer)(export.spec.model, export.plan, export.cluster, options)
         return with_keys(name, files, export.told(name))
 
-    return Format(name=name, words=words, render=render, command=command, program=program or PROGRAMS[name])
+    return Format(name=name, words=words, render=render, command=command, program=program or WORKLOADS[name].words)
 
 
 def _scheduler(name: str, scheduler: Scheduler) -> Format:

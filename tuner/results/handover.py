@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshtune.runners.outcome import Measurement
-from meshtune.runners.registry import PROGRAMS, SIMULATED
+from meshtune.runners.registry import SIMULATED, WORKLOADS
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -90,7 +90,7 @@ def dtype_of(spec: CampaignSpec) -> str | None:
 
 def program_of(workload: str) -> str:
     """The name of a workload's program, for people."""
-    return PROGRAMS.get(workload, workload)
+    return WORKLOADS[workload].words if workload in WORKLOADS else workload
 
 
 def origin_verb(measured: MeasuredWith) -> str:

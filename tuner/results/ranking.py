@@ -26,9 +26,9 @@ from meshtune.tuner.campaign.node_kinds import Reference, comparable, reference_
 from meshtune.tuner.campaign.numerics import (
     LossCheck,
     changed_numerics,
-    check_losses,
     loss_tolerance,
     may_be_recommended,
+    training_check,
     trains_otherwise,
 )
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
@@ -242,15 +242,14 @@ class Ranked:
 
     @cached_property
     def training(self) -> LossCheck | None:
-        """The first losses against the baseline's; None without a measured baseline, and for another global batch,
-        which trains otherwise by intent."""
+        """The first losses against the baseline's; None without a measured baseline, and as `training_check`."""
         base = None if self.ground.base is None else self.ground.base.measurement
         own = self.measurement
-        if base is None or own.tokens_per_step != base.tokens_per_step:
+        if base is None:
             return None
-        if own is base:
-            return LossCheck(True, 0, 0.0) if base.first_losses else LossCheck(None)
-        return check_losses(own.first_losses, base.first_losses, self.ground.tolerance)
+        if own is base and own.first_losses:
+            return LossCheck(True, 0, 0.0)
+        return training_check(own, base, self.ground.tolerance)
 
     @property
     def confirmation(self) -> Confirmation | None:

@@ -13,8 +13,8 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.changes import (
+    CampaignDetails,
     CannotChange,
-    Details,
     changed,
     details_of,
     require_extendable,
@@ -44,7 +44,7 @@ class Changing:
         now = self._clock()
 
         def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
-            details = read_value(Details, changed_document(plain(details_of(campaign)), patch))
+            details = read_value(CampaignDetails, changed_document(plain(details_of(campaign)), patch))
             return changed(campaign, details, trials, now)
 
         return self._store.change_campaign(campaign_id, laid_over, now=now)

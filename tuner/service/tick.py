@@ -11,7 +11,7 @@ from meshtune.runners.base import JobStatus, NoTimeLeft, Refused
 from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
-from meshtune.tuner.campaign.decide import FAULTS_S, Observation, decide, incumbent_step_time_s, nodes_to_avoid
+from meshtune.tuner.campaign.decide import FAULTS_S, PolledJob, decide, incumbent_step_time_s, nodes_to_avoid
 from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import ADVICE, search_end
@@ -81,7 +81,7 @@ class Ticker:
             return [decisions.Pause(exhausted)]
         return intents
 
-    def _observe(self, session: Session) -> Mapping[int, Observation]:
+    def _observe(self, session: Session) -> Mapping[int, PolledJob]:
         campaign = session.campaign
         by_job = {
             trial.last.job_id: trial
@@ -104,7 +104,7 @@ class Ticker:
             directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
-                found[trial.number] = Observation(by_our_clock(status, sent_at, now), outcome, running_s[job])
+                found[trial.number] = PolledJob(by_our_clock(status, sent_at, now), outcome, running_s[job])
         return found
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:

@@ -1,9 +1,9 @@
-"""Documents that a spec is read from: YAML text read, merge patches applied, values refused that cannot be stored and
-read again, everywhere, exactly, and the parts found that need the scope `command`.
+"""A spec's document before any of it is read as a spec: made of YAML and merge patches, and asked two things: what in
+it cannot be stored and read again, everywhere, exactly, and which parts need the scope `command`.
 
 YAML makes dates, sets, NaN and cycles of its own; JSON bodies may hold numbers and characters that databases refuse.
-Parts that let somebody run programs, or read and write files, are all that `HARMLESS` does not list: a new option is
-refused until it is listed. They are found in the document as it came, before any backend reads a file.
+Parts that let somebody run programs, or read and write files, are all that `PLAIN` and `harmless` do not list: a new
+option is refused until it is listed. They are found in the document as it came, before any backend reads a file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any
 
-from meshtune.runners.registry import schedulers
+from meshtune.runners.registry import WORKLOADS, schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -34,58 +34,17 @@ OPTION_LIMITS = Limits(max_bytes=20_000, max_values=2_000)
 PLAIN = frozenset(
     {
         *("name", "model", "cluster", "global_batch_size", "space", "baseline", "objective", "budget", "trial", "stop"),
-        *(
-            "catalogs",
-            "accept",
-            "parallel",
-            "seed",
-            "pareto",
-            "confirm",
-            "confirm_rounds",
-            "warm_start",
-            "project",
-            "open_questions",
-        ),
+        *("catalogs", "accept", "parallel", "seed", "pareto", "confirm", "confirm_rounds", "warm_start", "project"),
+        "open_questions",
     }
 )
-# section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.
-HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
-    "workload": {
-        "torch": frozenset(
-            {
-                *("dtype", "learning_rate", "router", "imbalance", "compile", "async_tp", "measuring"),
-                *("attention", "threads", "prefetch", "gather_ahead", "selective", "loss_chunks", "float8"),
-            }
-        ),
-        "simulated": frozenset({"framework", "contexts", "measuring", "effects"}),
-    },
-    "runner": {
-        "local": frozenset({"slots", "idle_s"}),
-        "simulated": frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
-        "external": frozenset(),
-        # address would have the service connect to, and trust, whatever answers there.
-        "ray": frozenset({"namespace", "idle_s"}),
-        # extra_lines and srun_arguments may name files and programs, setup, teardown and prefix are shell; environment
-        # may preload a library; a container's image is a program, and its mounts are files.
-        "slurm": frozenset(
-            {
-                *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
-                *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
-                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s"),
-            }
-        ),
-        # The others are images, files of nodes, accounts, and whatever a pod may be.
-        "kubernetes": frozenset({"queue", "device", "limits", "keep_s", "call_limit_s", "poll_s"}),
-        # mpiexec is a command line.
-        "pbs": frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
-    },
-    "search": {
-        "physics": frozenset({"prior", "fits", "residual"}),
-        "deephyper": frozenset({"n_initial", "guard", "filter_failures"}),
-        "optuna": frozenset({"n_initial", "guard", "sampler"}),
-        "random": frozenset(),
-        "grid": frozenset(),
-    },
+# As a scheduler's and a program's rows say it of theirs.
+_SEARCHES: Mapping[str, frozenset[str]] = {
+    "physics": frozenset({"prior", "fits", "residual"}),
+    "deephyper": frozenset({"n_initial", "guard", "filter_failures"}),
+    "optuna": frozenset({"n_initial", "guard", "sampler"}),
+    "random": frozenset(),
+    "grid": frozenset(),
 }
 DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
 
@@ -185,6 +144,13 @@ class CommandNotAllowed(InvalidSpec):
     """The spec says what is executed, or names files, and whoever sent it may not. `problems` has every such part."""
 
 
+def harmless() -> Mapping[str, Mapping[str, frozenset[str]]]:
+    """section -> kind -> the options that are harmless. Of a kind that is not here, nothing is."""
+    programs = {name: row.harmless for name, row in WORKLOADS.items() if row.harmless is not None}
+    places = {name: row.harmless for name, row in schedulers().items() if row.harmless is not None}
+    return {"workload": programs, "runner": places, "search": _SEARCHES}
+
+
 def commands_named(document: object) -> list[Problem]:
     """Every part of a spec's document that only the scope `command` allows, by its path; none where all is harmless.
 
@@ -196,12 +162,10 @@ def commands_named(document: object) -> list[Problem]:
     found = [
         Problem(key, "is not among the parts of a spec that need no scope `command`")
         for key in document
-        if key in known and key not in PLAIN and key not in HARMLESS and key != KNOBS
+        if key in known and key not in PLAIN and key not in DEFAULTS and key != KNOBS
     ]
     found += knobs_for_command(document)
-    outside = {name: place.harmless for name, place in schedulers().items() if place.harmless is not None}
-    for section, own in HARMLESS.items():
-        kinds = {**outside, **own} if section == "runner" else own
+    for section, kinds in harmless().items():
         found += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]
     return found
 

@@ -47,11 +47,20 @@ class BatchOptions(Closed):
 
     # How a script's line for the scheduler begins: "#SBATCH -".
     directive: ClassVar[str]
+    # What each option that makes a difference to a script means, for people, in the order of a form.
+    form: ClassVar[Mapping[str, str]] = {
+        "setup": "shell lines before the ranks start: [module load cuda]",
+        "environment": "variables of the ranks: {NCCL_DEBUG: INFO}",
+        "prefix": "beginning of every rank's command line, such as apptainer exec --nv $SIF",
+        "python": "path of the interpreter, with meshtune, that starts the ranks; by default this service's own",
+        "extra_lines": "further lines for the scheduler, as they stand in a script",
+    }
 
-    # More of these lines, and those for burst buffers: "#DW jobdw capacity=10GB access_mode=striped type=scratch".
+    # Further lines of the script for the scheduler, each from `#SBATCH -` or `#PBS -` on, and those for burst buffers:
+    # `#DW jobdw capacity=10GB access_mode=striped type=scratch`, `#BB ...`.
     extra_lines: tuple[str, ...] = ()
-    # Shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks. A line that fails
-    # fails the job.
+    # Shell lines before the ranks start, such as `module load cuda`; what they export reaches the ranks. A line that
+    # fails fails the job.
     setup: tuple[str, ...] = ()
     # Shell lines after the ranks have ended, or the setup has failed; they see the setup's variables. One that fails
     # changes nothing. They run too where the scheduler tells the job to end, for as long as it waits before it kills;
@@ -59,14 +68,14 @@ class BatchOptions(Closed):
     teardown: tuple[str, ...] = ()
     # Variables of the ranks, exported after the setup lines and taken literally; a workload's own `env` wins.
     environment: Mapping[str, str] = field(default_factory=dict)
-    # The beginning of every rank's command line, in the shell's words: "apptainer exec --nv $SIF". Scripts that launch
-    # by themselves are started without.
+    # Beginning of every rank's command line, in the shell's words: `apptainer exec --nv $SIF`, `numactl -l`. Scripts
+    # that launch by themselves (`start: job`) are started without.
     prefix: str = ""
     # The interpreter, with meshtune, that starts the ranks; by default the one that writes the script.
     python: str = ""
-    # How long a command of the scheduler may take.
+    # Time limit of a command of the scheduler.
     call_limit_s: Positive = 30.0
-    # Jobs are looked at no more often than that.
+    # Shortest time between two looks at the jobs; of several campaigns of one service the least counts.
     poll_s: Amount = 5.0
 
     def _check(self, checks: Checks) -> None:

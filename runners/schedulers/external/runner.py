@@ -32,7 +32,7 @@ class ExternalOptions(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJob:
+class ClaimableJob:
     """A job that is not over. Times are seconds since the epoch. command: what would run it here. claimed_by: whoever
     claims once more with the same word gets it again; empty where nobody has claimed it."""
 
@@ -53,13 +53,13 @@ class ExternalRunner:
     """A Runner over the files under `root`. clock: seconds since the epoch."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
-        self._queue = FileQueue(root, OpenJob, clock)
+        self._queue = FileQueue(root, ClaimableJob, clock)
 
     def submit(self, spec: JobSpec) -> str:
         require_fit(spec.name)
         return self._queue.submit(
             spec,
-            lambda now: OpenJob(
+            lambda now: ClaimableJob(
                 name=spec.name,
                 directory=spec.directory.resolve(),
                 command=spec.command,
@@ -89,7 +89,7 @@ class ExternalRunner:
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def claim(self, names: Sequence[str], most: int, by: str = "") -> list[OpenJob]:
+    def claim(self, names: Sequence[str], most: int, by: str = "") -> list[ClaimableJob]:
         """Of these jobs at most so many that were claimed by this word before, or else wait, in their order; they run
         from now on, each for one claimant. by: a word of the request, so that it may be repeated; empty: it may not.
         Raises RunnerUnavailable."""
@@ -132,7 +132,7 @@ class ExternalRunner:
         return self._queue.end(id, _ended(JobState.TIMED_OUT, job, late_at, reason))
 
 
-def _ended(state: JobState, job: OpenJob, at: float, reason: str, exit_code: int | None = None) -> JobStatus:
+def _ended(state: JobState, job: ClaimableJob, at: float, reason: str, exit_code: int | None = None) -> JobStatus:
     return JobStatus(state=state, reason=reason, exit_code=exit_code, started_at=job.claimed_at, finished_at=at)
 
 

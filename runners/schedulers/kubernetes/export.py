@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import yaml
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
+from meshtune.runners.schedulers.kubernetes.manifests import QUEUE_LABEL
 from meshtune.search_spaces.checks import Checks, Closed
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # The one group of pods: ours in a JobSet; in Trainer's own runtimes it has this name (constants.go, Node).
 _WORKERS, _NODE = "workers", "node"
@@ -33,15 +33,26 @@ _LABEL = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestOptions(Closed):
-    """What the cluster needs to know. image: with the training program in it. queue: a LocalQueue of Kueue, where there
-    is one. device: the resource that a pod gets one of per device; empty for none. claims: volume claims by the path
-    where the pods see them, of a JobSet; a TrainJob's are its runtime's. runtime: the TrainJob's."""
+    """What the cluster needs to know."""
 
+    form: ClassVar[Mapping[str, str]] = {
+        "image": "image of the pods, with the training program in it",
+        "namespace": "namespace of the object",
+        "queue": "a LocalQueue of Kueue",
+        "device": "resource of a device, such as amd.com/gpu; '' for none",
+    }
+
+    # With the training program in it.
     image: str
+    # Of the object.
     namespace: str = "default"
+    # A LocalQueue of Kueue, where there is one.
     queue: str = ""
+    # The resource that a pod gets one of per device; empty for none.
     device: str = "nvidia.com/gpu"
+    # Of a JobSet: volume claims by the path where the pods see them. A TrainJob's are its runtime's.
     claims: Mapping[str, str] = field(default_factory=dict)
+    # Of a TrainJob.
     runtime: str = "torch-distributed"
 
     def _check(self, checks: Checks) -> None:
@@ -53,11 +64,27 @@ class ManifestOptions(Closed):
         checks.require(not wrong, "claims", f"must be paths from the root on, not {wrong}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSetOptions(ManifestOptions):
+    form: ClassVar[Mapping[str, str]] = {
+        **ManifestOptions.form,
+        "claims": "volume claims by the path where pods see them: {/data: team-data}",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJobOptions(ManifestOptions):
+    form: ClassVar[Mapping[str, str]] = {
+        **ManifestOptions.form,
+        "runtime": "its ClusterTrainingRuntime, which defines the volumes",
+    }
+
+
 def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A JobSet of one pod per node that ends with its first failure. Raises InvalidValue."""
-    chosen = read_value(ManifestOptions, dict(options))
+    chosen = read_value(JobSetOptions, dict(options))
     _require_expressible(spec)
-    name = object_name(spec.name)
+    name = label_of(spec.name)
     volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     for number, (path, claim) in enumerate(sorted(chosen.claims.items())):
@@ -87,9 +114,9 @@ def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
 
 def render_trainjob(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """A TrainJob on a runtime of torch. It has no time limit: not every release knows one. Raises InvalidValue."""
-    chosen = read_value(ManifestOptions, dict(options))
+    chosen = read_value(TrainJobOptions, dict(options))
     _require_expressible(spec, claims=chosen.claims)
-    name = object_name(spec.name)
+    name = label_of(spec.name)
     trainer = {
         "image": chosen.image,
         "numNodes": spec.nodes,
@@ -103,7 +130,7 @@ def render_trainjob(spec: JobSpec, options: Mapping[str, Any]) -> str:
     return _text("trainer.kubeflow.org/v1alpha1", "TrainJob", name, chosen, body)
 
 
-def object_name(name: str) -> str:
+def label_of(name: str) -> str:
     """A job's name as a label of Kubernetes; one that had to be changed gets a check sum."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if label == name and label[:1].isalpha() and len(label) <= _LONGEST_NAME:

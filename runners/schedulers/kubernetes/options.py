@@ -37,6 +37,7 @@ class KubernetesOptions(Closed):
     python: str = "python3"
     # A context of the kubeconfig file; empty: its current one, or inside a pod the pod's own service account.
     context: str = ""
+    # Where the jobs are made.
     namespace: str = "default"
     # A LocalQueue of Kueue: jobs are sent suspended, and Kueue starts them.
     queue: str = ""
@@ -48,6 +49,7 @@ class KubernetesOptions(Closed):
     # folders of the nodes (NFS, Lustre).
     claims: Mapping[str, str] = field(default_factory=dict)
     host_paths: tuple[str, ...] = ()
+    # As in a pod's spec: {gpu: h100}.
     node_selector: Mapping[str, str] = field(default_factory=dict)
     # As in a pod's spec: [{key: nvidia.com/gpu, operator: Exists}].
     tolerations: tuple[Mapping[str, Any], ...] = ()

@@ -25,7 +25,7 @@ from meshtune.runners.schedulers.kubernetes.manifests import (
     render_service,
 )
 from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions, options_for
-from meshtune.runners.schedulers.kubernetes.statuses import Seen, read_pod, status_of
+from meshtune.runners.schedulers.kubernetes.statuses import SeenJob, read_pod, status_of
 from meshtune.search_spaces.cluster import ClusterSpec
 
 # So many pods of a job tell what they wrote, when it has failed.
@@ -121,7 +121,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             statuses[id] = status
         return statuses
 
-    def _look(self, ids: Mapping[str, Record]) -> dict[str, Seen]:
+    def _look(self, ids: Mapping[str, Record]) -> dict[str, SeenJob]:
         """Raises RunnerUnavailable."""
         try:
             jobs = {job["metadata"]["name"]: job for job in self._api.jobs()}
@@ -131,7 +131,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
                     pods.setdefault(owner["name"], []).append(pod)
         except Rejected as error:
             raise RunnerUnavailable(f"the jobs cannot be looked at: {error}") from None
-        seen = {id: Seen(job=jobs[id], pods=pods.get(id, ())) for id in ids if id in jobs}
+        seen = {id: SeenJob(job=jobs[id], pods=pods.get(id, ())) for id in ids if id in jobs}
         idle = {id: one for id, one in seen.items() if not one.ended and not one.started}
         words: dict[str, str] = {}
         with suppress(Rejected, RunnerUnavailable):  # a right, or an answer, that jobs do without
@@ -144,7 +144,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             seen[id] = replace(one, waits=next((words[name] for name in reversed(names) if name in words), ""))
         return seen
 
-    def _close_job(self, id: str, record: Record, seen: Seen, status: JobStatus) -> None:
+    def _close_job(self, id: str, record: Record, seen: SeenJob, status: JobStatus) -> None:
         """Keep what the pods of a failed job wrote; delete what would go on. Raises RunnerUnavailable."""
         if status.state is not JobState.SUCCEEDED:
             # One request that gets no answer is enough; a pod that has not started has no log.

@@ -44,7 +44,7 @@ _NO_IMAGE = ("not found", "manifest unknown", "does not exist", "unauthorized", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenJob:
     """What the API server shows of one job."""
 
     job: Document
@@ -75,7 +75,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class SeenPod:
     """The part of a pod's document that says what became of it."""
 
     name: str
@@ -99,7 +99,7 @@ class Pod:
     taken_by: str = ""
 
 
-def read_pod(document: Document) -> Pod:
+def read_pod(document: Document) -> SeenPod:
     metadata, status = document["metadata"], document.get("status") or {}
     index = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}.get(INDEX, "0")
     container: Document = next(iter(status.get("containerStatuses") or []), {})
@@ -108,7 +108,7 @@ def read_pod(document: Document) -> Pod:
     scheduled = _condition(document, "PodScheduled", "False") or {}
     taken, taken_by = _taken(document)
     code = ended.get("exitCode")
-    return Pod(
+    return SeenPod(
         name=metadata["name"],
         index=int(index) if str(index).isdecimal() else 0,
         node=(document.get("spec") or {}).get("nodeName") or "",
@@ -137,7 +137,7 @@ def _taken(document: Document) -> tuple[Cause | None, str]:
     return None, ""
 
 
-def status_of(spec: JobSpec, seen: Seen | None, notes: Sequence[Note], *, cancel_asked: bool) -> JobStatus:
+def status_of(spec: JobSpec, seen: SeenJob | None, notes: Sequence[Note], *, cancel_asked: bool) -> JobStatus:
     """seen: None where there is no such Job any more. A final status of a Job that has not `ended` means that it is
     hopeless: it is to be deleted."""
     end = noted_end(notes, spec)
@@ -173,7 +173,7 @@ _SUCCEEDED = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
 def _failed(
     failure: Document,
     end: JobStatus | None,
-    pods: Sequence[Pod],
+    pods: Sequence[SeenPod],
     notes: Sequence[Note],
     nodes: tuple[str, ...],
     spec: JobSpec,
@@ -206,13 +206,13 @@ def _failed(
     return _lost(None, f"its pods are gone; {told}", pods, notes, nodes)
 
 
-def _taken_away(pod: Pod, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
+def _taken_away(pod: SeenPod, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
     blamed = (pod.node,) if pod.taken is Cause.NODE_FAULT and pod.node else ()
     reason = f"pod {pod.index} on {pod.node or 'no node'} was taken away: {_line(pod.taken_by)}"
     return replace(_lost(pod.taken, reason, pods, notes, nodes), failed_nodes=blamed)
 
 
-def _overdue(pod: Pod, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
+def _overdue(pod: SeenPod, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
     """The limit of the pod itself leaves time for an image: its ranks, or its node, were silent."""
     if pod.started_at is not None:
         reason = f"pod {pod.index} on {pod.node} was ended by Kubernetes long after its time limit"
@@ -222,12 +222,12 @@ def _overdue(pod: Pod, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[
     return replace(_lost(Cause.NODE_FAULT, reason, pods, notes, nodes), failed_nodes=(pod.node,) if pod.node else ())
 
 
-def _is_hopeless(pod: Pod) -> bool:
+def _is_hopeless(pod: SeenPod) -> bool:
     absent = any(text in pod.waits.lower() for text in _NO_IMAGE)
     return pod.waits_for in _HOPELESS or (pod.waits_for in _PULLS and absent)
 
 
-def _why_waiting(seen: Seen, pods: Sequence[Pod]) -> str:
+def _why_waiting(seen: SeenJob, pods: Sequence[SeenPod]) -> str:
     if seen.deleting:
         return "is being deleted"
     waiting = next((pod for pod in pods if pod.waits_for and pod.started_at is None), None)
@@ -240,12 +240,12 @@ def _why_waiting(seen: Seen, pods: Sequence[Pod]) -> str:
 
 
 def _lost(
-    cause: Cause | None, reason: str, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[str, ...]
+    cause: Cause | None, reason: str, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]
 ) -> JobStatus:
     return _timed(JobStatus(state=JobState.LOST, reason=reason, cause=cause), pods, notes, nodes)
 
 
-def _timed(status: JobStatus, pods: Sequence[Pod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
+def _timed(status: JobStatus, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
     """With the notes' times, else the kubelets'."""
     started_at = _started(pods, notes)
     ends = [pod.finished_at for pod in pods if pod.finished_at is not None]
@@ -259,7 +259,7 @@ def _timed(status: JobStatus, pods: Sequence[Pod], notes: Sequence[Note], nodes:
     return replace(status, nodes=nodes, started_at=started_at, finished_at=finished_at, elapsed_s=elapsed_s)
 
 
-def _started(pods: Sequence[Pod], notes: Sequence[Note]) -> float | None:
+def _started(pods: Sequence[SeenPod], notes: Sequence[Note]) -> float | None:
     return noted_start(notes, min((pod.started_at for pod in pods if pod.started_at is not None), default=None))
 
 

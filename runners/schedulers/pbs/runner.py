@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable, Start
 from meshtune.runners.command import Answer
@@ -45,22 +45,33 @@ class PbsOptions(BatchOptions):
     """What a site or a user adds to every job."""
 
     directive = "#PBS -"
+    form: ClassVar[Mapping[str, str]] = {
+        "queue": "as qsub's -q",
+        "project": "as qsub's -A",
+        "filesystems": "those that the job needs: home:flare",
+        "select": "what each node must have: ncpus=208:ngpus=6",
+        "place": "how nodes are shared",
+        "mpiexec": "how processes are started",
+        "binding": "further arguments of the launcher, where each device has a process",
+        **BatchOptions.form,
+    }
 
     # As for `qsub -q` and `-A`.
     queue: str = ""
     project: str = ""
-    # Those that the job needs: home:flare.
+    # `-l filesystems=`, required at ALCF: `home:flare`.
     filesystems: str = ""
-    # What each node must have, in PBS's words: ncpus=208:ngpus=6. Open MPI starts as many processes on a node as
-    # PBS_NODEFILE has lines of it: ncpus=32:mpiprocs={processes_per_node}.
+    # Resources of each node, in PBS's words: `ncpus=208:ngpus=6`. Without it a node's chunk has the site's default,
+    # often 1 CPU; name `ncpus` where jobs are bound to their request. Open MPI starts as many processes on a node as
+    # PBS_NODEFILE has lines of it: `ncpus=32:mpiprocs={processes_per_node}`.
     select: str = ""
     # How nodes are shared.
     place: str = "scatter:excl"
-    # How to start `processes` processes, `processes_per_node` on each node. --envall: what the setup lines set reaches
-    # the processes on all nodes (PALS and Hydra).
+    # How to start `processes` processes, `processes_per_node` on each node. The default suits HPE's PALS and MPICH's
+    # Hydra, of which --envall has what the setup lines set reach the processes on all nodes.
     mpiexec: str = "mpiexec -n {processes} --ppn {processes_per_node} --envall"
-    # Further arguments of it where each device has a process: --cpu-bind=list:4-7:8-11. One process for a node, such as
-    # torchrun, is bound to nothing: its own would all share what is meant for the first.
+    # Further arguments of it where each device has a process: `--cpu-bind=list:4-7:8-11`. One process for a node, such
+    # as torchrun, is bound to nothing: its own would all share what is meant for the first.
     binding: str = ""
 
     def _check(self, checks: Checks) -> None:

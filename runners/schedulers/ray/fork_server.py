@@ -31,7 +31,7 @@ _INPUT, _OUTPUT = 0, 1
 
 
 @dataclass(slots=True)
-class Share:
+class NodeShare:
     """The processes of one job on this node."""
 
     gang: Gang
@@ -61,7 +61,7 @@ class Share:
         return {"why": "", "deaths": [[rank, code, now - died_at] for (rank, code), died_at in pairs]}
 
 
-def start(request: Mapping[str, Any]) -> Share | str:
+def start(request: Mapping[str, Any]) -> NodeShare | str:
     """Start a job's processes, or say why that is not possible."""
     spec = read_json_value(JobSpec, request["job"])
     if not spec.directory.is_dir():
@@ -71,17 +71,17 @@ def start(request: Mapping[str, Any]) -> Share | str:
         gang.start(request["ranks"], Meeting(*request["meeting"]), warm_entry(spec.command, spec.directory))
     except OSError as error:
         return f"its processes could not be started: {error.strerror}"
-    return Share(gang, empty=not request["ranks"])
+    return NodeShare(gang, empty=not request["ranks"])
 
 
-def obey(request: Mapping[str, Any], share: Share | None) -> Share | None:
+def obey(request: Mapping[str, Any], share: NodeShare | None) -> NodeShare | None:
     """Do what is asked; return what runs then."""
     if request["do"] == "warm":
         warm_entry(request["command"])
         _say({})
     elif request["do"] == "run":
         started = start(request)
-        if isinstance(started, Share):
+        if isinstance(started, NodeShare):
             return started
         _say({"why": started, "deaths": []})
     elif share is not None:
@@ -97,7 +97,7 @@ def _say(answer: Mapping[str, Any]) -> None:
 def main() -> int:
     # A terminal's Ctrl-C is for whoever started Ray.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    share: Share | None = None
+    share: NodeShare | None = None
     heard = b""
     while True:
         readable, _, _ = select.select([_INPUT], [], [], PERIOD_S if share else None)

@@ -36,7 +36,7 @@ class RayJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RayNode:
     """A living node of the cluster."""
 
     id: str
@@ -46,7 +46,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlacementRequest:
     """A job's placement group, as Ray is asked for it."""
 
     # As Ray calls it.
@@ -122,19 +122,19 @@ def ranks_of(spec: JobSpec, node: int) -> range:
     return range(node * spec.processes_per_node, (node + 1) * spec.processes_per_node)
 
 
-def capacity(job: RayJob, node: Node) -> float:
+def capacity(job: RayJob, node: RayNode) -> float:
     """How many devices the node has for such a job, in use or not."""
     return min(node.resources.get(name, 0.0) for name in job.bundle)
 
 
-def room(job: RayJob, nodes: Sequence[Node], *, sharing: bool) -> int:
+def room(job: RayJob, nodes: Sequence[RayNode], *, sharing: bool) -> int:
     """How many of the job's nodes these can be. sharing: one of them may be several, as CPU processes may play; the
     devices of several nodes are not in one machine."""
     fits = [int(capacity(job, node) // job.spec.devices_per_node) for node in nodes]
     return sum(fits if sharing and job.devices == "CPU" else (fit > 0 for fit in fits))
 
 
-def request_of(job: RayJob, nodes: Sequence[Node]) -> Request:
+def request_of(job: RayJob, nodes: Sequence[RayNode]) -> PlacementRequest:
     """The placement group to ask for while these nodes live: on none that the job avoids and each part on its own
     node, as far as they suffice for that. Where they do not suffice at all, it waits for more nodes."""
     count = job.spec.nodes
@@ -142,13 +142,13 @@ def request_of(job: RayJob, nodes: Sequence[Node]) -> Request:
     if room(job, choice, sharing=False) < count:
         choice = list(nodes)
     shares = room(job, choice, sharing=False) < count <= room(job, choice, sharing=True)
-    return Request(
+    return PlacementRequest(
         strategy="PACK" if count == 1 or shares else "STRICT_SPREAD",
         avoided=tuple(sorted(node.id for node in nodes if node not in choice)),
     )
 
 
-def why_waiting(job: RayJob, nodes: Sequence[Node]) -> str:
+def why_waiting(job: RayJob, nodes: Sequence[RayNode]) -> str:
     """Why Ray has not placed the job yet, with the numbers."""
     needs = f"{job.spec.nodes} x {_shown(job.bundle)}"
     if room(job, nodes, sharing=True) >= job.spec.nodes:

@@ -20,7 +20,15 @@ from ray.util.placement_group import PlacementGroup
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.json_files import encode_job, read_json_value
 from meshtune.runners.processes.gang import GRACE_S, JOB_MARK, PERIOD_S
-from meshtune.runners.schedulers.ray.job import JobRun, Node, RayJob, Request, ranks_of, request_of, why_waiting
+from meshtune.runners.schedulers.ray.job import (
+    JobRun,
+    PlacementRequest,
+    RayJob,
+    RayNode,
+    ranks_of,
+    request_of,
+    why_waiting,
+)
 from meshtune.runners.schedulers.ray.worker_group import (
     WorkerGroup,
     WorkerGroupPool,
@@ -44,7 +52,7 @@ _MAX_CHARACTERS = 300
 
 
 @dataclass(slots=True)
-class Entry:
+class ManagedJob:
     """A job in the table."""
 
     job: RayJob
@@ -54,10 +62,10 @@ class Entry:
     # By `time.monotonic`.
     waits_since: float = field(default_factory=time.monotonic)
     # What Ray was asked for, and the placement group that it may not have placed yet.
-    request: Request | None = None
+    request: PlacementRequest | None = None
     placement: PlacementGroup | None = None
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: PlacementRequest) -> None:
         """Ask Ray for devices, where it was not asked for the same."""
         if request != self.request:
             self.withdraw()
@@ -81,8 +89,8 @@ class JobManager:
     """The actor that drivers call. key: a job's name and who may see it. Statuses are plain JSON values."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._queue: list[Entry] = []
+        self._entries: dict[str, ManagedJob] = {}
+        self._queue: list[ManagedJob] = []
         self._pool = WorkerGroupPool()
         self._dispatcher: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -94,7 +102,7 @@ class JobManager:
             return
         job = read_json_value(RayJob, document)
         spec = replace(job.spec, env={**job.spec.env, JOB_MARK: key})
-        self._entries[key] = Entry(replace(job, spec=spec))
+        self._entries[key] = ManagedJob(replace(job, spec=spec))
         self._queue.append(self._entries[key])
         self._serve()
 
@@ -134,7 +142,7 @@ class JobManager:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), min(max(youngest_s / 4, MIN_LOOK_S), MAX_LOOK_S))
 
-    def _look_after(self, entry: Entry, nodes: Sequence[Node]) -> None:
+    def _look_after(self, entry: ManagedJob, nodes: Sequence[RayNode]) -> None:
         """Start the job where there is a group for it, or else say why it waits."""
         group = self._pool.take(entry.job)
         if group is None:
@@ -152,7 +160,7 @@ class JobManager:
             # What is idle may be what it waits for. The queue is in order: no younger job takes it before.
             self._pool.drop_all()
 
-    async def _run(self, entry: Entry, group: WorkerGroup) -> None:
+    async def _run(self, entry: ManagedJob, group: WorkerGroup) -> None:
         """Run the job to its end; then keep the worker group, or drop it when it may not be sound."""
         sound = False
         entry.status = JobStatus(state=JobState.QUEUED, reason="its agents get ready")
@@ -179,7 +187,7 @@ class JobManager:
         self._news.set()
 
 
-async def _run_ranks(entry: Entry, group: WorkerGroup) -> bool:
+async def _run_ranks(entry: ManagedJob, group: WorkerGroup) -> bool:
     """Run the job's processes to their end; False when the worker group is not to be trusted with another job."""
     run = JobRun(entry.job, time.time(), time.monotonic(), group.nodes)
     entry.status = JobStatus(state=JobState.RUNNING, started_at=run.started_at, nodes=run.nodes)

@@ -19,7 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from meshtune.runners.processes.gang import JOB_MARK, Meeting, kill_marked, meeting_here, minimal_environment
-from meshtune.runners.schedulers.ray.job import Node, RayJob, Request
+from meshtune.runners.schedulers.ray.job import PlacementRequest, RayJob, RayNode
 
 # The fork server's loop turns every few milliseconds; one that has not ended a job after so long never will.
 END_LIMIT_S = 10.0
@@ -85,12 +85,12 @@ WARM_LIMIT_S = 180.0
 _NODE_ID = "ray.io/node-id"
 
 
-def living_nodes() -> list[Node]:
+def living_nodes() -> list[RayNode]:
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [Node(node["NodeID"], node["NodeName"], node["Resources"]) for node in nodes if node["Alive"]]
+    return [RayNode(node["NodeID"], node["NodeName"], node["Resources"]) for node in nodes if node["Alive"]]
 
 
-def reserve(job: RayJob, request: Request) -> PlacementGroup:
+def reserve(job: RayJob, request: PlacementRequest) -> PlacementGroup:
     """Ask for the job's devices. Ray keeps what it cannot place pending, which has an autoscaler add nodes."""
     group: PlacementGroup = placement_group(
         [job.bundle] * job.spec.nodes,

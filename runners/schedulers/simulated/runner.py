@@ -28,23 +28,23 @@ from meshtune.search_spaces.physics.training import missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedOptions(Closed):
+class HiddenClusterOptions(Closed):
     """The hidden cluster, and how it runs jobs."""
 
-    # Which hidden cluster.
+    # Choice of the hidden cluster.
     seed: Natural = 0
-    # Of step times, relative.
+    # Standard deviation of the logarithm of step times, once per run and again per step.
     noise: Share = 0.02
-    # Share of the jobs that lose a node.
+    # Share of the jobs that lose a node before their result (`lost`, tried again).
     fault_rate: Chance = 0.0
-    # How long a job takes on the clock on the wall.
+    # Duration of a job by the clock on the wall.
     seconds_per_trial: Amount = 0.0
-    # How many jobs run at once.
+    # Jobs that run at once, each on a cluster of its own.
     slots: Some = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJob:
+class PlayedJob:
     """A job that is not over. Times are seconds since the epoch."""
 
     name: str
@@ -82,7 +82,7 @@ class OpenJob:
         )
 
 
-def start_times(jobs: Iterable[OpenJob]) -> dict[str, float]:
+def start_times(jobs: Iterable[PlayedJob]) -> dict[str, float]:
     """First come, first served, each as soon as fewer than its slots are taken. A job that was cancelled frees its slot
     at that moment."""
     found: dict[str, float] = {}
@@ -98,8 +98,8 @@ def start_times(jobs: Iterable[OpenJob]) -> dict[str, float]:
 class SimulatedRunner:
     """A Runner over the files under `root`. clock: seconds since the epoch."""
 
-    def __init__(self, root: Path, options: SimulatedOptions, clock: Callable[[], float] = time.time) -> None:
-        self._queue = FileQueue(root, OpenJob, clock)
+    def __init__(self, root: Path, options: HiddenClusterOptions, clock: Callable[[], float] = time.time) -> None:
+        self._queue = FileQueue(root, PlayedJob, clock)
         self._options = options
 
     def submit(self, spec: JobSpec) -> str:
@@ -112,7 +112,7 @@ class SimulatedRunner:
             raise InvalidJob(f"{spec.name} cannot be simulated: {error}") from error
         return self._queue.submit(
             spec,
-            lambda now: OpenJob(
+            lambda now: PlayedJob(
                 name=spec.name,
                 number=max((job.number for job in self._queue.jobs()), default=-1) + 1,
                 directory=spec.directory.resolve(),
@@ -161,7 +161,7 @@ class SimulatedRunner:
         return statuses
 
 
-def _leave_result(job: OpenJob) -> None:
+def _leave_result(job: PlayedJob) -> None:
     """In the job's folder, unless that was deleted or has it. Raises OSError."""
     outcome = job.ending.outcome
     if outcome is not None and job.directory.is_dir() and not (job.directory / RESULT_FILE).exists():
@@ -188,4 +188,4 @@ def _read_job(spec: JobSpec) -> SimulatedJob:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> SimulatedRunner:
-    return SimulatedRunner(root, read_value(SimulatedOptions, dict(options)))
+    return SimulatedRunner(root, read_value(HiddenClusterOptions, dict(options)))

@@ -19,7 +19,7 @@ NODE_FORMAT = "%N|%T|%c|%m|%f|%G"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class SlurmNode:
     """One node, as sinfo shows it."""
 
     name: str
@@ -51,14 +51,14 @@ class Node:
         return any(has) if one_of else all(has)
 
 
-def parse_nodes(text: str) -> list[Node]:
+def parse_nodes(text: str) -> list[SlurmNode]:
     """The nodes in what `sinfo -h -N` said in the format above, each once."""
-    found: dict[str, Node] = {}
+    found: dict[str, SlurmNode] = {}
     for line in text.splitlines():
         fields = line.split("|", 5)
         if len(fields) == 6:
             name, state, cpus, memory, features, gres = (field.strip() for field in fields)
-            found[name] = Node(
+            found[name] = SlurmNode(
                 name=name,
                 state=state,
                 cpus=_count(cpus),
@@ -76,21 +76,21 @@ def _count(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeviceShare:
     """What of a node belongs to each of its devices."""
 
     cpus: int
     memory_mib: int
 
 
-def share_per_device(nodes: Sequence[Node], gres: str, otherwise: int) -> Share | None:
+def share_per_device(nodes: Sequence[SlurmNode], gres: str, otherwise: int) -> DeviceShare | None:
     """The least share of a device over the nodes that have such devices; where Slurm knows of none, of nodes of
     `otherwise` devices. None: there are no nodes, or they do not say what they have."""
     having = [(node, count) for node in nodes if (count := node.devices(gres))]
     counted = having or [(node, otherwise) for node in nodes]
     cpus = min((max(1, node.cpus // count) for node, count in counted if node.cpus), default=0)
     memory = min((node.memory_mib // count for node, count in counted), default=0)
-    return Share(cpus, memory) if cpus else None
+    return DeviceShare(cpus, memory) if cpus else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

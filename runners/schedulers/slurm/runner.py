@@ -21,8 +21,8 @@ from meshtune.runners.schedulers.batch.records import Record
 from meshtune.runners.schedulers.batch.script import REQUEUED_FILE, submit_host
 from meshtune.runners.schedulers.slurm.nodes import (
     NODE_FORMAT,
-    Node,
     Partition,
+    SlurmNode,
     ask_states,
     parse_bad_nodes,
     parse_nodes,
@@ -109,13 +109,13 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         named = names.split(",") if names else []
         return [partition for partition in partitions if not named or partition.name in named]
 
-    def _fitting(self, partition: str, constraint: str) -> list[Node]:
+    def _fitting(self, partition: str, constraint: str) -> list[SlurmNode]:
         """The nodes of a partition, by default of all, that have these features."""
         where = [f"--partition={partition}"] if partition else []
         nodes = parse_nodes(self._ask("sinfo", "--noheader", "--Node", *where, f"--format={NODE_FORMAT}"))
         return [node for node in nodes if node.fits(constraint)]
 
-    def _with_share(self, nodes: Sequence[Node]) -> SlurmOptions:
+    def _with_share(self, nodes: Sequence[SlurmNode]) -> SlurmOptions:
         """The options with a device's share of the least of these nodes."""
         options = self._options
         share = share_per_device(nodes, options.gres or "gpu", self._devices_per_node)

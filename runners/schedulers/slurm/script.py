@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
@@ -28,6 +28,8 @@ SCRIPT_FILE = "slurm.sh"
 LOG_FILE = "slurm.log"
 _WORD = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]*")
 _GRES = re.compile(r"[A-Za-z0-9_.:-]*")
+_NAMED = ("partition", "account", "qos", "constraint", "reservation")
+_OF_SRUN = ("mpi", "cpu_bind", "gpu_bind")
 
 
 class Mode(StrEnum):
@@ -44,7 +46,16 @@ class SlurmOptions(BatchOptions):
     """What a site or a user adds to every job."""
 
     directive = "#SBATCH -"
+    form: ClassVar[Mapping[str, str]] = {
+        **{name: f"as sbatch's --{name}" for name in _NAMED},
+        "gres": "name of one device, such as gpu:h100; a job asks for as many per node as the plan uses",
+        "cpus_per_device": "CPUs of each device's process",
+        "memory_mib_per_device": "host memory asked for with each device, in MiB",
+        "container_image": "pyxis: the image",
+        **BatchOptions.form,
+    }
 
+    # One job per trial; trials as steps of the allocation that the campaign runs in; or of allocations that it submits.
     mode: Mode = Mode.JOB
     # As sbatch's options of these names.
     partition: str = ""
@@ -52,7 +63,8 @@ class SlurmOptions(BatchOptions):
     qos: str = ""
     constraint: str = ""
     reservation: str = ""
-    # One device, "gpu" or "gpu:h100"; "" asks for none; by default "gpu" where the cluster's devices are CUDA.
+    # Name of one device, such as `gpu:h100`; a job asks for as many per node as its plan uses. "" asks for none; by
+    # default `gpu` where the cluster's devices are CUDA.
     gres: str | None = None
     # The cluster of several under one accounting, as -M of Slurm's commands; by default the one of this machine.
     cluster: str = ""
@@ -66,21 +78,26 @@ class SlurmOptions(BatchOptions):
     # the container.
     container_image: str = ""
     container_mounts: tuple[str, ...] = ()
-    # Further arguments of srun alone, each a word and taken literally; of the same option the last counts.
+    # Further arguments of srun alone, each a word with its value, taken literally: `--network=job_vni`; of the same
+    # option the last counts.
     srun_arguments: tuple[str, ...] = ()
     # Nodes to keep away from.
     exclude: tuple[str, ...] = ()
-    # CPUs that each device's process gets. By default one where no devices are asked for; else the device's share of
-    # the smallest node that has such devices, for which a job's sender asks Slurm. A script that is only shown leaves
-    # them to the site.
+    # CPUs of each device's process. By default one where no devices are asked for; else the CPUs of the smallest
+    # fitting node with such devices, divided by its devices (`sinfo`; where Slurm names no devices, by those of the
+    # cluster's spec). A script that is only shown leaves them to the site. `OMP_NUM_THREADS` is 1 unless `setup`
+    # exports another number.
     cpus_per_device: Whole | None = None
-    # Host memory that a job asks for with each device, in MiB; 0: none is asked for, so that it is Slurm's default. By
-    # default, of devices that are asked for where Slurm shares out memory too, the device's share of that node.
+    # Host memory that a job asks for with each device, in MiB (`--mem`). By default, of devices that are asked for
+    # where Slurm shares out memory too (`SelectTypeParameters` with `MEMORY`), 95 % of the device's share of that node;
+    # 0 leaves it to Slurm's default, as does an `--mem...` of your own in `extra_lines`.
     memory_mib_per_device: Count | None = None
-    # Of `mode: pilot`: how long each allocation may last; its nodes, by default the cluster's, more let trials run side
-    # by side (`parallel`); and how long it waits for another trial before it is given back.
+    # With `mode: pilot`: how long each allocation may last.
     pilot_s: Positive = 14400.0
+    # With `mode: pilot`: nodes of each allocation, by default the cluster's; more let trials run side by side
+    # (`parallel`).
     pilot_nodes: Whole | None = None
+    # With `mode: pilot`: how long an allocation waits for another trial before it is given back.
     pilot_idle_s: Positive = 120.0
 
     def _check(self, checks: Checks) -> None:
@@ -113,10 +130,6 @@ class SlurmOptions(BatchOptions):
     @property
     def leaves_cpus_to_site(self) -> bool:
         return bool(self.gres) and self.cpus_per_device is None
-
-
-_NAMED = ("partition", "account", "qos", "constraint", "reservation")
-_OF_SRUN = ("mpi", "cpu_bind", "gpu_bind")
 
 
 def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOptions:

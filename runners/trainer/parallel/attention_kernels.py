@@ -23,7 +23,7 @@ _EFFICIENT_ALIGNMENT = 32
 Gradients = tuple[Tensor, Tensor, Tensor]
 
 
-class Answer(NamedTuple):
+class AttentionAnswer(NamedTuple):
     """An answer with what it is of. state: see Kernel."""
 
     query: Tensor
@@ -47,7 +47,7 @@ class Kernel(Protocol):
         """The answer, its sums, and the state."""
         ...
 
-    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+    def backward(self, grad: Tensor, answer: AttentionAnswer, *, causal: bool) -> Gradients:
         """The gradients by one part of the keys, of an answer over all of them."""
         ...
 
@@ -58,7 +58,7 @@ class FlashOnCpu:
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor, Any]:
         return *_ATEN._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal), None
 
-    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+    def backward(self, grad: Tensor, answer: AttentionAnswer, *, causal: bool) -> Gradients:
         gradients: Gradients = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, *answer[:5], 0.0, causal
         )
@@ -74,7 +74,7 @@ class Flash:
         out, sums, *rest = _ATEN._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return out, sums, rest[4:6]
 
-    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+    def backward(self, grad: Tensor, answer: AttentionAnswer, *, causal: bool) -> Gradients:
         query, key, value, out, sums, state = answer
         lengths = query.shape[2], key.shape[2]
         # The kernel takes the sums as they would lie by themselves (torch's own ring copies them for this as well).
@@ -94,7 +94,7 @@ class Efficient:
         out, sums, *state = _ATEN._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal)
         return out, sums[..., : query.shape[2]], state
 
-    def backward(self, grad: Tensor, answer: Answer, *, causal: bool) -> Gradients:
+    def backward(self, grad: Tensor, answer: AttentionAnswer, *, causal: bool) -> Gradients:
         query, key, value, out, sums, state = answer
         heads = key.shape[1]
         # The forward kernel pads so, with what makes the exponential of a score 0.

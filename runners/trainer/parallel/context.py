@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.trainer.model import Attend, Transformer, attend_causally
-from meshtune.runners.trainer.parallel.attention_kernels import Answer, Gradients, Kernel, choose_kernel, merge
+from meshtune.runners.trainer.parallel.attention_kernels import AttentionAnswer, Gradients, Kernel, choose_kernel, merge
 from meshtune.runners.trainer.parallel.mesh import exchange
 from meshtune.runners.trainer.places import Places
 from meshtune.search_spaces.plan import ContextParallel, Plan
@@ -66,20 +66,20 @@ class UlyssesAttention:
         return torch.cat(arrived.unbind(0), join)
 
 
-class Way(Protocol):
+class KeyExchange(Protocol):
     """How the keys and values of all ranks come to this one's queries. Both calls are collective."""
 
     def attend(self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Any]:
         """The answer, its sums, and the kernel's state."""
         ...
 
-    def gradients(self, kernel: Kernel, grad: Tensor, answer: Answer) -> Gradients: ...
+    def gradients(self, kernel: Kernel, grad: Tensor, answer: AttentionAnswer) -> Gradients: ...
 
 
 class BlockAttention:
     """Keeps this rank's own keys and values for the backward pass, to which the others' come again."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: KeyExchange) -> None:
         self._way = way
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class BlockAttention:
 
 class _Blocks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, way: Way) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, way: KeyExchange) -> Tensor:
         ctx.way, ctx.kernel = way, choose_kernel(query, key, value)
         out, sums, ctx.state = way.attend(ctx.kernel, query, key, value)
         ctx.save_for_backward(query, key, value, out, sums)
@@ -97,7 +97,7 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        answer = Answer._make((*ctx.saved_tensors, ctx.state))
+        answer = AttentionAnswer._make((*ctx.saved_tensors, ctx.state))
         return *ctx.way.gradients(ctx.kernel, gradients[0], answer), None
 
 
@@ -141,7 +141,7 @@ class GatheredKeys:
             out[:, :, own] = mixed
         return out, sums, state
 
-    def gradients(self, kernel: Kernel, grad: Tensor, answer: Answer) -> Gradients:
+    def gradients(self, kernel: Kernel, grad: Tensor, answer: AttentionAnswer) -> Gradients:
         query, key, value, out, sums, state = answer
         every = self._gather(key, value)
         of_query, of_every = torch.zeros_like(query), torch.zeros_like(every)
@@ -149,7 +149,7 @@ class GatheredKeys:
         for blocks in self._blocks(query.shape[2], lower_right=kernel.lower_right):
             for block in blocks:
                 own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
-                part_of = Answer(query[own], keys[theirs], values[theirs], out[own], sums[own], state)
+                part_of = AttentionAnswer(query[own], keys[theirs], values[theirs], out[own], sums[own], state)
                 parts = kernel.backward(grad[own], part_of, causal=block.causal)
                 for whole, where, part in zip(
                     (of_query, of_keys, of_values), (own, theirs, theirs), parts, strict=True
@@ -222,7 +222,7 @@ class RingOfKeys:
             )
         return torch.empty_like(query).copy_(mixed), sums, state
 
-    def gradients(self, kernel: Kernel, grad: Tensor, answer: Answer) -> Gradients:
+    def gradients(self, kernel: Kernel, grad: Tensor, answer: AttentionAnswer) -> Gradients:
         query, key, value, out, sums, state = answer
         coming = self._pass_on(torch.stack((key, value)))
         first, *own_gradients = kernel.backward(grad, answer, causal=True)
@@ -233,7 +233,7 @@ class RingOfKeys:
                 coming = self._pass_on(here)
             block = self._block(step, query.shape[2])
             own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
-            part_of = Answer(query[own], here[0][theirs], here[1][theirs], out[own], sums[own], state)
+            part_of = AttentionAnswer(query[own], here[0][theirs], here[1][theirs], out[own], sums[own], state)
             part, *parts = kernel.backward(grad[own], part_of, causal=False)
             of_query[own] += part
             of_others = torch.zeros_like(here) if home is None else home.wait()

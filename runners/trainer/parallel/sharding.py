@@ -156,7 +156,7 @@ class ShardedAdamW:
         self._adamw.step()
 
 
-class Both:
+class DenseAndExpertAdamW:
     """One optimizer for the dense parameters and one for the experts, whose replicas are other ranks
     (DeepSpeed-TED)."""
 
@@ -412,4 +412,4 @@ def _cut_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]
     return buckets
 
 
-Optimizer = ShardedAdamW | Both | FlatAdamW
+Optimizer = ShardedAdamW | DenseAndExpertAdamW | FlatAdamW

@@ -1,4 +1,4 @@
-"""One rank's peak memory, and the cap that a CPU rank sets on itself. CPU: Linux only.
+"""Times the steps of a run on one rank, and counts the rank's memory meanwhile; a CPU rank caps its own (Linux only).
 
 Tensors: counted by the device's allocator, on CPU by `LiveTensors`. Held: what that allocator reserved and what the
 process has of the device beside it, on CPU resident memory above what was there at the start, gloo's buffers and
@@ -189,7 +189,7 @@ class LossNotFinite(RuntimeError):
     """The loss became infinite or not a number; the same job fails again."""
 
 
-class Next(IntEnum):
+class Decision(IntEnum):
     """What rank 0 wants to do after a step."""
 
     STEP = 0
@@ -285,9 +285,9 @@ def time_steps(job: Job, steps: Steps, device: torch.device) -> Timings:
         # A plan is given up by a window of steps, since a slower one must not cost the time that a good one is given.
         early = split(times, replace(measuring, min_seconds=0.0))
         decision = _agreed(_decide(timings, early, job), device)
-        if decision is Next.GIVE_UP:
+        if decision is Decision.GIVE_UP:
             return replace(early, pruned=True)
-        if decision is Next.ENOUGH:
+        if decision is Decision.ENOUGH:
             return timings
         times.append(steps.take())
 
@@ -303,15 +303,15 @@ def split(times: Sequence[float], measuring: Measuring) -> Timings:
     return Timings(list(times[:length]), timed, settled=settled)
 
 
-def _decide(timings: Timings, early: Timings, job: Job) -> Next:
+def _decide(timings: Timings, early: Timings, job: Job) -> Decision:
     """early: without min_seconds."""
     if job.incumbent_step_time_s is not None and is_surely_slower(early.step_times_s, job.incumbent_step_time_s):
-        return Next.GIVE_UP
-    return Next.ENOUGH if job.measuring.enough(timings.step_times_s) else Next.STEP
+        return Decision.GIVE_UP
+    return Decision.ENOUGH if job.measuring.enough(timings.step_times_s) else Decision.STEP
 
 
-def _agreed(decision: Next, device: torch.device) -> Next:
+def _agreed(decision: Decision, device: torch.device) -> Decision:
     """Rank 0's decision, so that no two ranks differ."""
     vote = torch.tensor(int(decision), device=device)
     dist.broadcast(vote, src=0)
-    return Next(int(vote.item()))
+    return Decision(int(vote.item()))

@@ -29,7 +29,7 @@ Key = tuple[tuple[int, ...], str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GroupCall:
     """One communication, and which part its time belongs to. Its start is when this rank arrived at it."""
 
     key: Key
@@ -40,7 +40,7 @@ class Call:
 class Span:
     start_s: float
     end_s: float
-    what: Part | Call
+    what: Part | GroupCall
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Stopwatch:
         self._work = Part.OPTIMIZER if phase is Phase.OPTIMIZER else Part.COMPUTE
 
     @contextmanager
-    def blocked(self, call: Call) -> Iterator[None]:
+    def blocked(self, call: GroupCall) -> Iterator[None]:
         """The time inside belongs to `call`; a call inside a call belongs to the outer one."""
         if self._inside:
             yield
@@ -82,7 +82,7 @@ class Stopwatch:
             self._inside = False
             self._close(call)
 
-    def _close(self, what: Part | Call) -> None:
+    def _close(self, what: Part | GroupCall) -> None:
         now = self._settled_now()
         self.spans.append(Span(self._since, now, what))
         self._since = now
@@ -124,8 +124,8 @@ class Interception:
         self._stopwatch, self._part_of = stopwatch, part_of
         self._counts: Counter[tuple[tuple[int, ...], str]] = Counter()
         # Held until awaited, so that neither an id nor an address is given to another one meanwhile.
-        self._works: dict[int, tuple[object, Call]] = {}
-        self._tensors: dict[int, tuple[Tensor, Call]] = {}
+        self._works: dict[int, tuple[object, GroupCall]] = {}
+        self._tensors: dict[int, tuple[Tensor, GroupCall]] = {}
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -151,12 +151,12 @@ class Interception:
 
     def _call(
         self, group: ProcessGroup, direction: str = "", part: Part | None = None, *, activations: bool = False
-    ) -> Call:
+    ) -> GroupCall:
         ranks = tuple(dist.get_process_group_ranks(group))
         number = self._counts[ranks, direction]
         self._counts[ranks, direction] += 1
         key: Key = ranks, direction, number
-        return Call(key, self._part_of(ranks, activations) if part is None else part)
+        return GroupCall(key, self._part_of(ranks, activations) if part is None else part)
 
     def _collective(self, inner: Callable[..., Any], *, activations: bool) -> Callable[..., Any]:
         return lambda group, *args, **kwargs: self._issue(
@@ -171,14 +171,14 @@ class Interception:
 
         return transfer
 
-    def _issue(self, call: Call, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _issue(self, call: GroupCall, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self._stopwatch.blocked(call):
             work = inner(*args, **kwargs)
         self._works[id(work)] = work, call
         return work
 
     def _wait(
-        self, inner: Callable[..., Any], known_by: Callable[[Any], int], begun: dict[int, tuple[Any, Call]]
+        self, inner: Callable[..., Any], known_by: Callable[[Any], int], begun: dict[int, tuple[Any, GroupCall]]
     ) -> Callable[..., Any]:
         """Waits belong to the call that began what is awaited. known_by: its key among those begun."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from meshtune.runners.registry import SCHEDULERS
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_json
 from meshtune.tuner.cli.options import CampaignId, JsonOption, Place, placed
 
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 app = typer.Typer()
 PANEL = "Results"
 # As `tuner.results.export` has them, which is dear to load (tests/tuner/test_usage.py).
-FORMATS = "json, job, megatron, deepspeed, torchtitan, accelerate, slurm, pbs, jobset, trainjob"
+FORMATS = ", ".join(
+    (
+        *("json", "job", "megatron", "deepspeed", "torchtitan", "accelerate"),
+        *(name for name, place in SCHEDULERS.items() if place.script),
+    )
+)
 DEFAULT_URL = "http://127.0.0.1:8000"
 _END = "--"
 # Where the words behind `--` are kept while Typer reads those before it.
