@@ -34,7 +34,6 @@ MARKS = {
     "slurm_cluster": "slurm",
     "ray_cluster": "ray",
     "chromium": "browser",
-    "flux_instance": "flux",
 }
 
 # How long one example takes is a matter of what else this machine does.

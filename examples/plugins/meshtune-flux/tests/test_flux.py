@@ -1,4 +1,4 @@
-"""The Flux plug-in of examples/plugins against answers of flux-core 0.88 (`flux batch`, `jobs --json`, `cancel`), and
+"""The plug-in against answers of flux-core 0.88 (`flux batch`, `jobs --json`, `cancel`), and
 one job under a Flux that is pretended. The contract suite runs under a real one too: see docs/how-to/flux.md."""
 
 from __future__ import annotations
