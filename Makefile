@@ -41,10 +41,14 @@ test-fast: $(INSTALLED)
 
 # The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
 TABLE ?= matrix.md
+CONTRACT := tests/runners/test_contract.py tests/runners/test_life_cycle.py
+FLUX_TESTS := examples/plugins/meshtune-flux/tests
 test-long: $(INSTALLED)
 	sh tests/install_system_packages.sh accounting
 	$(BIN)/pytest -q -m "long or matrix" --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api \
 		tests/benchmarks tests/browser tests/examples tests/client
+	@for lab in FluxLaboratory PretendedFluxLaboratory; do \
+		PYTHONPATH=$(FLUX_TESTS) MESHTUNE_LABORATORY=flux_lab:$$lab $(BIN)/pytest -q $(CONTRACT) || exit 1; done
 	cat $(TABLE)
 
 # Before a commit too: .pre-commit-config.yaml.

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent / "laboratories"))
 
 from ray_lab import ENVIRONMENT, RayLab
+from recorded_programs import Recorded
 from slurm_lab import SlurmLab, why_not
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ MARKS = {
     "slurm_cluster": "slurm",
     "ray_cluster": "ray",
     "chromium": "browser",
-    "flux_instance": "flux",
 }
 
 # How long one example takes is a matter of what else this machine does.
@@ -64,6 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("databases"))
         elif item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.xdist_group("trainer" if "trainer" in item.path.parts else item.path.stem))
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    return Recorded(tmp_path / "bin", monkeypatch)
 
 
 @pytest.fixture(scope="session")

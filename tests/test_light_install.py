@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command_lab import Result, run_meshtune
+from specs import simulated
 
 from meshtune.runners.extras import EXTRAS
 
@@ -22,19 +23,15 @@ LIBRARIES = (
 # As `import` sees a module that is not installed.
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({LIBRARIES!r}));"
 COMMAND = f"{WITHOUT} sys.argv[0] = 'meshtune'; from meshtune.tuner.cli.main import main; main()"
-SIMULATED = {
-    "name": "light",
-    "model": "gpt-micro",
-    "cluster": {"preset": "dgx-h100", "nodes": 1},
-    "global_batch_size": 32,
-    "workload": "simulated",
-    "runner": {"kind": "simulated", "seconds_per_trial": 0.01},
-    "search": "physics",
-    "budget": {"trials": 20},
-    # No early end: the analysis grows a forest from 8 measured plans on.
-    "stop": {"chance": 0},
-    "confirm": 1,
-}
+# No early end: the analysis grows a forest from 8 measured plans on.
+SIMULATED = simulated(
+    global_batch_size=32,
+    runner={"kind": "simulated", "seconds_per_trial": 0.01},
+    search="physics",
+    budget={"trials": 20},
+    stop={"chance": 0},
+    confirm=1,
+)
 SERVE = """
 from pathlib import Path
 from fastapi.testclient import TestClient

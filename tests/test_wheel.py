@@ -18,6 +18,7 @@ from pathlib import Path
 import jedi
 import pytest
 import yaml
+from specs import tiny
 
 from meshtune.tuner.cli.commands.before import example_texts, study_texts
 
@@ -35,24 +36,20 @@ for step in range(12):
     reporter.step(loss=1.0)
 reporter.done()
 """
-SPEC = {
-    "name": "wheel",
-    "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-    "cluster": {"preset": "local-cpu", "devices_per_node": 1},
-    "global_batch_size": 4,
-    "space": {"micro_batch_size": [1, 2]},
-    "workload": {
+SPEC = tiny(
+    global_batch_size=4,
+    space={"micro_batch_size": [1, 2]},
+    workload={
         "kind": "command",
         "command": ["{python}", "train.py", "{micro_batch_size}", "{grad_accum_steps}"],
         "working_directory": ".",
         "steps": 12,
         "warmup_steps": 2,
     },
-    "search": "grid",
-    "runner": {"kind": "local", "idle_s": 1},
-    "budget": {"trials": 2},
-    "confirm": 0,
-}
+    search="grid",
+    runner={"kind": "local", "idle_s": 1},
+    budget={"trials": 2},
+)
 
 pytestmark = pytest.mark.slow
 

@@ -10,19 +10,10 @@ from typing import Any
 
 import pytest
 from service_lab import ServiceLab
+from specs import simulated
 
 pytestmark = pytest.mark.slow
-SPEC: dict[str, Any] = {
-    "name": "generated",
-    "model": "gpt-micro",
-    "cluster": {"preset": "dgx-h100", "nodes": 1},
-    "global_batch_size": 16,
-    "workload": "simulated",
-    "runner": "simulated",
-    "search": "random",
-    "budget": {"trials": 4},
-    "confirm": 0,
-}
+SPEC = simulated(name="generated", budget={"trials": 4}, confirm=0)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from service_lab import ANSWER_LIMIT_S, START_LIMIT_S, ServiceLab
 from service_process import meshtune
+from specs import simulated, tiny
 
 from meshtune.api.app import DIED
 from meshtune.tuner.campaign.campaign import Home
@@ -22,17 +23,13 @@ from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.slow
 CAMPAIGN_LIMIT_S = 150.0
-SPEC = {
-    "name": "tiny",
-    "model": {"layers": 2, "hidden": 16, "heads": 2, "ffn": 32, "vocab": 64, "seq_len": 8},
-    "cluster": {"preset": "local-cpu", "devices_per_node": 1},
-    "global_batch_size": 4,
-    "search": "random",
-    "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 3}},
-    "runner": {"kind": "local", "idle_s": 1},
-    "budget": {"trials": 3},
-    "confirm": 0,
-}
+SIMULATED = simulated(budget={"trials": 2}, confirm=0)
+SPEC = tiny(
+    global_batch_size=4,
+    workload={"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 3}},
+    runner={"kind": "local", "idle_s": 1},
+    budget={"trials": 3},
+)
 
 
 def local_servers(home: Path) -> list[int]:
@@ -136,11 +133,11 @@ def test_after_a_kill_a_post_with_a_key_is_answered_within_seconds_and_has_acted
     service.start(fault=fault)
     service.strike()
     with pytest.raises(OSError):
-        service.ask("POST", "/v1/campaigns", SPEC, **{"idempotency-key": "a"})
+        service.ask("POST", "/v1/campaigns", SIMULATED, **{"idempotency-key": "a"})
     assert service.wait_end() == -signal.SIGKILL
     service.start()
     begun = time.monotonic()
-    first, again = (service.ask("POST", "/v1/campaigns", SPEC, **{"idempotency-key": "a"}) for _ in range(2))
+    first, again = (service.ask("POST", "/v1/campaigns", SIMULATED, **{"idempotency-key": "a"}) for _ in range(2))
     assert time.monotonic() - begun < 20.0
     assert first == again
     assert first[0] == 201
@@ -155,7 +152,7 @@ def test_a_thread_that_dies_takes_the_process_with_it(service, fault):
     service.start(fault=fault)
     service.strike()
     with suppress(OSError):  # it may have ended
-        service.ask("POST", "/v1/campaigns", SPEC)
+        service.ask("POST", "/v1/campaigns", SIMULATED)
     assert service.wait_end() == DIED
     log = service.log.read_text()
     assert "MemoryError: for a test" in log

@@ -18,6 +18,7 @@ from command_lab import run_meshtune
 from nginx_lab import NginxLab
 from service_lab import START_LIMIT_S, ServiceLab
 from service_process import meshtune, without_ours
+from specs import simulated
 
 from meshtune.tuner.access.tokens import digest
 from meshtune.tuner.campaign.campaign import Home
@@ -25,17 +26,7 @@ from meshtune.tuner.cli.signing_in import DISPLAYS
 from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.slow
-SPEC = {
-    "name": "trusted",
-    "model": "gpt-micro",
-    "cluster": {"preset": "dgx-h100", "nodes": 1},
-    "global_batch_size": 16,
-    "workload": "simulated",
-    "runner": "simulated",
-    "search": "random",
-    "budget": {"trials": 2},
-    "confirm": 0,
-}
+SPEC = simulated(budget={"trials": 2}, confirm=0)
 # What would make a client local to a service that believed in addresses and headers.
 CLAIMS = (
     {},

@@ -178,13 +178,9 @@ def test_what_a_part_started_is_ended_wherever_it_went():
     assert not Path(f"/proc/{int(done.stdout)}").exists()
 
 
-def test_clocks_are_what_nvidia_smi_says_during_a_part(kit, tmp_path, monkeypatch):
-    program = tmp_path / "bin" / "nvidia-smi"
-    program.parent.mkdir()
+def test_clocks_are_what_nvidia_smi_says_during_a_part(kit, tmp_path, recorded):
     lines = ("1980, 2619, 300.5, 40, 1000, 0x0000000000000000", "1200, 2619, [N/A], 60, 1000, 0x0000000000000024")
-    program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines) + "exec sleep 600\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    recorded.script("nvidia-smi", "".join(f"echo '{line}'\n" for line in lines) + "exec sleep 600")
     clocks = kit("clocks").Clocks(tmp_path / "clocks.csv", {**os.environ, "CUDA_VISIBLE_DEVICES": "0"})
     begun, end = time.time() - 1, time.monotonic() + 20
     while clocks.between(begun, time.time()).get("samples") != len(lines) and time.monotonic() < end:

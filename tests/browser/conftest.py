@@ -63,9 +63,10 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
 OWN = ("http://127.0.0.1:", "blob:", "data:")
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceLab]:
-    with ServiceLab(tmp_path) as lab:
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
+    """One for all tests that look at campaigns of their own."""
+    with ServiceLab(tmp_path_factory.mktemp("service")) as lab:
         yield lab
 
 

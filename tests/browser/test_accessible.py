@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from service_lab import ServiceLab
+from specs import simulated
 
 AXE = Path(__file__).parents[2] / "api" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE, PHONE = 1440, 390
@@ -19,30 +18,15 @@ LOOKS = [("light", WIDE), ("dark", PHONE), ("dark", WIDE), ("light", PHONE)]
 CHECK = """
 async () => (await axe.run()).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)
 """
-SPEC = {
-    "name": "story",
-    "model": "gpt-1.4b",
-    "cluster": {"preset": "dgx-h100", "nodes": 1},
-    "global_batch_size": 64,
-    "baseline": {"tp": 8, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
-    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-    "runner": "simulated",
-    "search": "random",
-    "trial": {"time_limit_s": 1e6},
-    "budget": {"trials": 12},
-}
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
-    with ServiceLab(tmp_path_factory.mktemp("accessible")) as lab:
-        yield lab
-
-
-def launched(service: ServiceLab, **changes: object) -> str:
-    id: str = service.call("POST", "/v1/campaigns", {**SPEC, **changes})["id"]
-    service.wait_state(id, "completed")
-    return id
+SPEC = simulated(
+    name="story",
+    model="gpt-1.4b",
+    global_batch_size=64,
+    baseline={"tp": 8, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
+    workload={"kind": "simulated", "framework": "megatron-deepspeed"},
+    trial={"time_limit_s": 1e6},
+    budget={"trials": 12},
+)
 
 
 @pytest.mark.parametrize("looks", [LOOKS[:2], pytest.param(LOOKS, marks=pytest.mark.long)], ids=["two", "four"])
@@ -50,7 +34,8 @@ def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, serv
     if not AXE.exists():
         missing = "axe-core is not installed: npm --prefix api/web ci"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
-    first, second = launched(service), launched(service, name="other", cluster={"preset": "dgx-h100", "nodes": 2})
+    other = {**SPEC, "name": "other", "cluster": {"preset": "dgx-h100", "nodes": 2}}
+    first, second = service.completed(SPEC), service.completed(other)
     page = open_page()
     script = AXE.read_text(encoding="utf-8")
     page.goto(service.url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,21 +48,8 @@ OVER_DOTS = """
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
-    with ServiceLab(tmp_path_factory.mktemp("charts")) as lab:
-        yield lab
-
-
-def completed(service: ServiceLab, **changes: Any) -> str:
-    """The id of a campaign of this spec that is over."""
-    id: str = service.call("POST", "/v1/campaigns", {**SPEC, **changes})["id"]
-    service.wait_state(id, "completed")
-    return id
-
-
-@pytest.fixture(scope="module")
 def campaign(service: ServiceLab) -> str:
-    return completed(service)
+    return service.completed(SPEC)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +227,7 @@ def test_arrow_keys_go_through_a_chart_and_shift_marks_a_stretch(opened, campaig
 
 
 def test_a_parallel_plot_is_drawn_with_one_trial_and_says_why_it_is_empty(opened, service, campaign):
-    alone = completed(service, name="alone", budget={"trials": 1}, confirm=0)
+    alone = service.completed({**SPEC, "name": "alone", "budget": {"trials": 1}, "confirm": 0})
     page = opened(alone)
     expect(page.get_by_test_id("parallel").locator("[data-lines]").first).to_have_attribute("data-lines", "1")
     expect(page.get_by_test_id("axis-tp")).to_be_visible()

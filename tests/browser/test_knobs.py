@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 from service_lab import ServiceLab
+from specs import simulated
 
 DASH = "\u2013"
 # A word that would be markup.
 BOLD = "<b>bold&</b>"
-SPEC: dict[str, Any] = {
-    "name": "knobs",
-    "model": "gpt-1.4b",
-    "cluster": {"preset": "dgx-h100", "nodes": 1},
-    "global_batch_size": 64,
-    "space": {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": [1], "zero_stage": [1], "recompute": ["none"]},
-    "knobs": {
+SPEC = simulated(
+    name="knobs",
+    model="gpt-1.4b",
+    global_batch_size=64,
+    space={"tp": [1, 2], "pp": [1, 2], "micro_batch_size": [1], "zero_stage": [1], "recompute": ["none"]},
+    knobs={
         "memory": {"values": ["plain", BOLD], "env": "MEMORY", "meaning": "Called as a <measure> is."},
         "size": {"values": [4194304, 8388608], "env": "SIZE", "numerics": "changes"},
         "share": {"values": [0.5, 1.0], "env": "SHARE", "when": "pp > 1"},
     },
-    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-    "runner": "simulated",
-    # What it tries does not depend on when the results of a busy machine arrive.
-    "search": "random",
-    "trial": {"time_limit_s": 1e6},
-    "budget": {"trials": 16},
-    "confirm": 0,
-}
+    workload={"kind": "simulated", "framework": "megatron-deepspeed"},
+    trial={"time_limit_s": 1e6},
+    budget={"trials": 16},
+    confirm=0,
+)
 WRONG = """\
 model: gpt-micro
 cluster: local-cpu
@@ -45,17 +42,9 @@ budget: {trials: 5}
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
-    with ServiceLab(tmp_path_factory.mktemp("knobs")) as lab:
-        yield lab
-
-
-@pytest.fixture(scope="module")
 def campaign(service: ServiceLab) -> str:
     """The id of a campaign with knobs that is over."""
-    id = service.call("POST", "/v1/campaigns", SPEC)["id"]
-    service.wait_state(id, "completed")
-    return id
+    return service.completed(SPEC)
 
 
 def plans(service: ServiceLab, campaign: str, *knobs: str) -> dict[int, dict[str, Any]]:
@@ -171,8 +160,7 @@ def test_sizes_are_a_column_and_a_table_of_their_best(open_page, service, sign_i
     page = open_page()
     sign_in(page, service)
     knobs = {"devices": {"values": [4, 8]}}
-    id = service.call("POST", "/v1/campaigns", {**SPEC, "name": "sizes", "knobs": knobs, "budget": {"trials": 8}})["id"]
-    service.wait_state(id, "completed")
+    id = service.completed({**SPEC, "name": "sizes", "knobs": knobs, "budget": {"trials": 8}})
     page.goto(f"{service.url}/#/campaigns/{id}")
     expect(page.get_by_test_id("axis-knobs.devices")).to_be_visible()
     sizes = page.get_by_test_id("sizes").get_by_role("row")

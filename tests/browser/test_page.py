@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,25 +32,9 @@ THIN_SPACE = "\u202f"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
-    with ServiceLab(tmp_path_factory.mktemp("page")) as lab:
-        yield lab
-
-
-def launched(service: ServiceLab, spec: str = SPEC) -> str:
-    """The id of a campaign of this spec, once it is over."""
-    headers = {"authorization": f"Bearer {service.token}", "content-type": "application/yaml"}
-    request = urllib.request.Request(f"{service.url}/v1/campaigns", spec.encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        id: str = json.load(answer)["id"]
-    service.wait_state(id, "completed")
-    return id
-
-
-@pytest.fixture(scope="module")
 def campaign(service: ServiceLab) -> str:
     """Over, with a gain, settings that ran out of memory, and second runs."""
-    id = launched(service)
+    id = service.completed(SPEC)
     summary = service.call("GET", f"/v1/campaigns/{id}")["summary"]
     assert not summary["recommended_is_baseline"]
     assert summary["failures"]["oom"] > 0
@@ -210,7 +191,7 @@ def test_no_job_waited_a_negative_time(page, service, campaign):
 
 
 def test_a_campaign_is_edited_found_by_its_tag_extended_and_tried_by_hand(page, service):
-    id = launched(service, SPEC.replace("name: gain", "name: edited").replace("trials: 24", "trials: 4"))
+    id = service.completed(SPEC.replace("name: gain", "name: edited").replace("trials: 24", "trials: 4"))
     go(page, service, f"campaigns/{id}")
     more, dialog = page.get_by_test_id("more"), page.get_by_role("dialog")
     more.locator("summary").click()

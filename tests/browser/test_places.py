@@ -8,20 +8,19 @@ from nginx_lab import NginxLab
 from playwright.sync_api import expect
 from service_fill import fill
 from service_lab import ServiceLab
+from specs import simulated
 
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
 PHONE = {"width": 390, "height": 844}
-SIMULATED = {
-    "model": "gpt-1.4b",
-    "cluster": {"preset": "dgx-h100", "nodes": 1},
-    "global_batch_size": "free",
-    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-    "runner": "simulated",
-    "search": "random",
-    "budget": {"trials": 100_000},
-}
+UNANSWERED = simulated(
+    name="unanswered",
+    model="gpt-1.4b",
+    global_batch_size="free",
+    workload={"kind": "simulated", "framework": "megatron-deepspeed"},
+    budget={"trials": 100_000},
+)
 
 # Two letters more, just when the first are sent.
 TYPE_WHEN_SENT = """
@@ -134,7 +133,7 @@ def test_two_campaigns_are_compared(service, open_page, sign_in):
 def test_a_move_whose_answer_is_lost_is_told_by_the_campaign_s_state(service, open_page, sign_in):
     page = open_page()
     sign_in(page, service)
-    campaign = service.call("POST", "/v1/campaigns", {**SIMULATED, "name": "unanswered"})["id"]
+    campaign = service.call("POST", "/v1/campaigns", UNANSWERED)["id"]
     service.call("POST", f"/v1/campaigns/{campaign}:pause")
     page.goto(f"{service.url}/#/campaigns/{campaign}")
     expect(page.get_by_test_id("state")).to_have_text("paused")

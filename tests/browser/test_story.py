@@ -2,6 +2,8 @@
 
 import re
 import tarfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -33,6 +35,13 @@ SAID = """
   });
 }
 """
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceLab]:
+    """An empty house."""
+    with ServiceLab(tmp_path) as lab:
+        yield lab
 
 
 def test_a_campaign_from_launch_to_end(open_page, service: ServiceLab, sign_in):

@@ -41,6 +41,22 @@ def run_meshtune(folder: Path, *arguments: str | Path) -> Result:
     return Result(code, out.getvalue(), err.getvalue())
 
 
+def said(folder: Path, *arguments: str | Path) -> str:
+    """What the command prints when all is well."""
+    done = run_meshtune(folder, *arguments)
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def refused(folder: Path, *arguments: str | Path) -> str:
+    """The one message of a command that is refused."""
+    done = run_meshtune(folder, *arguments)
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.startswith("meshtune: ")
+    assert "Traceback" not in done.err
+    return done.err
+
+
 def shown(*things: RenderableType, width: int = 160, soft_wrap: bool = False) -> str:
     """Output on a terminal of this width. soft_wrap: longer lines stay whole."""
     out = io.StringIO()

@@ -85,8 +85,15 @@ class ServiceLab:
         self.process = None
         return time.monotonic() - before
 
+    def completed(self, spec: dict[str, Any] | str) -> str:
+        """The id of a campaign of this spec, or of one in YAML, once it is over."""
+        kind = {"content-type": "application/yaml"} if isinstance(spec, str) else {}
+        id: str = self.call("POST", "/v1/campaigns", spec, **kind)["id"]
+        self.wait_state(id, "completed")
+        return id
+
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """The answer's document; fails on any status but 2xx."""
+        """The answer's document; fails on any status but 2xx. body: a document, or a text as it is."""
         status, answer = self.ask(method, path, body, **headers)
         assert 200 <= status < 300, (status, answer)
         return answer
@@ -94,7 +101,7 @@ class ServiceLab:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Status and document of the answer."""
         sent = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         request = urllib.request.Request(f"{self.url}{path}", data, sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_LIMIT_S) as response:

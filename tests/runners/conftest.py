@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-import flux_lab
 import pytest
 from jobs import Laboratory, LocalLaboratory
 
 SLOW, LONG, SLURM, RAY = pytest.mark.slow, pytest.mark.long, pytest.mark.slurm, pytest.mark.ray
-FLUX = pytest.mark.flux
 # name -> "module:class" in tests/laboratories, imported by the tests that use it; the marks of the contract's tests,
 # and those of the life cycle's.
 LABORATORIES = {
@@ -23,9 +21,6 @@ LABORATORIES = {
     "allocation": ("allocation_jobs:AllocationLaboratory", (LONG, SLURM), (LONG, SLURM)),
     # Its own tests are in test_slurm_pilot.py.
     "pilot": ("pilot_jobs:PilotLaboratory", (LONG, SLURM), (LONG, SLURM)),
-    # The plug-in of examples/plugins.
-    "flux": ("flux_lab:FluxLaboratory", (LONG, FLUX), (LONG, FLUX)),
-    "pretended-flux": ("flux_lab:PretendedFluxLaboratory", (LONG,), (LONG,)),
     "ray": ("ray_jobs:RayLaboratory", (SLOW, RAY), (LONG, RAY)),
     "kubernetes": ("kubernetes_jobs:KubernetesLaboratory", (LONG,), (LONG,)),
 }
@@ -77,17 +72,3 @@ def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalLaboratory]:
     yield from _laboratory(LocalLaboratory, tmp_path)
-
-
-@pytest.fixture(scope="session")
-def flux_instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[flux_lab.Flux]:
-    """A real Flux of two nodes, started once for all tests, which leave it idle."""
-    if flux_lab.real_flux() is None:
-        pytest.skip("there is no flux on the PATH, nor in /opt/flux")
-    with flux_lab.started(tmp_path_factory.mktemp("flux") / "instance") as instance:
-        yield instance
-
-
-@pytest.fixture
-def flux(flux_instance: flux_lab.Flux) -> flux_lab.Flux:
-    return flux_instance

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from jobs import LocalLaboratory, alive
+from jobs import alive
 
 from meshtune.runners.base import JobState
 from meshtune.runners.devices.record import leave_record, processor
@@ -157,26 +157,17 @@ def test_processors_are_read_from_the_kernels_files(tmp_path):
     assert (empty.device, empty.memory_bytes, empty.clock_mhz) == (os.uname().machine, None, None)
 
 
-def tool(folder: Path, name: str, script: str) -> dict[str, str]:
-    """An environment whose PATH starts with a program of this name."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}"}
-
-
 @pytest.mark.parametrize("script", ["exit 9", "echo broken; exit 1", "kill -9 $$", "printf '\\377\\000x'"])
-def test_a_tool_that_fails_leaves_the_device_unknown_and_the_processor_known(tmp_path, monkeypatch, script):
-    for name, value in tool(tmp_path / "bin", "nvidia-smi", script).items():
-        monkeypatch.setenv(name, value)
+def test_a_tool_that_fails_leaves_the_device_unknown_and_the_processor_known(tmp_path, recorded, script):
+    recorded.script("nvidia-smi", script)
     leave_record(tmp_path, {"NODE_RANK": "0"})
     assert read_hardware(tmp_path, 3, accelerators=True) == ()
     assert read_hardware(tmp_path, 3, accelerators=False)[0].device == processor().device
 
 
-def test_a_job_leaves_the_record_of_its_devices_whoever_runs_it(lab):
-    answer = tool(lab.folder / "bin", "nvidia-smi", f"cat <<'END'\n{MIXED}END")
-    env = {**answer, "CUDA_VISIBLE_DEVICES": "1"}
+def test_a_job_leaves_the_record_of_its_devices_whoever_runs_it(lab, recorded):
+    recorded.answer("nvidia-smi", MIXED)
+    env = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "1"}
     id = lab.submit("recorded", "sleep 0.5", processes=2, env=env)
     ended = lab.wait(id)
     assert ended.state is JobState.SUCCEEDED
@@ -188,16 +179,10 @@ def test_a_job_leaves_the_record_of_its_devices_whoever_runs_it(lab):
     assert read_hardware(folder, 3, accelerators=False)[0].device == processor().device
 
 
-@pytest.fixture
-def local(tmp_path):
-    laboratory = LocalLaboratory(tmp_path, None)
-    yield laboratory
-    laboratory.close()
-
-
-def test_a_tool_that_hangs_keeps_no_job_and_dies_with_it(local, tmp_path):
-    answer = tool(tmp_path / "bin", "nvidia-smi", f"echo $$ > {tmp_path}/tool; exec sleep 600")
-    ended = local.wait(local.submit("hanging", f"while ! test -s {tmp_path}/tool; do sleep 0.05; done", env=answer))
+def test_a_tool_that_hangs_keeps_no_job_and_dies_with_it(local, recorded, tmp_path):
+    recorded.script("nvidia-smi", f"echo $$ > {tmp_path}/tool; exec sleep 600")
+    env = {"PATH": os.environ["PATH"]}
+    ended = local.wait(local.submit("hanging", f"while ! test -s {tmp_path}/tool; do sleep 0.05; done", env=env))
     assert ended.state is JobState.SUCCEEDED
     assert ended.elapsed_s < 20
     assert read_hardware(tmp_path / "work" / "hanging", 3, accelerators=True) == ()

@@ -127,21 +127,18 @@ def test_a_job_of_processors_sees_what_it_saw(local, monkeypatch):
 
 
 @pytest.fixture
-def nvidia_smi(tmp_path, monkeypatch) -> Path:
+def nvidia_smi(recorded) -> Path:
     """The list of compute processes that a program of that name gives, in the CSV format of NVIDIA's. What the file
     `before` beside it says is done before it answers; then a line is added to `asked`."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
+    folder = recorded.folder
     processes, before = folder / "processes", folder / "before"
     processes.touch()
     before.touch()
-    program = folder / "nvidia-smi"
-    program.write_text(
-        f"#!/bin/sh\ncase $1 in *compute-apps*) . {before}; cat {processes}; echo >> {folder}/asked;; "
-        "*index,uuid) printf '0, GPU-aa00\\n1, GPU-bb11\\n2, GPU-cc22\\n';; *) exit 6;; esac\n"
+    recorded.script(
+        "nvidia-smi",
+        f"case $1 in *compute-apps*) . {before}; cat {processes}; echo >> {folder}/asked;; "
+        "*index,uuid) printf '0, GPU-aa00\\n1, GPU-bb11\\n2, GPU-cc22\\n';; *) exit 6;; esac",
     )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return processes
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_programs import Recorded
 
 from meshtune.runners.devices import vendor_tools
 from meshtune.runners.devices.facts import (
@@ -119,15 +120,8 @@ def test_another_form_is_refused(parser, text):
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Puts a program of this name and shell script on the PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.defpath}")
-
-    def add(name: str, script: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-
-    return add
+    monkeypatch.setenv("PATH", os.defpath)
+    return Recorded(tmp_path / "bin", monkeypatch).script
 
 
 def test_tools_are_asked_and_what_fails_or_hangs_is_told_and_holds_nobody_up(tool, tmp_path, monkeypatch):

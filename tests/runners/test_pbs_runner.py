@@ -7,12 +7,12 @@ src/lib/Liblog/pbs_messages.c); their exit statuses are the server's error numbe
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recorded_programs import Recorded
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
@@ -25,57 +25,22 @@ CANNOT_CONNECT = "Connection refused\nqstat: cannot connect to server pbs01.exam
 NO_HISTORY = "qstat: PBS is not configured to maintain job history 7.pbs01.example.org\n"
 UNKNOWN = f"qstat: Unknown Job Id {ID}\n"
 
-# Tells of its call before it does anything that takes time: a runner that waits for 0.2 s only may end it then.
-SHIM = """#!/bin/sh
-folder=${0%/*}
-name=${0##*/}
-echo "$*" >> "$folder/$name.calls"
-env > "$folder/$name.env"
-case "$1" in -x) [ -e "$folder/$name-x.out" ] && name="$name-x" ;; esac
-[ -e "$folder/$name.hangs" ] && exec sleep 60
-cat "$folder/$name.out"
-cat "$folder/$name.err" >&2
-exit "$(cat "$folder/$name.code")"
-"""
-
 
 def opened(folder: Path, options: PbsOptions) -> PbsRunner:
     return PbsRunner(folder / "root", options, nodes=2, devices_per_node=4)
 
 
-class Shims:
-    """Programs that give recorded answers, and tell how they were called."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for program in ("qsub", "qstat", "qdel", "qselect"):
-            (folder / program).write_text(SHIM)
-            (folder / program).chmod(0o755)
-            self.answer(program)
-        self.answer("qsub", f"{ID}\n")
-
-    def answer(self, program: str, out: str = "", err: str = "", code: int = 0) -> None:
-        for end, text in {"out": out, "err": err, "code": str(code)}.items():
-            (self.folder / f"{program}.{end}").write_text(text)
-
-    def lists(self, jobs: Mapping[str, Mapping[str, object]], err: str = "", code: int = 0) -> None:
-        """What qstat says: these attributes of these jobs."""
-        self.answer("qstat", json.dumps({**HEAD, **({"Jobs": jobs} if jobs else {})}, indent="\t"), err, code)
-
-    def hang(self, program: str) -> None:
-        (self.folder / f"{program}.hangs").touch()
-
-    def calls(self, program: str) -> list[str]:
-        path = self.folder / f"{program}.calls"
-        return path.read_text().splitlines() if path.exists() else []
-
-
 @pytest.fixture
-def shims(tmp_path, monkeypatch) -> Shims:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return Shims(folder)
+def shims(recorded) -> Recorded:
+    for program in ("qstat", "qdel", "qselect"):
+        recorded.answer(program)
+    recorded.answer("qsub", f"{ID}\n")
+    return recorded
+
+
+def lists(shims: Recorded, jobs: Mapping[str, Mapping[str, object]], err: str = "", code: int = 0) -> None:
+    """What qstat says: these attributes of these jobs."""
+    shims.answer("qstat", json.dumps({**HEAD, **({"Jobs": jobs} if jobs else {})}, indent="\t"), err, code)
 
 
 @pytest.fixture
@@ -186,7 +151,7 @@ def test_a_job_that_pbs_never_got_is_sent_again_and_one_that_runs_says_itself_th
 def test_of_two_copies_the_one_that_runs_is_followed(runner, shims, spec, sent):
     """A request that PBS got after we had given up on it; the copy that starts first claims the job's folder."""
     (spec.directory / "batch-id").write_text("8.pbs01.example.org\n")
-    shims.lists({"8.pbs01.example.org": {"job_state": "R"}})
+    lists(shims, {"8.pbs01.example.org": {"job_state": "R"}})
     assert runner.poll([sent])[sent].state is JobState.RUNNING
     assert shims.calls("qstat") == ["-x -E -f -F json 8.pbs01.example.org"]
     runner.cancel(sent)
@@ -202,7 +167,7 @@ def test_all_jobs_are_asked_for_in_one_request(runner, shims, spec):
                 JobSpec(name=f"job{number}", command=("x",), directory=spec.directory / f"{number}", time_limit_s=1)
             )
         )
-    shims.lists({id: {"job_state": "R"} for id in ids[:4]})
+    lists(shims, {id: {"job_state": "R"} for id in ids[:4]})
     statuses = runner.poll([*ids, "99.pbs", ""])
     assert [statuses[id].state for id in ids] == [JobState.RUNNING] * 4 + [JobState.LOST]
     assert statuses["99.pbs"].reason == statuses[""].reason == "this runner sent no such job"
@@ -223,15 +188,15 @@ def test_a_poll_that_failed_says_nothing_of_jobs(out, err, code, message, runner
     shims.answer("qstat", out, err, code)
     with pytest.raises(RunnerUnavailable, match=message):
         runner.poll([sent])
-    shims.lists({ID: ended(0, 92)})
+    lists(shims, {ID: ended(0, 92)})
     assert runner.poll([sent])[sent].state is JobState.SUCCEEDED
 
 
 def test_a_server_without_history_is_asked_for_what_it_has(runner, shims, sent):
     """Such a server refuses -x as a whole, with exit status 0."""
-    shims.lists({ID: {"job_state": "R"}})
-    for end, text in {"out": json.dumps(HEAD), "err": NO_HISTORY, "code": "0"}.items():
-        (shims.folder / f"qstat-x.{end}").write_text(text)
+    shims.answer("qstat-x", json.dumps(HEAD), NO_HISTORY)
+    lists(shims, {ID: {"job_state": "R"}})
+    shims.script("qstat", f'case $1 in -x) exec {shims.folder}/qstat-x; esac; cat "$here.out"')
     assert runner.poll([sent])[sent].state is JobState.RUNNING
     assert runner.poll([sent])[sent].state is JobState.RUNNING
     assert [call.split()[0] for call in shims.calls("qstat")] == ["-x", "-E", "-E"]
@@ -266,7 +231,7 @@ DYING = [{"exit_code": -15}, {"exit_code": 1}]
 def test_a_job_is_as_pbs_and_its_processes_say_together(job, notes, expected, runner, shims, spec, sent):
     for rank, changes in enumerate(notes):
         note(spec, rank, **changes)
-    shims.lists({} if job is None else {ID: job}, *([UNKNOWN, 153] if job is None else []))
+    lists(shims, {} if job is None else {ID: job}, *([UNKNOWN, 153] if job is None else []))
     status = runner.poll([sent])[sent]
     assert (status.state, status.reason, status.exit_code, status.cause) == expected
     if status.state.final and job is not None:
@@ -276,9 +241,9 @@ def test_a_job_is_as_pbs_and_its_processes_say_together(job, notes, expected, ru
 
 
 def test_what_pbs_has_forgotten_is_as_it_was_or_cancelled_or_lost(runner, shims, spec, sent, tmp_path):
-    shims.lists({ID: ended(3)})
+    lists(shims, {ID: ended(3)})
     before = runner.poll([sent])
-    shims.lists({}, UNKNOWN, 153)
+    lists(shims, {}, UNKNOWN, 153)
     assert runner.poll([sent]) == opened(tmp_path, PbsOptions()).poll([sent]) == before
     runner.cancel(sent)
     assert (len(shims.calls("qstat")), shims.calls("qdel")) == (1, [])

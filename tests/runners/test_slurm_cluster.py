@@ -1,14 +1,19 @@
-"""On a real Slurm of several nodes, jobs are sent, placed, lost and forgotten, and none is lost to us or doubled."""
+"""On a real Slurm of several nodes, jobs are sent, placed, lost and forgotten, and none is lost to us or doubled. What
+goes wrong is told as it was, and blamed on no node or plan that had no part in it; each part of the launch template
+arrives where it belongs."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobs import wait_for
+from allocation_jobs import AllocationLaboratory
+from jobs import processes_where, wait_for
 from slurm_jobs import SlurmLaboratory
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, Start
@@ -252,3 +257,169 @@ def test_the_trainer_measures_over_two_nodes(wide):
     outcome = workload.read(Path(directory), status)
     assert (outcome.verdict, len(status.nodes)) == (Verdict.OK, 2), outcome
     assert read_result(directory).measurement.devices == 2
+
+
+@pytest.fixture
+def drained(slurm):
+    """Drains nodes of the cluster until the test is over."""
+    nodes: list[str] = []
+
+    def drain(node: str) -> None:
+        nodes.append(node)
+        slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+
+    yield drain
+    for node in nodes:
+        slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+    slurm.wait_idle()
+
+
+def outcome(lab, name: str, status):
+    return create_workload("torch", {}).read(lab.folder / "work" / name, status)
+
+
+@pytest.mark.long
+def test_drained_nodes_are_no_room_for_a_job_that_keeps_away_from_others(lab, drained):
+    for node in ("n1", "n2"):
+        drained(node)
+    lab.runner = lab.wide()
+    status = lab.wait(lab.submit("job", "true", nodes=2, avoid=("n0",)), limit_s=20)
+    assert (status.state, status.nodes) == (JobState.SUCCEEDED, ("n0", "n3"))
+
+
+@pytest.mark.long
+def test_a_waiting_job_may_use_the_nodes_it_kept_away_from_once_others_are_drained(lab, drained):
+    # Held by a batch script alone: the ranks of a step may fail to start on a busy machine, and would free the nodes.
+    hold = ("--partition=main", "--nodelist=n1,n2", "--exclusive", "--output=/dev/null", "--wrap=sleep 300")
+    holder = lab.place.run("sbatch", "--parsable", *hold).strip()
+    lab.place.wait_job(holder, "RUNNING")
+    sent_by = lab.open(partition="main", nodes=4, exclude=("n3",))
+    id = sent_by.submit(lab.spec("job", "true", nodes=2, processes=4, avoid=("n0",)))
+    number = max(int(job[0]) for job in lab.place.jobs())
+    excluded = lambda: lab.place.run("scontrol", "show", "job", str(number))  # noqa: E731
+    assert "ExcNodeList=n[0,3]" in excluded()
+    # A runner of another campaign, with other options, looks at it.
+    looking = lab.open(partition="one", poll_s=0.0)
+    assert looking.poll([id])[id].state is JobState.QUEUED
+    assert "ExcNodeList=n[0,3]" in excluded()
+    drained("n1")
+    assert looking.poll([id])[id].state is JobState.QUEUED, lab.place.jobs()
+    assert "ExcNodeList=n3" in excluded()
+    lab.place.run("scancel", holder)
+    status = lab.wait(id, limit_s=20)
+    assert (status.state, status.nodes) == (JobState.SUCCEEDED, ("n0", "n2"))
+
+
+@pytest.mark.long
+def test_a_launcher_that_is_killed_is_blamed_on_no_node(lab):
+    lab.runner = lab.wide()
+    id = lab.submit("job", FOREVER, nodes=2)
+    lab.wait_file("job", "started-1")
+    folder = lab.folder / "work" / "job"
+
+    def is_srun(process: Path) -> bool:
+        return (process / "comm").read_text() == "srun\n" and (process / "cwd").resolve() == folder.resolve()
+
+    for pid in processes_where(is_srun):
+        os.kill(pid, signal.SIGKILL)
+    status = lab.wait(id, limit_s=60)
+    assert (status.state, status.failed_nodes, status.cause) == (JobState.LOST, (), None)
+    assert "its ranks had started" in status.reason
+
+
+@pytest.mark.long
+def test_a_job_that_an_administrator_requeues_is_lost_with_the_seconds_that_it_held_its_devices(lab):
+    id = lab.submit("job", "echo ran >> count; touch started; exec sleep 300")
+    lab.wait_file("job", "started")
+    time.sleep(1.0)
+    lab.place.run("scontrol", "update", f"jobid={id}", "requeue=1")
+    lab.place.run("scontrol", "requeue", id)
+    status = lab.wait(id)
+    assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.PREEMPTION, ())
+    assert "requeued" in status.reason
+    assert 1.0 <= status.elapsed_s < 10.0
+    # It does not come back.
+    wait_for(lambda: [job[2] for job in lab.place.jobs() if job[0] == id] == ["CANCELLED"])
+    assert (lab.folder / "work" / "job" / "count").read_text() == "ran\n"
+    assert outcome(lab, "job", status).verdict is Verdict.LOST
+
+
+def test_a_setup_line_that_fails_fails_the_trial_for_good_and_is_named(lab):
+    lab.runner = lab.open(setup=("export FINE=1", "module load nosuch"))
+    status = lab.wait(lab.submit("job", "touch ran"))
+    assert (status.state, status.cause) == (JobState.FAILED, Cause.USER_BUG)
+    assert status.reason == "setup line 2 (module load nosuch) returned 127"
+    assert "module: command not found" in outcome(lab, "job", status).log_tail
+    assert not (lab.folder / "work" / "job" / "ran").exists()
+
+
+@pytest.mark.long
+def test_what_srun_complains_of_is_told(lab):
+    lab.runner = lab.open(setup=("export SLURM_DISTRIBUTION=sideways",))
+    status = lab.wait(lab.submit("job", "true"))
+    told = outcome(lab, "job", status)
+    assert (status.state, told.verdict) == (JobState.FAILED, Verdict.CRASHED)
+    assert status.reason.endswith("(NonZeroExitCode): srun: error: Invalid --distribution specification")
+    assert told.log_tail == "srun: error: Invalid --distribution specification\n"
+
+
+TEARDOWN = ('echo "$LEFT" >> torn-down', "false")
+TEMPLATE = {
+    "setup": ("export LEFT='of the setup'", "HELD=4"),
+    "teardown": TEARDOWN,
+    "environment": {"FI_PROVIDER": "cxi 'quoted' $HOME", "OWN": "of the site"},
+    "prefix": "env WRAPPED=$HELD",
+    "extra_lines": ("#SBATCH --comment=seen-by-sbatch", "#DW jobdw capacity=10GB access_mode=striped type=scratch"),
+    "mpi": "none",
+    "cpu_bind": "verbose,none",
+    "srun_arguments": ("--distribution=cyclic", "--epilog=/bin/true"),
+}
+
+
+def test_each_option_arrives_and_the_teardown_runs_after_the_ranks(lab):
+    lab.runner = lab.open(partition="main", nodes=2, **TEMPLATE)
+    script = (
+        '[ ! -e torn-down ] || exit 9; echo "$WRAPPED|$FI_PROVIDER|$OWN|$SLURM_DISTRIBUTION|'
+        '$SLURM_CPU_BIND_TYPE|$RANK" > said-$RANK; exit $((3 * RANK))'
+    )
+    spec = lab.spec("template", script, nodes=2, env={"OWN": "of the workload"})
+    id = lab.runner.submit(spec)
+    status = lab.wait(id)
+    assert (status.state, status.exit_code) == (JobState.FAILED, 3), status
+    said = (spec.directory / "said-0").read_text().strip().split("|")
+    assert said == ["4", "cxi 'quoted' $HOME", "of the workload", "cyclic", "none", "0"]
+    wait_for(lambda: (spec.directory / "torn-down").is_file())
+    assert (spec.directory / "torn-down").read_text() == "of the setup\n"
+    assert "Comment=seen-by-sbatch" in lab.place.run("scontrol", "show", "job", id)
+
+
+def test_a_cancelled_job_and_one_whose_setup_fails_are_torn_down_too(lab):
+    lab.runner = lab.open(teardown=TEARDOWN)
+    long = lab.submit("long", "touch started-$RANK; exec sleep 300")
+    lab.wait_file("long", "started-0")
+    lab.runner.cancel(long)
+    assert lab.wait(long).state is JobState.CANCELLED
+    wait_for(lambda: (lab.folder / "work" / "long" / "torn-down").is_file())
+    lab.runner = lab.open(setup=("LEFT=half", "module load nosuch"), teardown=TEARDOWN)
+    status = lab.wait(lab.submit("unset", "touch ran"))
+    assert (status.state, status.reason) == (
+        JobState.FAILED,
+        "setup line 2 (module load nosuch) returned 127",
+    )
+    assert (lab.folder / "work" / "unset" / "torn-down").read_text() == "half\n"
+    assert not (lab.folder / "work" / "unset" / "ran").exists()
+
+
+@pytest.mark.long
+def test_steps_of_an_allocation_take_the_template_too(slurm, tmp_path):
+    lab = AllocationLaboratory(tmp_path, slurm)
+    try:
+        template = {name: value for name, value in TEMPLATE.items() if name not in ("extra_lines", "teardown")}
+        lab.runner = lab.open(nodes=2, teardown=('echo "$LEFT" >> torn-down',), **template)
+        script = 'echo "$WRAPPED|$FI_PROVIDER|$SLURM_DISTRIBUTION" > said; exit 3'
+        status = lab.wait(lab.submit("step", script, nodes=2))
+        assert (status.state, status.exit_code) == (JobState.FAILED, 3), status
+        assert lab.wait_text("step", "said") == "4|cxi 'quoted' $HOME|cyclic\n"
+        assert lab.wait_text("step", "torn-down") == "of the setup\n"
+    finally:
+        lab.close()

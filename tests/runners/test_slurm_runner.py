@@ -1,15 +1,14 @@
 """What the runner makes of answers that no laboratory gives at will: accounting, silence, refusals of the moment.
 
-Programs that say what Slurm 22.05 said stand before the real ones; each notes how it was called.
+Programs that say what Slurm 22.05 said stand before the real ones.
 """
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 import pytest
+from recorded_programs import Recorded
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note, write_note
@@ -26,9 +25,9 @@ SILENT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on 
 class Answers:
     """Slurm's commands as the test wants them, and a runner that asks them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Recorded) -> None:
         self.folder = folder
-        (folder / "bin").mkdir()
+        self.set, self.calls, self.environment = programs.script, programs.calls, programs.environment
         self.set("scontrol", f"echo '{PARTITION}'")
         self.set("sbatch", "echo 17")
         self.set("squeue", "true")
@@ -40,15 +39,6 @@ class Answers:
     def open(self, **options) -> SlurmRunner:
         chosen = SlurmOptions(call_limit_s=5.0, **options)
         return SlurmRunner(self.folder / "root", chosen, nodes=9, devices_per_node=2, clock=lambda: 1000.0)
-
-    def set(self, program: str, script: str) -> None:
-        path = self.folder / "bin" / program
-        path.write_text(f'#!/bin/sh\necho {program} "$@" >> {self.folder}/calls\n{script}\n')
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-    def calls(self, program: str) -> list[str]:
-        lines = (self.folder / "calls").read_text().splitlines()
-        return [line for line in lines if line.split()[0] == program]
 
     def spec(self, name: str = "job", **changes) -> JobSpec:
         fields = {
@@ -68,9 +58,8 @@ class Answers:
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch) -> Answers:
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    return Answers(tmp_path)
+def slurm(tmp_path, recorded) -> Answers:
+    return Answers(tmp_path, recorded)
 
 
 def test_all_jobs_are_looked_at_in_one_call_and_ended_ones_not_again(slurm):
@@ -191,7 +180,7 @@ def test_of_two_copies_the_one_that_ran_is_watched_and_both_are_cancelled(slurm)
     slurm.set("squeue", "printf '16|RUNNING|n0|1000|N/A|None\\n17|FAILED|n0|1000|1001|NonZeroExitCode\\n'")
     assert slurm.status(id).state is JobState.RUNNING
     slurm.runner.cancel(id)
-    assert slurm.calls("scancel") == ["scancel 17 16"]
+    assert slurm.calls("scancel") == ["17 16"]
 
 
 def test_a_cancellation_that_was_not_heard_is_told(slurm):
@@ -224,14 +213,12 @@ def test_commands_see_none_of_our_secrets_nor_of_the_users_habits(slurm, monkeyp
     for name in ("MESHTUNE_TOKEN", "AWS_SECRET_ACCESS_KEY", "SQUEUE_PARTITION", "SBATCH_EXPORT", "SLURM_JOB_ID"):
         monkeypatch.setenv(name, "hush")
     monkeypatch.setenv("SLURM_CONF", "/etc/where.conf")
-    for program in ("sbatch", "squeue"):
-        slurm.set(program, f"env > {slurm.folder}/{program}.env; echo 17")
     slurm.status(slurm.submit())
     for program in ("sbatch", "squeue"):
-        seen = (slurm.folder / f"{program}.env").read_text()
+        seen = slurm.environment(program)
         assert "hush" not in seen
         assert "SLURM_CONF=/etc/where.conf\n" in seen
-    assert "SLURM_TIME_FORMAT" not in (slurm.folder / "sbatch.env").read_text()
+    assert "SLURM_TIME_FORMAT" not in slurm.environment("sbatch")
     assert "--export=ALL" in slurm.calls("sbatch")[0]
 
 
@@ -247,7 +234,7 @@ def test_a_job_that_was_started_once_more_is_lost_by_its_requeue(slurm):
     status = slurm.status(id)
     assert (status.state, status.cause, status.elapsed_s) == (JobState.LOST, Cause.PREEMPTION, 30.0)
     assert status.reason == "requeued from outside after it had started"
-    assert not (slurm.folder / "calls").read_text().count("scancel")
+    assert slurm.calls("scancel") == []
 
 
 def test_a_limit_of_the_moment_is_a_refusal(slurm):

@@ -15,25 +15,21 @@ from pathlib import Path
 import pytest
 import yaml
 from command_lab import Result, run_meshtune
+from specs import tiny
 
 from meshtune.runners.trainer.job import parse_job
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
-SPEC = {
-    "name": "tiny",
-    "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-    "cluster": {"preset": "local-cpu", "devices_per_node": 2},
-    "global_batch_size": 8,
-    "space": {"micro_batch_size": [1, 2, 4]},
-    "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6}},
-    "baseline": {"tp": 1},
-    "search": "random",
-    "runner": {"kind": "local", "idle_s": 2},
-    "budget": {"trials": 4},
-    "confirm": 0,
-}
+SPEC = tiny(
+    cluster={"preset": "local-cpu", "devices_per_node": 2},
+    space={"micro_batch_size": [1, 2, 4]},
+    workload={"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6}},
+    baseline={"tp": 1},
+    runner={"kind": "local", "idle_s": 2},
+    budget={"trials": 4},
+)
 
 
 def command_line(*arguments: str | Path) -> list[str]:

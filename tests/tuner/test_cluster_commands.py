@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command_lab import run_meshtune
+from command_lab import refused
 from jobs import children, wait_for
 from slurm_lab import free_ports
 
@@ -265,10 +265,7 @@ def test_a_probe_that_is_ended_leaves_no_process_and_no_output(number, code, lon
 
 
 def check_refused(folder: Path, *arguments: str | Path, words: str) -> None:
-    done = run_meshtune(folder, "cluster", "probe", "--seconds", "3600", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("meshtune: ")
-    assert words in done.err
+    assert words in refused(folder, "cluster", "probe", "--seconds", "3600", *arguments)
 
 
 @pytest.mark.parametrize(

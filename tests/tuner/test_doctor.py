@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from command_lab import run_meshtune, shown
+from recorded_programs import Recorded
 
 from meshtune.runners.devices.facts import Machine
 from meshtune.runners.devices.findings import Finding, Level
@@ -51,9 +52,8 @@ def test_the_whole_is_one_document_and_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_an_error_makes_the_exit_code_1(tmp_path, monkeypatch):
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nexec cat {ANSWERS}/nvidia-smi.xml\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    Recorded(tmp_path / "bin", monkeypatch).script("nvidia-smi", f"cat {ANSWERS}/nvidia-smi.xml")
     code, told = document(tmp_path, "--skip-self-test")
     assert (code, told["self_test"]) == (1, None)
     rules = {found["rule"] for found in told["findings"]}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import command_lab
 import pytest
 import toy
 import yaml
-from command_lab import run_meshtune
 
 from meshtune.tuner.results.export import FORMATS
 
@@ -19,28 +20,13 @@ from meshtune.tuner.results.export import FORMATS
 def meshtune(tmp_path: Path) -> Callable[..., str]:
     """The command in a folder with spec.yaml; what it prints, when all is well."""
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(toy.SPEC))
-
-    def answer(*arguments: str | Path) -> str:
-        result = run_meshtune(tmp_path, *arguments)
-        assert (result.code, result.err) == (0, "")
-        return result.out
-
-    return answer
+    return partial(command_lab.said, tmp_path)
 
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., str]:
-    """The one message of a command that is refused."""
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(toy.SPEC))
-
-    def answer(*arguments: str | Path) -> str:
-        result = run_meshtune(tmp_path, *arguments)
-        assert (result.code, result.out) == (2, "")
-        assert result.err.startswith("meshtune: ")
-        assert "Traceback" not in result.err
-        return result.err
-
-    return answer
+    return partial(command_lab.refused, tmp_path)
 
 
 def test_a_quote_stores_nothing_and_says_the_same_in_words_and_in_json(meshtune, tmp_path):
@@ -120,10 +106,9 @@ def rehearse(tmp_path: Path) -> Callable[..., str]:
 
     def run(**over: object) -> str:
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, **over}))
-        done = run_meshtune(tmp_path, "run", "spec.yaml", "--dry-run")
-        assert (done.code, done.err) == (0, "")
+        out = command_lab.said(tmp_path, "run", "spec.yaml", "--dry-run")
         assert os.listdir(tmp_path) == ["spec.yaml"]
-        return done.out
+        return out
 
     return run
 

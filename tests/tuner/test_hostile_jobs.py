@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from specs import tiny
 from trust_neighbour import LEAVES as ENDLESS
 
 from meshtune.runners.base import Cause, RunnerUnavailable
@@ -28,23 +29,20 @@ LEAVES = ENDLESS | {64: f"{ENDLESS[64]}; mv good result.json"}
 
 
 def spec(name: str, command: str, sizes: list[int], **workload: object) -> dict[str, object]:
-    return {
-        "name": name,
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "devices_per_node": 1},
-        "global_batch_size": 128,
-        "space": {"micro_batch_size": sizes},
-        "search": "grid",
-        "confirm": 0,
-        "trial": {"time_limit_s": 30, "attempts": 1},
-        "workload": {
+    return tiny(
+        name=name,
+        global_batch_size=128,
+        space={"micro_batch_size": sizes},
+        search="grid",
+        trial={"time_limit_s": 30, "attempts": 1},
+        workload={
             "kind": "command",
             "command": f": {{micro_batch_size}} {{grad_accum_steps}}; {command}",
             "files": {"good": escaped(GOOD)},
             **workload,
         },
-        "runner": {"kind": "local", "idle_s": 1},
-    }
+        runner={"kind": "local", "idle_s": 1},
+    )
 
 
 def escaped(text: str) -> str:

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("kubernetes")
 
+from driven import Driven
 from kubernetes_jobs import IMAGE
 from kubernetes_lab import NAMESPACE
+from specs import tiny
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
@@ -23,35 +24,18 @@ from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.long
 
-SCRIPT = """
-import os, sys, time
-sys.path.insert(0, sys.argv[1])
-from meshtune.runners.report import report
-with open(sys.argv[2], "a") as ledger:
-    ledger.write(os.getcwd() + "\\n")
-time.sleep(0.5)
-report([0.1] * 15)
-"""
-
 
 def test_a_campaign_survives_what_a_cluster_does_and_runs_every_attempt_once(kubernetes, tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    ledger = tmp_path / "ledger"
-    told = ["{micro_batch_size}", "{grad_accum_steps}", "{recompute}"]
-    command = ["{python}", str(tmp_path / "train.py"), str(Path(__file__).parents[2]), str(ledger), *told]
-    spec = {
-        "name": "cloud",
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "devices_per_node": 1},
-        "global_batch_size": 64,
-        "space": {"micro_batch_size": [1, 2, 4, 8, 16, 32, 64], "recompute": ["none", "full"]},
-        "workload": {"kind": "command", "command": command},
-        "search": "random",
-        "budget": {"trials": 6},
-        "confirm": 0,
-        "parallel": 2,
-        "warm_start": False,
-        "runner": {
+    site = Driven(tmp_path)
+    spec = tiny(
+        global_batch_size=64,
+        space={"micro_batch_size": [1, 2, 4, 8, 16, 32, 64], "recompute": ["none", "full"]},
+        workload=site.workload("{micro_batch_size}", "{grad_accum_steps}", "{recompute}", seconds=0.5),
+        search="random",
+        budget={"trials": 6},
+        parallel=2,
+        warm_start=False,
+        runner={
             "kind": "kubernetes",
             "image": IMAGE,
             "python": sys.executable,
@@ -60,19 +44,18 @@ def test_a_campaign_survives_what_a_cluster_does_and_runs_every_attempt_once(kub
             "call_limit_s": 1,
             "poll_s": 0.1,
         },
-    }
-    home = Home(tmp_path / "home")
-    home.root.mkdir()
+    )
+    site.home.root.mkdir()
     faults = iter(("answer", "silence", "eviction"))
     seen: set[int] = set()
     with Store.open("sqlite://") as store:
-        service, stop = Service(store, home), threading.Event()
+        service, stop = Service(store, site.home), threading.Event()
         id = service.create(spec).id
 
         def watch() -> None:
             if not store.campaign(id).state.active:
                 stop.set()
-            done = len(ledger.read_text().splitlines()) if ledger.exists() else 0
+            done = site.noted().total()
             if done not in seen and done > 0:
                 seen.add(done)
                 fault = next(faults, "")
@@ -90,6 +73,5 @@ def test_a_campaign_survives_what_a_cluster_does_and_runs_every_attempt_once(kub
         assert store.campaign(id).state is CampaignState.COMPLETED
         trials = store.trials(id)
         assert [trial.last.outcome.verdict for trial in trials] == [Verdict.OK] * 6
-    folders = ledger.read_text().splitlines()
-    assert len(folders) == len(set(folders))
-    assert len(folders) >= 6
+    assert set(site.noted().values()) == {1}
+    assert len(site.noted()) >= 6

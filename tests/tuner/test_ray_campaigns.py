@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from typing import Any
 
 import pytest
+from driven import Driven
 from ray_lab import RayLab
+from specs import tiny
 
-from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
@@ -16,44 +18,31 @@ from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.long
 
-SCRIPT = """
-import os, sys, time
-sys.path.insert(0, sys.argv[1])
-from meshtune.runners.report import report
-time.sleep(float(sys.argv[2]))
-report([0.1] * 15)
-"""
 
-
-def spec(folder: Path, cluster: RayLab, name: str, seconds: float, trials: int) -> dict[str, object]:
-    told = ["{micro_batch_size}", "{grad_accum_steps}", "{recompute}"]
-    command = ["{python}", str(folder / "train.py"), str(Path(__file__).parents[2]), str(seconds), *told]
-    return {
-        "name": name,
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "devices_per_node": 1},
-        "global_batch_size": 64,
-        "space": {"micro_batch_size": [1, 2, 4, 8, 16, 32, 64], "recompute": ["none", "full"]},
-        "workload": {"kind": "command", "command": command},
-        "search": "random",
-        "budget": {"trials": trials},
-        "confirm": 0,
-        "parallel": 4,
-        "warm_start": False,
-        "runner": {"kind": "ray", "address": cluster.address},
-    }
+def spec(site: Driven, cluster: RayLab, name: str, seconds: float, trials: int) -> dict[str, Any]:
+    return tiny(
+        name=name,
+        global_batch_size=64,
+        space={"micro_batch_size": [1, 2, 4, 8, 16, 32, 64], "recompute": ["none", "full"]},
+        workload=site.workload("{micro_batch_size}", "{grad_accum_steps}", "{recompute}", seconds=seconds),
+        search="random",
+        budget={"trials": trials},
+        parallel=4,
+        warm_start=False,
+        runner={"kind": "ray", "address": cluster.address},
+    )
 
 
 def test_two_campaigns_share_one_ray_cluster_fairly(ray_cluster, tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    home = Home(tmp_path / "home")
+    site = Driven(tmp_path)
+    home = site.home
     home.root.mkdir()
     home.limits.write_text("devices: 4\n")
     with Store.open("sqlite://") as store:
         service, stop = Service(store, home), threading.Event()
         # One comes with long jobs and a head start of a whole cluster, the other with short ones.
         ids = [
-            service.create(spec(tmp_path, ray_cluster, name, seconds, trials)).id
+            service.create(spec(site, ray_cluster, name, seconds, trials)).id
             for name, seconds, trials in (("long", 2.4, 6), ("short", 1.2, 12))
         ]
 

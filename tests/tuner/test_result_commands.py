@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import toy
 import yaml
-from command_lab import run_meshtune
+from command_lab import refused, run_meshtune, said
 
 ASKED = ("recommend", "--model", "gpt-micro", "--cluster", "hpc", "--simulated", "--nodes")
 
@@ -27,14 +28,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def meshtune(simulated: Path) -> Callable[..., str]:
-    """What the command prints when all is well."""
-
-    def answer(*arguments: str | Path) -> str:
-        result = run_meshtune(simulated, *arguments)
-        assert (result.code, result.err) == (0, "")
-        return result.out
-
-    return answer
+    return partial(said, simulated)
 
 
 def test_a_simulated_campaign_is_analysed_in_words_and_in_json(meshtune):
@@ -78,10 +72,7 @@ def test_a_projected_answer_says_so_in_every_form(meshtune):
     ],
 )
 def test_where_nothing_is_known_one_message_says_what_is(simulated, arguments, words):
-    result = run_meshtune(simulated, *arguments)
-    assert (result.code, result.out) == (2, "")
-    assert words in result.err
-    assert "Traceback" not in result.err
+    assert words in refused(simulated, *arguments)
 
 
 def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
@@ -95,15 +86,13 @@ def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
         return step["high"] / step["low"]
 
     assert width(learnt) < width(plain)
-    projected = run_meshtune(simulated, "project", "last", "--nodes", "2,4")
-    assert (projected.code, projected.err) == (0, "")
-    assert "measured: trial " in projected.out
-    assert "calibrated by " in projected.out
+    projected = said(simulated, "project", "last", "--nodes", "2,4")
+    assert "measured: trial " in projected
+    assert "calibrated by " in projected
 
 
 def test_a_campaign_of_another_device_teaches_the_spec_nothing(simulated, tmp_path):
     other = {**toy.SPEC, "cluster": {**toy.SPEC["cluster"], "device": {**toy.DEVICE, "name": "other"}}}
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
-    result = run_meshtune(simulated, "estimate", tmp_path / "other.yaml", "--calibrate", "last")
-    assert (result.code, result.out) == (2, "")
-    assert "cluster.device: was measured for toy, but the spec has other" in result.err
+    told = refused(simulated, "estimate", tmp_path / "other.yaml", "--calibrate", "last")
+    assert "cluster.device: was measured for toy, but the spec has other" in told

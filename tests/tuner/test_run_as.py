@@ -13,6 +13,7 @@ import pytest
 from command_lab import run_meshtune
 from jobs import LIMIT_S, processes_where, wait_for
 from service_lab import ServiceLab
+from specs import tiny
 
 from meshtune.runners.base import JobSpec, JobState
 from meshtune.runners.processes.job_user import RUN_AS, job_user
@@ -71,18 +72,14 @@ def place() -> Iterator[Path]:
 def document(script: Path, *arguments: str) -> dict[str, object]:
     command = ["sh", str(script), *arguments, "{micro_batch_size}", "{grad_accum_steps}"]
     log = {"step": r"step (\d+)", "step_time_ms": r"([\d.]+) ms"}
-    return {
-        "name": "hostile",
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "devices_per_node": 1},
-        "global_batch_size": 4,
-        "space": {"micro_batch_size": [1, 2]},
-        "workload": {"kind": "command", "command": command, "steps": 6, "warmup_steps": 2, "log": log},
-        "search": "grid",
-        "runner": {"kind": "local", "idle_s": 1},
-        "budget": {"trials": 2},
-        "confirm": 0,
-    }
+    return tiny(
+        global_batch_size=4,
+        space={"micro_batch_size": [1, 2]},
+        workload={"kind": "command", "command": command, "steps": 6, "warmup_steps": 2, "log": log},
+        search="grid",
+        runner={"kind": "local", "idle_s": 1},
+        budget={"trials": 2},
+    )
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from advice_service import AdviceService
+from recorded_programs import Recorded
 
 from meshtune.tuner.cli import advice as command
 from meshtune.tuner.cli.main import main
@@ -25,11 +25,8 @@ SCRIPT = """#!/bin/sh
 srun train --tp ${MESHTUNE_TP:-1}
 """
 FILLED = SCRIPT.replace("${MESHTUNE_TP:-1}", "@MESHTUNE_TP:-8@")
-SBATCH = """#!/bin/sh
-here=$(dirname "$0")
-printf '%s\\n' "$@" > "$here/arguments"
-env > "$here/environment"
-for word in "$@"; do case $word in *.sh) cat "$word" > "$here/script" ;; esac; done
+SBATCH = """
+for word in "$@"; do case $word in *.sh) cat "$word" > "$here.script" ;; esac; done
 echo Submitted batch job 7
 exit ${SBATCH_CODE:-0}
 """
@@ -51,39 +48,35 @@ class Submitted:
     code: int
     out: str
     err: str
-    folder: Path
+    programs: Recorded
 
     @property
     def arguments(self) -> list[str]:
-        return (self.folder / "arguments").read_text().splitlines()
+        return self.programs.words("sbatch")
 
     @property
     def script(self) -> str:
-        return (self.folder / "script").read_text()
+        return (self.programs.folder / "sbatch.script").read_text()
 
     @property
     def environment(self) -> str:
-        return (self.folder / "environment").read_text()
+        return self.programs.environment("sbatch")
 
     @property
     def sent(self) -> bool:
-        return (self.folder / "arguments").exists()
+        return self.programs.calls("sbatch") != []
 
 
 Sbatch = Callable[..., Submitted]
 
 
 @pytest.fixture
-def sbatch(tmp_path: Path, service: AdviceService, monkeypatch: pytest.MonkeyPatch, capfd) -> Sbatch:
+def sbatch(tmp_path: Path, service: AdviceService, recorded, monkeypatch: pytest.MonkeyPatch, capfd) -> Sbatch:
     """The command in a folder with job.sh, in this process, in front of the recorded sbatch."""
-    shim = tmp_path / "bin"
-    shim.mkdir()
-    (shim / "sbatch").write_text(SBATCH)
-    (shim / "sbatch").chmod(0o755)
+    recorded.script("sbatch", SBATCH)
     monkeypatch.setattr(command, "LIMIT_S", 60.0)  # what answers is heard, however busy this machine is
     for name in ("MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE", "SBATCH_EXPORT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", f"{shim}:{os.environ['PATH']}")
     monkeypatch.setenv("MESHTUNE_URL", service.url)
     monkeypatch.chdir(tmp_path)
 
@@ -96,7 +89,7 @@ def sbatch(tmp_path: Path, service: AdviceService, monkeypatch: pytest.MonkeyPat
         except SystemExit as left:
             code = int(left.code or 0)
         out, err = capfd.readouterr()
-        return Submitted(code, out, err, shim)
+        return Submitted(code, out, err, recorded)
 
     return run
 

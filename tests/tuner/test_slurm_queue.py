@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
+from driven import Driven, end
 from slurm_lab import SlurmLab, wait_for
+from specs import tiny
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.service.service import Service
@@ -23,33 +22,18 @@ from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.timeout(180)
 
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from meshtune.runners.report import report
-report([0.01 * int(sys.argv[2])] * 15)
-"""
-ROOT = Path(__file__).parents[2]
 
-
-def document(folder: Path, trials: int, **trial: float) -> dict[str, object]:
-    (folder / "train.py").write_text(SCRIPT)
-    return {
-        "name": "queue",
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "nodes": 1, "devices_per_node": 2},
-        "global_batch_size": 8,
-        "space": {"micro_batch_size": [1, 2, 4]},
-        "workload": {
-            "kind": "command",
-            "command": ["{python}", str(folder / "train.py"), str(ROOT), "{grad_accum_steps}", "{micro_batch_size}"],
-        },
-        "search": "grid",
-        "confirm": 0,
-        "trial": {"time_limit_s": 300, **trial},
-        "runner": {"kind": "slurm", "poll_s": 0.2, "partition": "one"},
-        "budget": {"trials": trials},
-    }
+def document(site: Driven, trials: int, **trial: float) -> dict[str, Any]:
+    return tiny(
+        name="queue",
+        cluster={"preset": "local-cpu", "nodes": 1, "devices_per_node": 2},
+        space={"micro_batch_size": [1, 2, 4]},
+        workload=site.workload("{grad_accum_steps}", "{micro_batch_size}"),
+        search="grid",
+        trial={"time_limit_s": 300, **trial},
+        runner={"kind": "slurm", "poll_s": 0.2, "partition": "one"},
+        budget={"trials": trials},
+    )
 
 
 @pytest.fixture
@@ -61,53 +45,44 @@ def partition(slurm: SlurmLab) -> Iterator[SlurmLab]:
 
 @pytest.mark.long
 def test_a_campaign_waits_while_slurm_refuses_its_jobs_and_then_measures_them_all(partition, tmp_path):
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document(tmp_path, trials=3)))
-    home = Home(tmp_path / "home")
-    told = (tmp_path / "told.txt").open("wb")
-    command = [sys.executable, "-m", "meshtune.tuner.cli", "run", "spec.yaml", "--home", str(home.root)]
-    run = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, cwd=tmp_path)
+    site = Driven(tmp_path)
+    site.write(document(site, trials=3))
+    run = site.start("run", "spec.yaml")
     try:
-        wait_for(lambda: list(home.root.glob("campaigns/*/*-t0000-a1/result.json")), "the first trial does not end")
+        wait_for(
+            lambda: list(site.home.root.glob("campaigns/*/*-t0000-a1/result.json")), "the first trial does not end"
+        )
         partition.run("scontrol", "update", "PartitionName=one", "MaxTime=1")
         refused = re.compile(r"waiting: the runner refuses jobs: \S+ needs \d+ min, but partition one allows 1; tried")
-        wait_for(lambda: refused.search(" ".join((tmp_path / "told.txt").read_text().split())), "it does not say why")
-        with Store.open(home.database_url) as store:
-            (campaign,) = store.campaigns(limit=9)
-            waiting = store.trials(campaign.id)[-1]
+        wait_for(lambda: refused.search(" ".join(site.said.read_text().split())), "it does not say why")
+        (campaign,), waiting = site.campaigns(), site.trials()[-1]
         assert (campaign.state, waiting.state) == (CampaignState.RUNNING, TrialState.PLANNED)
         assert waiting.last.wait.startswith("the runner refuses jobs: ")
         partition.run("scontrol", "update", "PartitionName=one", "MaxTime=INFINITE")
-        assert run.wait(90) == 0, (tmp_path / "told.txt").read_text()
+        site.finish(run)
     finally:
-        run.kill()
-        run.wait()
-        told.close()
-    with Store.open(home.database_url) as store:
-        trials = store.trials(campaign.id)
-        assert store.campaign(campaign.id).state is CampaignState.COMPLETED
-    assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 3
+        end(run)
+    assert [campaign.state for campaign in site.campaigns()] == [CampaignState.COMPLETED]
+    assert [(trial.verdict, len(trial.attempts)) for trial in site.trials()] == [(Verdict.OK, 1)] * 3
 
 
 @pytest.mark.long
 def test_a_partition_that_is_not_there_ends_the_run_with_slurms_words_and_a_status(slurm, tmp_path):
-    spec = {**document(tmp_path, trials=3), "runner": {"kind": "slurm", "partition": "nowhere"}}
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    command = [sys.executable, "-m", "meshtune.tuner.cli", "run", "spec.yaml", "--home", "home"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=90, check=False)
-    assert done.returncode == 1, done.stderr
+    site = Driven(tmp_path)
+    site.write({**document(site, trials=3), "runner": {"kind": "slurm", "partition": "nowhere"}})
+    said = site.finish(site.start("run", "spec.yaml"), code=1)
     told = r"is failed: the runner takes no such jobs, .* options are wrong: .*invalid partition specified: nowhere"
-    assert re.search(told, done.stdout)
-    with Store.open(Home(tmp_path / "home").database_url) as store:
-        (campaign,) = store.campaigns(limit=9)
-        assert [trial.verdict for trial in store.trials(campaign.id)] == [Verdict.CANCELLED]
+    assert re.search(told, said)
+    assert [trial.verdict for trial in site.trials()] == [Verdict.CANCELLED]
 
 
 def test_a_held_job_says_who_holds_it_and_is_withdrawn_by_the_queue_limit(partition, tmp_path):
     partition.run("scontrol", "update", "PartitionName=one", "State=DOWN")
-    home = Home(tmp_path)
-    with Store.open(home.database_url) as store:
-        service = Service(store, home)
-        id = service.create(document(tmp_path, trials=1, queue_limit_s=6.0)).id
+    site = Driven(tmp_path)
+    site.home.root.mkdir()
+    with Store.open(site.home.database_url) as store:
+        service = Service(store, site.home)
+        id = service.create(document(site, trials=1, queue_limit_s=6.0)).id
 
         def drive(until, complaint: str) -> None:
             deadline = time.monotonic() + 60

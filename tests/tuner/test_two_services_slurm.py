@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from driven import Driven
 from postgres_lab import PostgresLab
 from slurm_lab import SlurmLab, wait_for
+from specs import tiny
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
@@ -22,44 +23,26 @@ from meshtune.tuner.store import Store
 PROGRAM = Path(__file__).parents[1] / "laboratories" / "leased_service.py"
 CAMPAIGNS, EACH = 8, 25
 LEASE_S, LIMIT_S = 3.0, 900.0
-# It leaves a line when it starts and when it ends, and a result in between.
-SCRIPT = """
-import os, sys, time
-sys.path.insert(0, sys.argv[1])
-from meshtune.runners.report import report
-def note(word):
-    ledger = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.write(ledger, f"{word} {os.path.basename(os.getcwd())}\\n".encode())
-    os.close(ledger)
-note("start")
-time.sleep(0.5)
-report([0.01 * (1 + 0.01 * (number % 3)) for number in range(10)])
-note("end")
-"""
 
 
-def spec_of(folder: Path, number: int) -> dict[str, Any]:
+def spec_of(site: Driven, number: int) -> dict[str, Any]:
     plan = ["{micro_batch_size}", "{zero_stage}", "{grad_accum_steps}", "{pp}", "{tp}", "{recompute}"]
-    script = [str(folder / "train.py"), str(Path(__file__).parents[2]), str(folder / "ledger")]
-    return {
-        "name": f"shared{number}",
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "nodes": 1, "devices_per_node": 1},
-        "global_batch_size": 2**14,
-        "space": {
+    return tiny(
+        name=f"shared{number}",
+        global_batch_size=2**14,
+        space={
             "micro_batch_size": [2**power for power in range(14)],
             "zero_stage": [0],
             "recompute": ["none", "full"],
         },
-        "workload": {"kind": "command", "command": ["{python}", *script, *plan]},
-        "search": "random",
-        "confirm": 0,
-        "stop": {"chance": 0},
-        "parallel": EACH,
-        "trial": {"time_limit_s": 120},
-        "runner": {"kind": "slurm", "poll_s": 1.0},
-        "budget": {"trials": EACH},
-    }
+        workload=site.workload(*plan, seconds=0.5),
+        search="random",
+        stop={"chance": 0},
+        parallel=EACH,
+        trial={"time_limit_s": 120},
+        runner={"kind": "slurm", "poll_s": 1.0},
+        budget={"trials": EACH},
+    )
 
 
 @pytest.mark.long
@@ -69,15 +52,15 @@ def spec_of(folder: Path, number: int) -> dict[str, Any]:
 def test_two_services_share_a_slurm_and_one_is_killed_and_nothing_is_lost_or_doubled(
     tmp_path: Path, slurm: SlurmLab
 ) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    home = Home(tmp_path / "home")
+    site = Driven(tmp_path)
+    home = site.home
     home.root.mkdir()
     slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # all are in flight before the first ends
     with PostgresLab() as server:
         url = server.create("shared")
         with Store.open(url) as store:
             service = Service(store, home)
-            ids = [service.create(spec_of(tmp_path, number)).id for number in range(CAMPAIGNS)]
+            ids = [service.create(spec_of(site, number)).id for number in range(CAMPAIGNS)]
             services = [
                 subprocess.Popen([sys.executable, str(PROGRAM), url, str(home.root), str(LEASE_S)], cwd=tmp_path)
                 for _ in range(2)
@@ -95,10 +78,7 @@ def test_two_services_share_a_slurm_and_one_is_killed_and_nothing_is_lost_or_dou
                 drivers = store.leases.drivers().by_campaign
                 assert {any(f":{each.pid}:" in one for one in drivers.values()) for each in services} == {True}
                 slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
-                ledger = tmp_path / "ledger"
-                wait_for(
-                    lambda: ledger.exists() and ledger.read_text().count("end ") > 20, "too few have ended", LIMIT_S
-                )
+                wait_for(lambda: site.noted("end").total() > 20, "too few have ended", LIMIT_S)
                 services[0].kill()
                 services[0].wait()
                 wait_for(
@@ -106,16 +86,11 @@ def test_two_services_share_a_slurm_and_one_is_killed_and_nothing_is_lost_or_dou
                     "not all campaigns are done",
                     LIMIT_S,
                 )
-                lines = Counter(ledger.read_text().splitlines())
-                assert set(lines.values()) == {1}
-                names = {
-                    word: {line.split()[1] for line in lines if line.startswith(word)} for word in ("start", "end")
-                }
                 trials = [trial for campaign_id in ids for trial in store.trials(campaign_id)]
                 assert {store.campaign(campaign_id).state for campaign_id in ids} == {CampaignState.COMPLETED}
                 assert len(trials) == CAMPAIGNS * EACH
                 assert {trial.verdict for trial in trials} == {Verdict.OK}
-                assert names["start"] == names["end"] == {trial.last.job_name for trial in trials}
+                assert site.noted("start") == site.noted("end") == {trial.last.job_name: 1 for trial in trials}
             finally:
                 for each in services:
                     each.terminate()

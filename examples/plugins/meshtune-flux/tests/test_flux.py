@@ -1,10 +1,9 @@
-"""The Flux plug-in of examples/plugins against answers of flux-core 0.88 (`flux batch`, `jobs --json`, `cancel`), and
+"""The plug-in against answers of flux-core 0.88 (`flux batch`, `jobs --json`, `cancel`), and
 one job under a Flux that is pretended. The contract suite runs under a real one too: see docs/how-to/flux.md."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from meshtune_flux import FLUX
 from meshtune_flux.runner import FluxRunner, create
 from meshtune_flux.script import FluxOptions, render, render_script
 from meshtune_flux.vocabulary import RESULTS, STATES, expand_hosts, plain_id, read_jobs, read_status, status_of
+from recorded_programs import Recorded
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start, SubmitFailed
 from meshtune.runners.documents import read_value
@@ -188,37 +188,13 @@ def test_lists_of_hosts_and_ids_are_read_in_all_their_forms():
     assert list(read_jobs(json.dumps({"jobs": [JOB]}))) == ["fg46jiMu"]
 
 
-# Says for `flux WORD ...` what lies in WORD.out, WORD.err and WORD.code.
-SHIM = """#!/bin/sh
-folder=${0%/*}
-echo "$*" >> "$folder/calls"
-cat "$folder/$1.out" 2>/dev/null
-cat "$folder/$1.err" >&2 2>/dev/null
-exit "$(cat "$folder/$1.code" 2>/dev/null || echo 0)"
-"""
-
-
-class Shim:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "flux").write_text(SHIM)
-        (folder / "flux").chmod(0o755)
-        self.answer("batch", "fg46jiMu\n")
-
-    def answer(self, word: str, out: str = "", err: str = "", code: int = 0) -> None:
-        for end, text in {"out": out, "err": err, "code": str(code)}.items():
-            (self.folder / f"{word}.{end}").write_text(text)
-
-    def calls(self) -> list[str]:
-        return (self.folder / "calls").read_text().splitlines()
-
-
 @pytest.fixture
-def shim(tmp_path, monkeypatch) -> Shim:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return Shim(folder)
+def shim(tmp_path, monkeypatch) -> Recorded:
+    """A `flux` that answers to each of its words as `flux-WORD` does."""
+    programs = Recorded(tmp_path / "bin", monkeypatch)
+    programs.script("flux", 'exec "$here-$1" "$@"')
+    programs.answer("flux-batch", "fg46jiMu\n")
+    return programs
 
 
 @pytest.fixture
@@ -235,50 +211,48 @@ def runner(tmp_path, shim) -> FluxRunner:
     ],
 )
 def test_what_flux_does_not_take_is_refused_and_leaves_no_record(runner, shim, tmp_path, complaint):
-    shim.answer("batch", "", f"usage: flux batch [OPTIONS...]\n{complaint}\n", 1)
+    shim.answer("flux-batch", "", f"usage: flux batch [OPTIONS...]\n{complaint}\n", 1)
     with pytest.raises(Refused, match="c1-t3-a1 was refused: "):
         runner.submit(spec_of(tmp_path / "job"))
-    shim.answer("jobs", json.dumps({"jobs": []}))
+    shim.answer("flux-jobs", json.dumps({"jobs": []}))
     assert runner.find("c1-t3-a1") is None
 
 
 def test_a_flux_that_is_not_there_may_be_tried_again(runner, shim, tmp_path):
     silent = "flux-batch: ERROR: Unable to connect to Flux: broker socket /run/flux/local was not found\n"
-    shim.answer("batch", "", silent, 1)
+    shim.answer("flux-batch", "", silent, 1)
     with pytest.raises(SubmitFailed, match="Unable to connect"):
         runner.submit(spec_of(tmp_path / "job"))
-    shim.answer("batch", "ƒg46jiMu\n")
+    shim.answer("flux-batch", "ƒg46jiMu\n")
     id = runner.submit(spec_of(tmp_path / "job"))
     assert id == "fg46jiMu"
-    shim.answer("jobs", "", silent.replace("batch", "jobs"), 1)
+    shim.answer("flux-jobs", "", silent.replace("batch", "jobs"), 1)
     with pytest.raises(RunnerUnavailable, match=r"flux jobs: .*Unable to connect"):
         runner.poll([id])
-    shim.answer("jobs", "", "JobID fg46jiMu unknown\n", 1)
+    shim.answer("flux-jobs", "", "JobID fg46jiMu unknown\n", 1)
     assert runner.poll([id])[id].state is JobState.LOST
 
 
 def test_a_node_to_avoid_that_flux_does_not_know_is_not_named_again(runner, shim, tmp_path):
-    once = (
-        '#!/bin/sh\nif grep -q "not host:gone" "$2"; then echo "host constraint contains invalid hosts" >&2; exit 1; fi'
-    )
-    (shim.folder / "flux").write_text(f"{once}\necho fg46jiMu\n")
+    once = 'if grep -q "not host:gone" "$2"; then echo "host constraint contains invalid hosts" >&2; exit 1; fi'
+    shim.script("flux", f"{once}\necho fg46jiMu")
     assert runner.submit(spec_of(tmp_path / "job", avoid=("gone",))) == "fg46jiMu"
 
 
 def test_a_job_whose_id_never_came_back_is_found_by_its_name(runner, shim, tmp_path):
-    shim.answer("batch", "", "")
+    shim.answer("flux-batch", "", "")
     later = {**JOB, "jobid": "fhhh", "t_submit": JOB["t_submit"] + 1}
-    shim.answer("jobs", json.dumps({"jobs": [later, JOB]}))
+    shim.answer("flux-jobs", json.dumps({"jobs": [later, JOB]}))
     assert runner.submit(spec_of(tmp_path / "job")) == "fg46jiMu"
-    assert shim.calls()[-1] == "jobs -a --json --name=c1-t3-a1"
+    assert shim.calls("flux")[-1] == "jobs -a --json --name=c1-t3-a1"
 
 
 def test_a_cancelled_job_that_has_ended_is_no_trouble(runner, shim, tmp_path):
     id = runner.submit(spec_of(tmp_path / "job"))
-    shim.answer("cancel", "", "flux-cancel: ERROR: fg46jiMu: job is inactive\n", 1)
+    shim.answer("flux-cancel", "", "flux-cancel: ERROR: fg46jiMu: job is inactive\n", 1)
     runner.cancel(id)
-    assert shim.calls()[-1] == "cancel fg46jiMu"
-    shim.answer("cancel", "", "flux-cancel: ERROR: fg46jiMu: Operation not permitted\n", 1)
+    assert shim.calls("flux")[-1] == "cancel fg46jiMu"
+    shim.answer("flux-cancel", "", "flux-cancel: ERROR: fg46jiMu: Operation not permitted\n", 1)
     with pytest.raises(RunnerUnavailable, match="not permitted"):
         runner.cancel(id)
 

@@ -1,24 +1,26 @@
-"""Jobs of the Flux plug-in of examples/plugins, under a real Flux where this machine has one (`flux` on the PATH or in
-/opt/flux), or under a program that pretends to be it."""
+"""Jobs of the plug-in under a real Flux, where this machine has one (`flux` on the PATH or in /opt/flux), or under a
+program that pretends to be it."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from jobs import Laboratory, processes_where, wait_for
 from pretended_flux import write_programs
 
-PLUGIN = Path(__file__).parents[2] / "examples" / "plugins" / "meshtune-flux"
+PLUGIN = Path(__file__).parents[1]
 sys.path.insert(0, str(PLUGIN))
 
 from meshtune_flux.runner import FluxRunner  # noqa: E402
@@ -96,13 +98,26 @@ def _ready(flux: Flux) -> bool:
         return False
 
 
+@cache
+def shared() -> Flux:
+    """A real Flux, started once for all tests, which leave it idle."""
+    if real_flux() is None:
+        pytest.skip("there is no flux on the PATH, nor in /opt/flux")
+    until_the_end = ExitStack()
+    atexit.register(until_the_end.close)
+    folder = until_the_end.enter_context(tempfile.TemporaryDirectory())
+    return until_the_end.enter_context(started(Path(folder) / "instance"))
+
+
 class FluxLaboratory(Laboratory):
     """The contract suite's. The instance holds 4 processes on a node, of which `requires` names one."""
 
-    needs: ClassVar[str | None] = "flux"
     period_s = 0.1  # each look starts a `flux jobs`
     limit_s = 120.0  # each job starts brokers of its own, and ends them
     place: Flux
+
+    def __init__(self, folder: Path, place: object = None) -> None:
+        super().__init__(folder, place or shared())
 
     def open(self, *, nodes: int = 1, requires: str = f"host:{NODES[0]}", **options) -> FluxRunner:
         if not self.opened:
@@ -125,7 +140,5 @@ class FluxLaboratory(Laboratory):
 
 
 class PretendedFluxLaboratory(FluxLaboratory):
-    needs: ClassVar[str | None] = None
-
     def __init__(self, folder: Path, place: object = None) -> None:
         super().__init__(folder, Flux(folder, write_programs(folder / "flux", CORES)))

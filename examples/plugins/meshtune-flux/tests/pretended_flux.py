@@ -1,6 +1,6 @@
 """A program that pretends to be Flux on this machine, of two nodes of four cores: it really runs what it is given.
 
-Only what the plug-in of examples/plugins asks is pretended, in the forms that flux-core 0.88 showed: `batch` reads the
+Only what the plug-in asks is pretended, in the forms that flux-core 0.88 showed: `batch` reads the
 script's directives and gives it to a keeper, which starts it in its turn, first come first served, as task 0 of an
 instance of its own; `run` starts its tasks, and ends all when `job raise` says so; `cancel` sends SIGTERM and SIGHUP to
 all of a job; `jobs --json` tells what became of it. Whether Flux does the same is shown by the tests under a real one.
