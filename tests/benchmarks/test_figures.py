@@ -99,7 +99,7 @@ def test_a_replay(
     rows = [*settings, *again, {"layers": None}, half, half | {"micro_batch": 1, "grad_accum": 8}, two]
     tables = [make_table(*rows[::step], name=name) for name, step in (("one", 1), ("two", -1))]
     out, picture = tmp_path / "out.json", tmp_path / "out.svg"
-    given = [*map(str, tables), "--search", "random,grid", "--seeds", "3", "--max-trials", "15"]
+    given = [*map(str, tables), "--search", "random,grid", "--seeds", "3", "--max-trials", "10"]
     given += ["--json", str(out), "--plot", str(picture), "--warm-start", str(tables[0])]
 
     assert replay.main(given) == 0
