@@ -37,6 +37,10 @@ SETTING: dict[str, object] = {
 MakeTable = Callable[..., Path]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-figures", action="store_true", help="store the figures of test_figures.py anew")
+
+
 @pytest.fixture
 def make_table(tmp_path: Path) -> MakeTable:
     """A table of the setting, one row per mapping of changes; None leaves a value empty."""

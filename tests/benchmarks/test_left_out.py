@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from generalise import main, predicted, read_source
 from left_out import PRIOR, Fitted, over_sources
 
 from meshtune.search_spaces.physics.constants import CONSTANTS
-from meshtune.search_spaces.physics.estimate import estimate_time
 
-MakeTable = Callable[..., Path]
 EFFICIENCIES = ("matmul_efficiency", "memory_efficiency", "node_efficiency")
 SURE = 0.03
-# Wide enough that its steps are not the launching of kernels.
-LARGE = {"layers": 24, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 16384}
 
 
 def source(name: str, factors: Mapping[str, float]) -> Fitted:
@@ -59,28 +53,3 @@ def test_an_offset_of_whole_sources_correlates_their_constants() -> None:
     first, second = (CONSTANTS.index(name) for name in EFFICIENCIES[:2])
     spread = np.sqrt(np.diag(found.covariance))
     assert found.covariance[first, second] / (spread[first] * spread[second]) > 0.5
-
-
-def test_the_interval_is_the_one_that_holds_90_percent(make_table: MakeTable) -> None:
-    """A step that lies 1.8 standard deviations off is inside of 95 %, not of 90 %."""
-    (cell,) = read_source(make_table(LARGE)).cells
-    (group,) = cell.groups
-    time = estimate_time(group.training, group.columns, PRIOR)
-    for sds, inside in ((1.5, 1.0), (1.8, 0.0)):
-        measured = float(time.step_s[0] * np.exp(sds * time.log_sd[0]))
-        found = predicted(read_source(make_table(LARGE | {"step_time_s": measured})), PRIOR)
-        assert found["interval_90_holds"] == inside
-
-
-def test_one_source_alone_cannot_be_left_out(make_table: MakeTable) -> None:
-    with pytest.raises(SystemExit):
-        main([str(make_table({}))])
-
-
-def test_each_source_is_judged_by_the_others(make_table: MakeTable, capsys: pytest.CaptureFixture[str]) -> None:
-    tables = [str(make_table(LARGE, LARGE | {"step_time_s": 2.0}, name=name)) for name in ("one", "two")]
-    assert main([*tables, "--no-search"]) == 0
-    told = capsys.readouterr().out
-    assert "one" in told
-    assert "two" in told
-    assert "summary" in told

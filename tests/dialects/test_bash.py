@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from dialect_cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,36 +19,7 @@ def words(text: str) -> list[str]:
     return list(read_script(text).commands[-1].words)
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("TP=4\nrun --tp $TP", ["run", "--tp", "4"]),
-        ("TP=4\nrun --tp ${TP} '${TP}' \"a $TP b\"", ["run", "--tp", "4", "${TP}", "a 4 b"]),
-        ("run ${TP:-4} ${PP-2} ${DP:=8} $DP", ["run", "4", "2", "8", "8"]),
-        ("TP=\nrun x${TP:-4}x${TP-4}x", ["run", "x4xx"]),
-        ("A=1 B=2\nrun ${C:-${D:-$B}}", ["run", "2"]),
-        ("run a \\\n  b # c\n", ["run", "a", "b"]),
-        ("A=(\n  --x 1 # one\n  --y '2 3'\n)\nA+=(--z)\nrun \"${A[@]}\"", ["run", "--x", "1", "--y", "2 3", "--z"]),
-        ("A=(--y '2 3')\nrun ${A[@]}", ["run", "--y", "2", "3"]),
-        ('A=()\nrun "${A[@]}" end', ["run", "end"]),
-        ('A="--x 1 \\\n --y 2"\nrun $A', ["run", "--x", "1", "--y", "2"]),
-        ("N=3\nrun $(($N * 8)) $((N*8 - 2)) $(( -7 / 2 )) $((7 % 4))", ["run", "24", "22", "-3", "3"]),
-        ("run 2>&1 a > out 2> err b", ["run", "a", "b"]),
-        ("run a | tee log", ["run", "a"]),
-        ("x=1; run $x && echo done", ["run", "1"]),
-        ('if [ "a" = "b" ]; then X=1\nelif [[ 3 -gt 2 ]]; then X=2; else X=3; fi\nrun $X', ["run", "2"]),
-        ("X=1\nif [ $X -eq 2 ]; then X=5; else if [ -z $Y ]; then Z=9; fi; fi\nX=${X:-0}\nrun $X", ["run", "1"]),
-        ("[ a = a ] && X=1 || X=2\nrun $X", ["run", "1"]),
-        ("X=1\n[ ! a = a ] && X=2\nrun $X", ["run", "1"]),
-        ("if [ a = a ] || [ b = c ]; then X=1; else X=2; fi\nrun $X", ["run", "1"]),
-        ("if [ a = b ] || [ c = c ]; then X=1; else X=2; fi\nrun $X", ["run", "1"]),
-        ("if [ a = b ] && [ c = c ]; then X=1; else X=2; fi\nrun $X", ["run", "2"]),
-        ("if [ a = a ]; then X=1; elif [ b = b ]; then X=2; else X=3; fi\nrun $X", ["run", "1"]),
-        ("A=1\nA+=2\nunset B\nexport C=$A\nrun $C", ["run", "12"]),
-        ("A=1\nA=2 go $A\nrun $A", ["run", "1"]),
-        ("cat <<EOT\nrun wrong\nEOT\nrun right", ["run", "right"]),
-    ],
-)
+@cases
 def test_what_a_script_says_is_filled_in(script, expected):
     assert words(script) == expected
 
@@ -60,17 +32,7 @@ def test_what_the_text_cannot_tell_is_kept_as_written_and_marked(text):
     assert after == "y"
 
 
-@pytest.mark.parametrize(
-    ("script", "note"),
-    [
-        ("if [ -n $KEY ]; then\n X=1\nfi\nrun", "line 1: whether this test holds is not known here, so no branch"),
-        ("if [ $1 = a ]; then\n echo\nelse\n X=1\nfi\nrun", "line 1: whether this test holds is not known here"),
-        ("A=1\nfor i in 1 2; do\n for j in 3; do A=2; done\n A=3\ndone\nrun $A", "line 2: what `for` opens"),
-        ("start() {\n run wrong\n}\nrun right", "line 1: what `{` opens is not followed"),
-        ("case $X in\n a) A=1;;\nesac\nrun", "line 1: what `case` opens is not followed"),
-        ("[ -d $X ] && A=1\nrun", "line 1: whether `A=1` comes to run is not known here"),
-    ],
-)
+@cases
 def test_what_is_not_followed_is_told_with_its_line(script, note):
     found = read_script(script)
     assert [told for told in found.notes if told.startswith(note)], found.notes
@@ -104,14 +66,7 @@ def test_what_may_be_appended_stands_after_what_is_known():
     assert [is_known(word) for word in found] == [True, True, True, False, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("run --data <path to data> --fp16 --x", ["run", "--data", "<path to data>", "--fp16", "--x"]),
-        ("run --data=<DATA> --fp16", ["run", "--data=<DATA>", "--fp16"]),
-        ('run --data "<your data>" <in >out', ["run", "--data", "<your data>"]),
-    ],
-)
+@cases
 def test_a_placeholder_is_one_unknown_word_and_swallows_nothing(script, expected):
     found = words(script)
     assert list(map(as_written, found)) == expected

@@ -8,12 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from dialect_cases import stored_for
 
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.sources import read_source
 from meshtune.tuner.specs.import_script import import_notes, render_spec, spec_document
+
+GIVEN = stored_for(__name__)["given"]
 
 FOLDER = TemporaryDirectory()
 # On a busy machine; the worst takes less than a second on an idle one.
@@ -91,35 +94,10 @@ def test_arithmetic_is_of_64_bits_and_rounds_as_bash_does():
     assert as_written(launch.words[5]) == "$((010))"
 
 
-SCRIPT = """#!/bin/bash
-#SBATCH --nodes=2 --gpus-per-node=a100:8
-export CUDA_DEVICE_MAX_CONNECTIONS=1 HF_TOKEN=x PATH=/x:$PATH
-module load cuda/12; cd ${WORK:-/work/$USER}
-TP=2; PP=${PP:-$((TP * 2))}
-ARGS=(--num-layers 8 --hidden-size 512 # sizes
-  --seq-length ${SEQ:=1024} '--vocab-size' "51200")
-ARGS+=(--swiglu --data-path '/a b' "${EXTRA[@]}")
-if [[ $TP -gt 1 && -n "$PP" ]]; then SP=--sequence-parallel; elif [ -z $X ]; then SP=; else SP="a\\"b"; fi
-cat <<EOT > ds.json
-{"zero_optimization": {"stage": $TP}, "n": [1, 2.5e3]}
-EOT
-for i in {1..9}; do echo $i; done
-f() { run `hostname` $(date +%s); }
-[ -d /x ] && A=1 || A=2
-bash -c "echo x.py --lr 1 $A"
-torchrun --nproc_per_node 8 --nnodes ${SLURM_NNODES:-2} pretrain_gpt.py "${ARGS[@]}" \\
-   --tensor-model-parallel-size $TP --micro-batch-size 2 --global-batch-size 64 $SP --deepspeed_config ds.json 2>&1
-"""
+SCRIPT = GIVEN["script"]
 JSON = """{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
  "zero_optimization": {"stage": 2, "x": [1, 2.5, "a"]}, "bf16": {"enabled": true}, "pipeline": {"a": {"b": null}}}"""
-TOML = """[training]
-local_batch_size = 4
-[parallelism]
-tensor_parallel_degree = 2
-data_parallel_shard_degree = -1
-[[x.y]]
-a = [1, 2.5, \"\"\"b\"\"\"]
-"""
+TOML = GIVEN["toml"]
 FLAGS = "--training.local_batch_size 4 --parallelism.tensor_parallel_degree=2\nactivation-checkpoint:full --x 'a b'\n"
 SEEDS = (*[("megatron", SCRIPT)] * 4, ("deepspeed", JSON), ("torchtitan", TOML), ("torchtitan", FLAGS))
 PARTS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from dialect_cases import cases, stored_for
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import Imported
@@ -10,55 +10,21 @@ from meshtune.runners.programs.dialects.job_script import read_job, with_job
 from meshtune.runners.schedulers.pbs.runner import PbsOptions
 from meshtune.runners.schedulers.slurm.script import SlurmOptions
 
-SLURM = """#!/bin/bash
-#SBATCH --job-name=train -o logs/%j.out
-#SBATCH -p gpu-h100 -A phys123 --qos=long   # comment
-#SBATCH -C "a100&nvlink"
-##SBATCH --partition=old
-#SBATCH --reservation maint --exclude=n1,n[5-7]
-#SBATCH -N 4
-#SBATCH --ntasks-per-node=1 --cpus-per-task=64
-#SBATCH --gres=gpu:h100:8
-#SBATCH --time=1-02:30:00
-#SBATCH --mem=0
-#SBATCH --exclusive
-#SBATCH --switches=1@10:00
-#SBATCH --mail-type=END --mail-user=me@example.org
-cd /work
-#SBATCH --partition=late
-"""
+GIVEN = stored_for(__name__)["given"]
+
+SLURM = GIVEN["slurm"]
 
 
-def test_slurm_s_directives_are_options_of_the_runner_or_lines_of_its_script():
+def test_slurm_s_directives_are_options_of_the_runner_or_lines_of_its_script(stored):
     job = read_job(SLURM)
     assert job is not None
-    assert job.runner == {
-        "kind": "slurm",
-        "partition": "gpu-h100",
-        "account": "phys123",
-        "qos": "long",
-        "constraint": "a100&nvlink",
-        "reservation": "maint",
-        "gres": "gpu:h100",
-        "exclude": ["n1", "n[5-7]"],
-        "cpus_per_device": 8,
-        "extra_lines": ["#SBATCH --mem=0", "#SBATCH --exclusive", "#SBATCH --switches=1@10:00"],
-    }
+    assert job.runner == stored["runner"]
     assert (job.nodes, job.devices_per_node, job.time_limit_s) == (4, 8, ((24 + 2) * 60 + 30) * 60)
     assert job.questions == ()
     read_value(SlurmOptions, {name: value for name, value in job.runner.items() if name != "kind"})
 
 
-@pytest.mark.parametrize(
-    ("line", "path"),
-    [
-        ("--partition=<your partition>", "runner.partition"),
-        ("--account=XXXX", "runner.account"),
-        ("--qos=$QOS", "runner.qos"),
-        ("--array=0-3", ""),
-        ("--container-image=nvcr.io/x:1", "workload.python"),
-    ],
-)
+@cases
 def test_what_a_directive_leaves_open_is_asked(line, path):
     job = read_job(f"#SBATCH --nodes=2\n#SBATCH {line}\n")
     assert job is not None
@@ -66,44 +32,21 @@ def test_what_a_directive_leaves_open_is_asked(line, path):
     assert path.partition(".")[2] not in job.runner
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("30", 1800),
-        ("30:15", 1815),
-        ("2:00:00", 7200),
-        ("1-0", 86400),
-        ("1-1:30", 91800),
-        ("1-1:1:1", 90061),
-        ("x", None),
-    ],
-)
+@cases
 def test_times_are_read_as_sbatch_reads_them(text, seconds):
     job = read_job(f"#SBATCH -t {text}\n")
     assert job is not None
     assert job.time_limit_s == seconds
 
 
-@pytest.mark.parametrize(
-    ("lines", "devices"),
-    [
-        ("--gpus-per-node=4", 4),
-        ("--gpus-per-node=a100:4", 4),
-        ("--gres=gpu:4", 4),
-        ("--gres=gpu:a100:4(S:0-1)", 4),
-        ("--gres=nvme:1", None),
-        ("--nodes=2 --gpus=8", 4),
-        ("--ntasks-per-node=4 --gpus-per-task=1", 4),
-        ("--nodes=2", None),
-    ],
-)
+@cases
 def test_the_devices_of_a_node(lines, devices):
     job = read_job(f"#SBATCH {lines}\n")
     assert job is not None
     assert job.devices_per_node == devices
 
 
-def test_pbs_s_directives_are_options_of_the_runner():
+def test_pbs_s_directives_are_options_of_the_runner(stored):
     script = """#!/bin/bash -l
 #PBS -q prod
 #PBS -A Catalyst
@@ -115,15 +58,7 @@ def test_pbs_s_directives_are_options_of_the_runner():
 """
     job = read_job(script)
     assert job is not None
-    assert job.runner == {
-        "kind": "pbs",
-        "queue": "prod",
-        "project": "Catalyst",
-        "select": "ncpus=64:ngpus=4",
-        "filesystems": "home:eagle",
-        "place": "scatter",
-        "extra_lines": ["#PBS -W sandbox=PRIVATE"],
-    }
+    assert job.runner == stored["runner"]
     assert (job.nodes, job.devices_per_node, job.time_limit_s) == (4, 4, 10800)
     read_value(PbsOptions, {name: value for name, value in job.runner.items() if name != "kind"})
 

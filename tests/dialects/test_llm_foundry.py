@@ -5,50 +5,16 @@ from __future__ import annotations
 import pytest
 import yaml
 from config_lab import Trials, changed, launch, questions
+from dialect_cases import cases, stored_for
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.llm_foundry.reader import LOG, is_file, is_program, read_file_text, read_launch
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
 from meshtune.runners.programs.log_patterns import Patterns
 
-CONFIG = """\
-variables:
-  max_seq_len: 2048
-  width: 4096
-max_seq_len: ${variables.max_seq_len}
-run_name:
-model:
-  name: mpt_causal_lm
-  init_device: meta
-  d_model: ${variables.width}
-  n_heads: 32
-  n_layers: 32
-  expansion_ratio: 4
-  max_seq_len: ${variables.max_seq_len}
-  vocab_size: 50368
-  attn_config:
-    attn_impl: flash
-tokenizer: {name: EleutherAI/gpt-neox-20b, kwargs: {model_max_length: "${variables.max_seq_len}"}}
-train_loader:
-  name: text
-  dataset: {local: ./my-copy-c4, max_seq_len: "${variables.max_seq_len}"}
-optimizer: {name: decoupled_adamw, lr: 1e-4, eps: 1.0e-08}
-scheduler: {name: cosine_with_warmup, t_warmup: 100ba}
-max_duration: 63900ba
-eval_interval: 5000ba
-global_train_batch_size: 1024
-device_train_microbatch_size: 8
-precision: amp_bf16
-fsdp_config:
-  sharding_strategy: FULL_SHARD
-  mixed_precision: PURE
-  activation_checkpointing: true
-  activation_cpu_offload: false
-callbacks:
-  speed_monitor: {window_size: 10}
-  lr_monitor: {}
-save_folder: s3://bucket/run
-"""
+GIVEN = stored_for(__name__)["given"]
+
+CONFIG = GIVEN["config"]
 NAME = "yamls/pretrain/mpt-7b.yaml"
 LENGTH = {
     "max_duration": ("63900ba", "15ba"),
@@ -65,20 +31,9 @@ def start(*words: str, config: str = CONFIG, **more) -> Imported:
     return read_launch(launch("train/train.py", NAME, *words, files={NAME: config}, **more))
 
 
-def test_a_start_says_model_plan_and_batch():
+def test_a_start_says_model_plan_and_batch(stored):
     imported = start()
-    assert imported.model == {
-        "layers": 32,
-        "hidden": 4096,
-        "heads": 32,
-        "ffn": 16384,
-        "vocab": 50368,
-        "norm": "layernorm",
-        "position": "learned",
-        "tied_head": True,
-        "activation": "gelu",
-        "seq_len": 2048,
-    }
+    assert imported.model == stored["model"]
     expected = {"zero_stage": 3, "recompute": "full", "dp": 16, "micro_batch_size": 8, "grad_accum_steps": 8}
     assert imported.plan == {"tp": 1, "pp": 1, **expected}
     assert imported.global_batch_size == 1024
@@ -125,81 +80,14 @@ def test_replicas_without_fsdp_stay_replicas():
     assert Trials(imported).config("train.yaml")["fsdp_config"] is None
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (
-            ("device_train_microbatch_size=auto",),
-            "baseline.micro_batch_size: line 3: device_train_microbatch_size is auto",
-        ),
-        (
-            ("device_train_microbatch_size=24",),
-            "baseline.micro_batch_size: line 3: device_train_microbatch_size(24) does not",
-        ),
-        (("precision=amp_fp8",), "workload.dtype: line 3: precision is amp_fp8"),
-        (
-            ("fsdp_config.sharding_strategy=HYBRID_SHARD",),
-            "baseline.zero_stage: line 3: fsdp_config shards by HYBRID_SHARD",
-        ),
-        (
-            ("fsdp_config.activation_cpu_offload=true",),
-            "line 3: fsdp_config.activation_cpu_offload: what is kept lies on the",
-        ),
-        (("model.attn_config.alibi=true",), "model.position: line 3: model.attn_config.alibi"),
-        (("model.norm_type=qk",), "model.norm: line 3: model.norm_type is qk"),
-        (
-            ("model.n_layers=${oc.env:LAYERS}",),
-            "model.layers: line 3: model.n_layers is '${oc.env:LAYERS}', which is no whole",
-        ),
-        (
-            ("model.expansion_ratio=2.33",),
-            "model.ffn: line 3: model.expansion_ratio is 2.33, which gives no whole width",
-        ),
-        (("model.ffn_config.ffn_type=mine",), "model.activation: line 3: model.ffn_config.ffn_type is mine"),
-        (
-            ("tp_config.strategy=ffn", "tp_config.tensor_parallel_degree=2"),
-            "line 3: tp_config cuts layers as its strategy says",
-        ),
-        (("model.my_gate=3",), "line 3: model.my_gate: no key that llm-foundry's MPT is known to have"),
-        (("wide=3",), "line 3: wide: no key that llm-foundry is known to have"),
-        (("model.name=my_lm",), "model.layers: line 3: model.name is my_lm"),
-        (("model.peft_config.r=16",), "line 3: model.peft_config: few weights are trained"),
-        (
-            ("model.name=hf_causal_lm", "model.pretrained_model_name_or_path=a/b"),
-            "model.layers: line 3: the model is a/b",
-        ),
-    ],
-)
+@cases
 def test_what_is_not_understood_is_asked(words, part):
     asked = questions(start(*words))
     assert len(asked) == 1
     assert asked[0].startswith(part)
 
 
-@pytest.mark.parametrize(
-    ("words", "model"),
-    [
-        (
-            ("model.attn_config.rope=true", "model.norm_type=low_precision_rmsnorm"),
-            {"position": "rope", "norm": "rmsnorm"},
-        ),
-        (("model.attn_config.attn_type=grouped_query_attention", "model.attn_config.kv_n_heads=8"), {"kv_heads": 8}),
-        (("model.attn_config.attn_type=multiquery_attention",), {"kv_heads": 1}),
-        (
-            ("model.ffn_config.ffn_type=mptglu", "model.ffn_config.ffn_hidden_size=11008"),
-            {"activation": "swiglu", "ffn": 11008},
-        ),
-        (("model.tie_word_embeddings=false",), {"tied_head": False}),
-        (
-            ("model.ffn_config={ffn_type: mb_dmoe, moe_num_experts: 8, moe_top_k: 2}", "model.expansion_ratio=1"),
-            {"experts": 8, "top_k": 2, "ffn": 4096},
-        ),
-        (
-            ("model.name=hf_causal_lm", "model.pretrained_model_name_or_path=meta-llama/Meta-Llama-3.1-8B"),
-            {"layers": 32, "kv_heads": 8, "ffn": 14336, "seq_len": 2048},
-        ),
-    ],
-)
+@cases
 def test_shapes_follow_from_the_keys(words, model):
     imported = start(*words)
     assert questions(imported) == []

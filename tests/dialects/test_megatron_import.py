@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from dialect_cases import cases
 
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.megatron.dialect import parse
@@ -17,122 +18,33 @@ def plan(*more: str) -> dict:
     return dict(parse(" ".join([START, *more])).plan)
 
 
-def test_what_megatron_does_unless_told_otherwise():
+def test_what_megatron_does_unless_told_otherwise(stored):
     imported = parse(START)
-    assert imported.model == {
-        "layers": 24,
-        "hidden": 1024,
-        "heads": 16,
-        "seq_len": 2048,
-        "vocab": 51200,
-        "ffn": 4096,
-        "norm": "layernorm",
-        "activation": "gelu",
-        "position": "learned",
-        "tied_head": True,
-    }
-    assert imported.plan == {
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "ep": 1,
-        "dp": 16,
-        "micro_batch_size": 2,
-        "grad_accum_steps": 2,
-        "zero_stage": 0,
-        "sequence_parallel": True,
-    }
-    assert imported.workload == {
-        "kind": "megatron",
-        "script": "pretrain_gpt.py",
-        "directory": ".",
-        "dtype": "bfloat16",
-        "arguments": ["--vocab-size 51200"],
-    }
+    assert imported.model == stored["model"]
+    assert imported.plan == stored["plan"]
+    assert imported.workload == stored["workload"]
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (64, 2, 8)
     assert imported.trial == {"time_limit_s": 1800}
     assert (imported.questions, imported.notes) == ((), (f"line 1: {TIME}",))
 
 
-@pytest.mark.parametrize(
-    ("argument", "fields"),
-    [
-        ("--use-distributed-optimizer", {"zero_stage": 1}),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero_stage": 2}),
-        ("--use-custom-fsdp --data-parallel-sharding-strategy=optim_grads_params", {"zero_stage": 3}),
-        ("--recompute-activations", {"recompute": "selective"}),
-        ("--recompute-granularity selective", {"recompute": "selective"}),
-        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", {"recompute": "full"}),
-        (
-            "--recompute-granularity full --recompute-method block --recompute-num-layers 8",
-            {"recompute": "full", "recompute_interval": 3},
-        ),
-        ("--tensor-model-parallel-size 4", {"tp": 4, "dp": 4, "sequence_parallel": False, "grad_accum_steps": 8}),
-        ("--tensor-model-parallel-size 4 --sequence-parallel", {"tp": 4, "dp": 4, "grad_accum_steps": 8}),
-        ("--context-parallel-size 2", {"cp": 2, "dp": 8, "context": "ring", "grad_accum_steps": 4}),
-        (
-            "--context-parallel-size 2 --cp-comm-type a2a",
-            {"cp": 2, "dp": 8, "context": "ulysses", "grad_accum_steps": 4},
-        ),
-        (
-            "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2",
-            {"pp": 4, "dp": 4, "vpp": 3, "schedule": "interleaved", "grad_accum_steps": 8},
-        ),
-        (
-            "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2",
-            {"pp": 4, "dp": 4, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 8},
-        ),
-        ("--deepspeed --zero-stage=2", {"zero_stage": 2}),
-        ("--deepspeed --zero-stage 1 --checkpoint-activations", {"zero_stage": 1, "recompute": "full"}),
-        ("--ds-sequence-parallel-size 4 --zero-stage 1", {"cp": 4, "dp": 4, "context": "ulysses", "zero_stage": 1}),
-    ],
-)
+@cases
 def test_every_way_to_say_a_part_of_the_plan(argument, fields):
     assert plan(argument) == {**plan(), "grad_accum_steps": 2 * (16 // fields.get("dp", 16)), **fields}
 
 
-@pytest.mark.parametrize(
-    ("argument", "fields"),
-    [
-        ("--swiglu", {"activation": "swiglu", "ffn": 2688}),
-        ("--swiglu --ffn-hidden-size 2816", {"activation": "swiglu", "ffn": 2816}),
-        ("--group-query-attention --num-query-groups 4", {"kv_heads": 4}),
-        ("--group-query-attention", {"kv_heads": 1}),
-        ("--num-query-groups 4", {}),
-        ("--num-key-value-heads 8 --zero-stage 0", {"kv_heads": 8}),
-        ("--normalization RMSNorm --position-embedding-type rope", {"norm": "rmsnorm", "position": "rope"}),
-        (
-            "--normalization rmsnorm --use-rotary-position-embeddings --zero-stage 0",
-            {"norm": "rmsnorm", "position": "rope"},
-        ),
-        ("--num-experts 8 --moe-ffn-hidden-size 512 --disable-bias-linear", {"experts": 8, "top_k": 2, "ffn": 512}),
-        ("--zero-stage 1 --num-experts 8 --topk 1 --expert-interval 1", {"experts": 8, "top_k": 1}),
-        ("--untie-embeddings-and-output-weights", {"tied_head": False}),
-    ],
-)
+@cases
 def test_every_way_to_say_a_shape(argument, fields):
     imported = parse(f"{START} {argument}")
     assert imported.model == {**parse(START).model, **fields}
     assert [question for question in imported.questions if question.path != "workload.ds_config"] == []
 
 
-@pytest.mark.parametrize(
-    ("before", "devices"),
-    [
-        ("torchrun --nproc-per-node=4 --nnodes=3", (3, 4)),
-        ("python -m torch.distributed.launch --nproc_per_node 4 --nnodes 3", (3, 4)),
-        ("srun -N 3 --ntasks-per-node 4 python -u", (3, 4)),
-        ("deepspeed --num_nodes=3 --num_gpus 4 --hostfile h", (3, 4)),
-        ("mpiexec -n 12 --ppn 4 python", (3, 4)),
-        ("#SBATCH -N 3\n#SBATCH --gres=gpu:a100:4\nsrun python", (3, 4)),
-        ("#SBATCH --nodes=3\n#SBATCH --gpus-per-node=4\ntorchrun --nnodes $SLURM_NNODES --nproc_per_node 8", (3, 8)),
-        ('N=3\nsrun bash -c "torchrun --nnodes $N --nproc_per_node 4 p.py --lr 1"; true', (3, 4)),
-    ],
-)
+@cases
 def test_every_launcher_says_on_how_many_devices(before, devices):
     text = before if "p.py" in before else f"{before} p.py --lr 1"
     imported = parse(text)
-    assert (imported.nodes, imported.devices_per_node) == devices
+    assert [imported.nodes, imported.devices_per_node] == devices
 
 
 def test_what_surrounds_the_start_goes_along_and_secrets_do_not():
@@ -203,22 +115,7 @@ def test_what_is_no_launch_script_is_refused(script, error):
         parse(script)
 
 
-@pytest.mark.parametrize(
-    ("argument", "vocab", "multiple", "kept"),
-    [
-        ("", 51200, 0, ["--vocab-size 51200"]),
-        ("--make-vocab-size-divisible-by 128", 51200, 0, ["--vocab-size 51200"]),
-        ("--make-vocab-size-divisible-by 64", 51200, 64, ["--vocab-size 51200"]),
-        ("--padded-vocab-size 51300", 51300, 1, ["--vocab-size 51200", "--padded-vocab-size 51300"]),
-        ("--pad-vocab-size-to 51328", 51328, 1, ["--vocab-size 51200", "--pad-vocab-size-to 51328"]),
-        (
-            "--pad-vocab-size-to 51264 --make-vocab-size-divisible-by 64",
-            51264,
-            1,
-            ["--vocab-size 51200", "--pad-vocab-size-to 51264", "--make-vocab-size-divisible-by 64"],
-        ),
-    ],
-)
+@cases
 def test_the_vocabulary_is_read_with_its_padding(argument, vocab, multiple, kept):
     imported = parse(f"{START} {argument}")
     assert (imported.model["vocab"], imported.model.get("vocab_multiple", 0)) == (vocab, multiple)

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from dialect_cases import stored_for
 
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.megatron.flags import flags_by_dest
 from meshtune.runners.programs.dialects.megatron.reader import is_log, parse, read_log
 
-TOLD = {
-    "num_layers": 24,
-    "hidden_size": 1024,
-    "ffn_hidden_size": 2688,
-    "num_attention_heads": 16,
-    "seq_length": 2048,
-    "max_position_embeddings": 2048,
-    "vocab_size": 51200,
-    "swiglu": True,
-    "untie_embeddings_and_output_weights": True,
-    "tensor_model_parallel_size": 2,
-    "pipeline_model_parallel_size": 2,
-    "sequence_parallel": True,
-    "micro_batch_size": 1,
-    "global_batch_size": 64,
-    "bf16": True,
-    "lr": 0.0003,
-    "min_lr": 3e-05,
-    "lr_decay_style": "cosine",
-    "train_iters": 5000,
-    "data_path": ["0.3", "/data/a b", "0.7", "/data/c"],
-    "add_bias_linear": False,
-    "recompute_granularity": "selective",
-    "world_size": 16,
-}
+GIVEN = stored_for(__name__)["given"]
+
+TOLD = GIVEN["told"]
 # What validate_args makes of the above, in core_v0.12.3.
-MADE = {
-    "encoder_num_layers": 24,
-    "encoder_seq_length": 2048,
-    "kv_channels": 64,
-    "data_parallel_size": 4,
-    "rank": 0,
-    "params_dtype": "torch.bfloat16",
-    "expert_tensor_parallel_size": 2,
-    "dataloader_type": "single",
-    "start_weight_decay": 0.01,
-    "end_weight_decay": 0.01,
-    "bias_gelu_fusion": False,
-    "overlap_p2p_comm": False,
-    "exp_avg_dtype": "torch.float32",
-    "main_grads_dtype": "torch.float32",
-    "attention_backend": "AttnBackend.auto",
-    "async_tensor_model_parallel_allreduce": False,
-    "virtual_pipeline_model_parallel_size": None,
-}
+MADE = GIVEN["made"]
 
 
 def dump(release: str, said: dict[str, object], title: str = "arguments") -> list[str]:
@@ -68,33 +29,10 @@ def dump(release: str, said: dict[str, object], title: str = "arguments") -> lis
 
 
 LM = dump("n", TOLD | MADE)
-SAID = {
-    "num_key_value_heads": 16,
-    "num_experts": [1],
-    "deepspeed": True,
-    "deepspeed_config": "/d/ds.json",
-    "zero_stage": 1,
-}
+SAID = GIVEN["said"]
 DEEPSPEED = dump("D", {name: value for name, value in TOLD.items() if name != "vocab_size"} | SAID)
-SETTINGS = [
-    "[2026-08-01 10:00:00,123] [INFO] [config.py:1021:print_user_config]   json = {",
-    '    "train_batch_size": 64, ',
-    '    "zero_optimization": {',
-    '        "stage": 1',
-    "    }, ",
-    '    "bf16": {',
-    '        "enabled": true',
-    "    }",
-    "}",
-]
-PREFIXES = {
-    "none": "",
-    "srun -l": " 0: ",
-    "torchrun": "[rank0]: ",
-    "deepspeed": "node-1: ",
-    "time": "2026-08-01 10:00:00,123 | ",
-    "torchrun of several": "[default0]:",
-}
+SETTINGS = GIVEN["settings"]
+PREFIXES = GIVEN["prefixes"]
 
 
 def log(lines: list[str], prefix: str = "") -> str:

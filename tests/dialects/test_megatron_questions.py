@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from dialect_cases import cases
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.bash.launch import find_launch
@@ -29,60 +30,7 @@ def with_settings(script: str, text: str) -> Imported:
     return read_launch(replace(find_launch(script), files={"ds.json": text}))
 
 
-@pytest.mark.parametrize(
-    ("argument", "path", "text"),
-    [
-        (
-            "--use-megatron-fsdp",
-            "baseline.zero_stage",
-            "no_shard until core_v0.17, optim_grads_params since core_v0.18",
-        ),
-        ("--use-torch-fsdp2", "", "trials run ZeRO stage 3 by Megatron-FSDP instead"),
-        (
-            "--recompute-granularity full --recompute-method block --recompute-num-layers 7",
-            "baseline.recompute_interval",
-            "7 of a chunk's 24 layers",
-        ),
-        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "", "units of 4 layers"),
-        ("--cp-comm-type p2p a2a --context-parallel-size 2", "baseline.context", "knows one of"),
-        ("--enable-zbh1-pipeline --zero-stage 0", "baseline.schedule", "meshtune has no such schedule"),
-        ("--position-embedding-type yarn", "model.position", "trials have rope and learned positions"),
-        (
-            "--tensor-model-parallel-size $1",
-            "baseline.tp",
-            "--tensor-model-parallel-size $1: what it holds is not known",
-        ),
-        ("--tensor-model-parallel-size 3", "cluster.nodes", "tp * pp * cp = 3 does not divide 16 devices"),
-        ("--micro-batch-size 3", "global_batch_size", "micro_batch_size(3) * dp(16) does not divide the batch of 64"),
-        ("--data-path ${DATA} --lr 1", "workload.arguments", "--data-path ${DATA}: fill in what it holds"),
-        ("--data-path '${DATA}'", "workload.arguments", "--data-path ${DATA}: fill in"),
-        ("--vocab-file '<VOCAB_FILE>'", "workload.arguments", "--vocab-file <VOCAB_FILE>: fill in"),
-        ("--data-path /path/to/data", "workload.arguments", "fill in"),
-        ("--num-experts 8", "", "experts with biases"),
-        (
-            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 9",
-            "",
-            "stages that no plan has a word for",
-        ),
-        ("--squared-relu", "model.activation", "meshtune knows swiglu and gelu alone"),
-        ("--fp16", "workload.dtype", "bfloat16, float16 at once"),
-        # What no parser takes.
-        (
-            "--use-flash-attn-v2",
-            "workload.flavour",
-            "of argonne-lcf/Megatron-DeepSpeed and deepspeedai/Megatron-DeepSpeed",
-        ),
-        ("--use-flash-atn", "workload.arguments", "no argument of any known Megatron"),
-        ("--tensor-model-par 2", "workload.arguments", "did you mean --tensor-model-parallel-size?"),
-        ("--swiglu true", "workload.arguments", "--swiglu true: --swiglu takes no value"),
-        ("--lr", "workload.arguments", "--lr takes one value"),
-        ("--lr 1e-4 2e-4", "workload.arguments", "--lr takes one value"),
-        ("--train-iters 1e5", "workload.arguments", "--train-iters takes whole numbers"),
-        ("--lr fast", "workload.arguments", "--lr takes numbers"),
-        ("--embed-layernorm --zero-stage 1", "", "of bigscience-workshop/Megatron-DeepSpeed, not of"),
-        ("--micro-batch-size TWO", "baseline.micro_batch_size", "'TWO' is no whole number"),
-    ],
-)
+@cases
 def test_what_is_not_understood_is_asked_with_its_line(argument, path, text):
     imported = parse(f"{START} {argument}")
     assert text in asked(imported).get(path, ""), imported.questions
@@ -149,37 +97,7 @@ def test_what_is_not_said_is_left_out_and_asked():
     assert asked(imported).keys() >= {"model.heads", "model.seq_len", "model.vocab", "baseline.micro_batch_size"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "argument", "path", "text"),
-    [
-        ("", "", "workload.ds_config", "--deepspeed_config ds.json is no JSON that can be read"),
-        ("", "", "workload.dtype", "DeepSpeed's file, which may say one, was not read"),
-        ("", "", "baseline.zero_stage", "the ZeRO stage is not said"),
-        ('{"zero_optimization": {"stage": ZERO_STAGE}}', "", "baseline.zero_stage", "the ZeRO stage is not said"),
-        (
-            '{"zero_optimization": {"stage": "auto"}}',
-            "--bf16",
-            "baseline.zero_stage",
-            'stage "auto", which Megatron fills',
-        ),
-        ('{"bf16": {"enabled": "auto"}}', "", "workload.dtype", "whether bf16 is enabled"),
-        (
-            '{"bf16": {"enabled": true}, "gradient_clipping": "auto"}',
-            "",
-            "workload.ds_config",
-            "`auto` for gradient_clip",
-        ),
-        ('{"bf16": {"enabled": true}, "x": "<FILL>"}', "", "workload.ds_config", "what x hold is not known"),
-        ('{"bf16": {"enabled": true}}', "--fp16", "workload.dtype", "must say one"),
-        (
-            '{"zero_optimization": {"stage": 2}}',
-            "--bf16 --zero-stage 1",
-            "baseline.zero_stage",
-            "say stage 2; say which",
-        ),
-        ("{}", "--bf16 --zero-stage 1", "baseline.zero_stage", "have no zero_optimization, which is stage 0"),
-    ],
-)
+@cases
 def test_what_deepspeed_s_file_leaves_open_is_asked(settings, argument, path, text):
     imported = with_settings(f"{DEEPSPEED} {argument}", settings)
     assert text in asked(imported).get(path, ""), imported.questions
@@ -198,16 +116,7 @@ def test_deepspeed_s_file_beside_the_script_is_read_and_its_absence_asked():
     assert "no --deepspeed_config" in asked(parse(f"{START} --deepspeed --zero-stage 1"))["workload.ds_config"]
 
 
-@pytest.mark.parametrize(
-    ("argument", "note"),
-    [
-        ("--fp8-param-gather", "do not know parameters gathered in 8 bits"),
-        ("--cpu-offloading-num-layers 2", "do not know activations on the host"),
-        ("--use-flash-attn-v2 --zero-stage 0", "--use-flash-attn-v2 stays as it is, but predictions do not know which"),
-        ("--save ${CKPT}", "what --save hold is not known here; trials leave them out"),
-        ("--num-experts 8 --zero-stage 0", "--expert-interval is not 1: trials keep it"),
-    ],
-)
+@cases
 def test_what_stays_as_it_is_and_predictions_do_not_know_is_noted(argument, note):
     imported = parse(f"{START} {argument}")
     assert len([told for told in imported.notes if note in told]) == 1, imported.notes

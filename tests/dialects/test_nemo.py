@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 from config_lab import Trials, changed, launch, questions
+from dialect_cases import cases, stored_for
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.nemo.layouts import BRIDGE, NEMO_2
@@ -19,123 +20,12 @@ from meshtune.runners.programs.dialects.nemo.reader import (
 from meshtune.runners.programs.dialects.omegaconf import overridden
 from meshtune.runners.programs.log_patterns import Patterns
 
+GIVEN = stored_for(__name__)["given"]
+
 # Written in the manner of nemo_run/core/serialization/yaml.py: arguments of each call, and its _target_.
-RECIPE = """\
-_partial_: true
-_target_: nemo.collections.llm.api.pretrain
-data:
-  _target_: nemo.collections.llm.gpt.data.mock.MockDataModule
-  global_batch_size: 512
-  micro_batch_size: 1
-  seq_length: 8192
-log:
-  _target_: nemo.lightning.nemo_logger.NeMoLogger
-  ckpt: {_target_: nemo.lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint, save_last: true}
-  name: default
-model:
-  _target_: nemo.collections.llm.gpt.model.llama.LlamaModel
-  config: {_target_: nemo.collections.llm.gpt.model.llama.Llama3Config70B, vocab_size: 128256}
-optim:
-  _target_: nemo.lightning.pytorch.optim.megatron.MegatronOptimizerModule
-  config:
-    _target_: megatron.core.optimizer.optimizer_config.OptimizerConfig
-    lr: 0.0003
-    use_distributed_optimizer: true
-trainer:
-  _target_: nemo.lightning.pytorch.trainer.Trainer
-  accelerator: gpu
-  callbacks:
-  - _target_: nemo.utils.exp_manager.TimingCallback
-  devices: 8
-  limit_val_batches: 32
-  log_every_n_steps: 10
-  max_steps: 1168251
-  num_nodes: 2
-  plugins:
-    _target_: nemo.lightning.pytorch.plugins.mixed_precision.MegatronMixedPrecision
-    params_dtype: {_call_: false, _target_: torch.bfloat16}
-    precision: bf16-mixed
-  strategy:
-    _target_: nemo.lightning.pytorch.strategies.megatron_strategy.MegatronStrategy
-    context_parallel_size: 1
-    ddp:
-      _target_: megatron.core.distributed.distributed_data_parallel_config.DistributedDataParallelConfig
-      data_parallel_sharding_strategy: optim_grads_params
-      overlap_param_gather: true
-    fsdp: null
-    pipeline_model_parallel_size: 2
-    sequence_parallel: true
-    tensor_model_parallel_size: 4
-    virtual_pipeline_model_parallel_size: null
-  val_check_interval: 2000
-"""
-CONF = """\
-defaults: [_self_, "optional tp_overlap@model.ub"]
-name: megatron_gpt
-trainer: {devices: 8, num_nodes: 2, precision: bf16, max_steps: 100000, limit_val_batches: 50, val_check_interval: 100}
-exp_manager: {name: megatron_gpt, create_checkpoint_callback: true, resume_if_exists: true}
-model:
-  micro_batch_size: 4
-  global_batch_size: 256
-  tensor_model_parallel_size: 2
-  pipeline_model_parallel_size: 1
-  virtual_pipeline_model_parallel_size: null
-  encoder_seq_length: 2048
-  max_position_embeddings: ${.encoder_seq_length}
-  num_layers: 24
-  hidden_size: 2048
-  ffn_hidden_size: 5440
-  num_attention_heads: 16
-  num_query_groups: null
-  normalization: rmsnorm
-  activation: fast-swiglu
-  position_embedding_type: rope
-  share_embeddings_and_output_weights: false
-  make_vocab_size_divisible_by: 128
-  sequence_parallel: false
-  activations_checkpoint_granularity: selective
-  activations_checkpoint_method: null
-  tokenizer: {library: megatron, type: GPT2BPETokenizer}
-  optim: {name: distributed_fused_adam, lr: 2e-4}
-"""
-DUMP = """\
-_target_: megatron.bridge.training.config.ConfigContainer
-checkpoint: {_target_: megatron.bridge.training.config.CheckpointConfig, save: /ckpt, load: null}
-dataset: {_target_: megatron.bridge.training.config.GPTDatasetConfig, seq_length: 4096}
-ddp: {use_distributed_optimizer: false, overlap_grad_reduce: true, data_parallel_sharding_strategy: no_shard}
-logger: {log_interval: 10}
-mixed_precision: bf16_mixed
-model:
-  _target_: megatron.bridge.models.gpt_provider.GPTModelProvider
-  activation_func: {_call_: false, _target_: torch.nn.functional.silu}
-  context_parallel_size: 2
-  cp_comm_type: a2a
-  expert_model_parallel_size: 1
-  ffn_hidden_size: 14336
-  fp8: null
-  gated_linear_unit: true
-  hidden_size: 4096
-  kv_channels: 128
-  normalization: RMSNorm
-  num_attention_heads: 32
-  num_layers: 32
-  num_moe_experts: null
-  num_query_groups: 8
-  pipeline_model_parallel_size: 2
-  position_embedding_type: rope
-  recompute_granularity: full
-  recompute_method: uniform
-  recompute_num_layers: 1
-  seq_length: 4096
-  sequence_parallel: false
-  share_embeddings_and_output_weights: false
-  should_pad_vocab: true
-  tensor_model_parallel_size: 1
-  virtual_pipeline_model_parallel_size: 4
-  vocab_size: 128256
-optimizer: {lr: 0.0003, use_distributed_optimizer: false}
-train: {global_batch_size: 64, micro_batch_size: 2, train_iters: 1000}
-"""
+RECIPE = GIVEN["recipe"]
+CONF = GIVEN["conf"]
+DUMP = GIVEN["dump"]
 TEXTS = {"RECIPE": RECIPE, "CONF": CONF, "DUMP": DUMP}
 NEMO_LENGTH = {
     "trainer.max_steps": (1168251, 15),
@@ -158,35 +48,11 @@ def with_words(text: str, *words: str) -> Imported:
     return read_file_text("a.yaml", yaml.safe_dump(overridden(yaml.safe_load(text), words, "here")))
 
 
-def test_a_recipe_says_model_plan_and_batch():
+def test_a_recipe_says_model_plan_and_batch(stored):
     assert is_file("a.yaml", RECIPE)
     imported = read_file_text("a.yaml", RECIPE)
-    assert imported.model == {
-        "layers": 80,
-        "hidden": 8192,
-        "heads": 64,
-        "ffn": 28672,
-        "kv_heads": 8,
-        "seq_len": 8192,
-        "vocab": 128256,
-        "vocab_multiple": 1,
-        "norm": "rmsnorm",
-        "position": "rope",
-        "activation": "swiglu",
-        "tied_head": False,
-    }
-    assert imported.plan == {
-        "tp": 4,
-        "pp": 2,
-        "cp": 1,
-        "ep": 1,
-        "dp": 2,
-        "sequence_parallel": True,
-        "recompute": "none",
-        "zero_stage": 1,
-        "micro_batch_size": 1,
-        "grad_accum_steps": 256,
-    }
+    assert imported.model == stored["model"]
+    assert imported.plan == stored["plan"]
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (512, 2, 8)
     assert (imported.workload["dtype"], imported.workload["framework"]) == ("bfloat16", "megatron-core-bfloat16")
     assert paths(imported) == ["workload.command"]
@@ -215,20 +81,9 @@ def test_the_baseline_of_a_recipe_is_the_users_and_a_plan_changes_its_keys_alone
     assert {plan.context for plan in trials.space if plan.cp > 1} == {"ring"}
 
 
-def test_a_configuration_of_nemo_1_is_read_with_its_references():
+def test_a_configuration_of_nemo_1_is_read_with_its_references(stored):
     imported = read_file_text("megatron_gpt_config.yaml", CONF)
-    assert imported.model == {
-        "layers": 24,
-        "hidden": 2048,
-        "heads": 16,
-        "ffn": 5440,
-        "seq_len": 2048,
-        "vocab": 50257,
-        "norm": "rmsnorm",
-        "position": "rope",
-        "activation": "swiglu",
-        "tied_head": False,
-    }
+    assert imported.model == stored["model"]
     expected = {"tp": 2, "pp": 1, "cp": 1, "ep": 1, "dp": 8, "zero_stage": 1, "recompute": "selective"}
     assert expected.items() <= imported.plan.items()
     trials = answered(imported)
@@ -266,22 +121,11 @@ def test_a_start_of_nemo_1_lays_its_words_over_the_file():
         read_launch(launch(script, *words))
 
 
-def test_a_configuration_of_megatron_bridge_is_read():
+def test_a_configuration_of_megatron_bridge_is_read(stored):
     imported = with_words(DUMP)
     assert imported.model["vocab"] == 128256
     assert imported.model["kv_heads"] == 8
-    assert imported.plan == {
-        "tp": 1,
-        "pp": 2,
-        "cp": 2,
-        "ep": 1,
-        "context": "ulysses",
-        "vpp": 4,
-        "schedule": "interleaved",
-        "recompute": "full",
-        "zero_stage": 0,
-        "micro_batch_size": 2,
-    }
+    assert imported.plan == stored["plan"]
     assert paths(imported) == ["workload.command"]
     trials = answered(imported)
     own = yaml.safe_load(DUMP)
@@ -299,18 +143,7 @@ def test_a_configuration_of_megatron_bridge_is_read():
     assert {(plan.pp, plan.vpp, plan.schedule) for plan in trials.space} == {(2, 4, "interleaved")}
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "vocab", "multiple"),
-    [
-        ("RECIPE", (), 128256, 1),
-        ("CONF", (), 50257, 0),
-        ("CONF", ("model.make_vocab_size_divisible_by=64",), 50257, 64),
-        ("CONF", ("model.override_vocab_size=50304",), 50304, 1),
-        ("DUMP", (), 128256, 0),
-        ("DUMP", ("model.make_vocab_size_divisible_by=1280",), 128256, 1280),
-        ("DUMP", ("model.should_pad_vocab=false",), 128256, 1),
-    ],
-)
+@cases
 def test_what_pads_the_vocabulary_is_read(text, words, vocab, multiple):
     imported = with_words(TEXTS[text], *words)
     assert (imported.model["vocab"], imported.model.get("vocab_multiple", 0)) == (vocab, multiple)
@@ -328,72 +161,7 @@ def test_the_configuration_is_read_from_the_log_of_megatron_bridge():
         read_log("")
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "part"),
-    [
-        (
-            "RECIPE",
-            ("trainer.strategy.fsdp=megatron", "trainer.strategy.ddp=null"),
-            "baseline.zero_stage: a.yaml: FSDP is on",
-        ),
-        ("RECIPE", ("trainer.plugins.fp8=hybrid",), "workload.dtype: a.yaml: products run in 8 bits or fewer (fp8)"),
-        ("RECIPE", ("trainer.plugins=null",), "workload.dtype: a.yaml: the precision is not said"),
-        ("RECIPE", ("trainer.callbacks=null",), "a.yaml: trainer.callbacks has no TimingCallback"),
-        ("RECIPE", ("model.config.vocab_size=null",), "model.vocab: a.yaml: the vocabulary is the tokenizer's"),
-        (
-            "RECIPE",
-            ("trainer.strategy.num_distributed_optimizer_instances=2",),
-            "baseline.zero_stage: a.yaml: num_distributed",
-        ),
-        (
-            "RECIPE",
-            ("model.config.recompute_granularity=some",),
-            "baseline.recompute: a.yaml: model.config.recompute_granul",
-        ),
-        (
-            "RECIPE",
-            (
-                "model.config.recompute_granularity=full",
-                "model.config.recompute_method=block",
-                "model.config.recompute_num_layers=3",
-            ),
-            "baseline.recompute_interval: a.yaml: model.config.recompute_num_layers is 3",
-        ),
-        (
-            "RECIPE",
-            ("trainer.strategy.num_layers_in_last_pipeline_stage=3",),
-            "a.yaml: trainer.strategy.num_layers_in_last",
-        ),
-        ("RECIPE", ("peft.dim=8",), "a.yaml: peft: few weights are trained"),
-        (
-            "RECIPE",
-            ("data.micro_batch_size=null",),
-            "baseline.micro_batch_size: a.yaml: data.micro_batch_size is not said",
-        ),
-        (
-            "RECIPE",
-            ("trainer.strategy.tensor_model_parallel_size=auto",),
-            "baseline.tp: a.yaml: trainer.strategy.tensor_mod",
-        ),
-        ("DUMP", ("model.multi_latent_attention=true",), "a.yaml: model.multi_latent_attention is set"),
-        (
-            "DUMP",
-            ("mixed_precision=bf16_with_fp8_current_scaling_mixed",),
-            "workload.dtype: a.yaml: products run in 8 bits",
-        ),
-        ("DUMP", ("model.cp_comm_type=[a2a, p2p]",), "baseline.context: a.yaml: cp_comm_type is"),
-        ("DUMP", ("train.rampup_batch_size=[8, 8, 100]",), "a.yaml: rampup_batch_size: the batch grows"),
-        ("CONF", ("model.optim.name=null",), "baseline.zero_stage: a.yaml: model.optim.name is not said"),
-        ("CONF", ("model.position_embedding_type=alibi",), "model.position: a.yaml: position_embedding_type is alibi"),
-        ("CONF", ("model.my_layer=1",), "a.yaml: model.my_layer: no key that NeMo 1 is known to have"),
-        (
-            "DUMP",
-            ("optimizer.optimizer_cpu_offload=true",),
-            "a.yaml: optimizer.optimizer_cpu_offload: an optimizer on the",
-        ),
-        ("CONF", ("defaults=[base, _self_]",), "a.yaml: defaults names other files"),
-    ],
-)
+@cases
 def test_what_is_not_understood_is_asked(text, words, part):
     imported = with_words(TEXTS[text], *words)
     asked = [question for question in questions(imported) if not question.startswith("workload.command")]
@@ -434,19 +202,7 @@ def test_a_model_that_is_restored_has_no_shapes_in_the_configuration():
     assert not asked & imported.model.keys()
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "part"),
-    [
-        ("CONF", ("name=megatron_retro",), "NeMo 1 with a model of the kind retro"),
-        ("RECIPE", ("model._target_=nemo.collections.llm.t5.model.T5Model",), "NeMo 2 with a model of the kind t5"),
-        ("RECIPE", ("trainer.strategy._target_=nemo.lightning.FSDP2Strategy",), "NeMo 2 with FSDP2Strategy"),
-        ("CONF", ("model.hyena.kind=se",), "NeMo 1 with a model of the kind hyena"),
-        ("CONF", ("model.encoder.num_layers=12",), "NeMo 1 with a model of the kind t5"),
-        ("CONF", ('defaults=[{".@model.encoder": base}]',), "NeMo 1 with a model of the kind t5"),
-        ("DUMP", ("_target_=null", "model._target_=null"), "an override of a Megatron-Bridge recipe, .*config.to_yaml"),
-        ("RECIPE", ("data.global_batch_size=511", "data.micro_batch_size=2"), "no multiple of micro_batch_size"),
-    ],
-)
+@cases
 def test_what_cannot_be_read_is_refused_by_name(text, words, part):
     with pytest.raises(CannotRead, match=part):
         with_words(TEXTS[text], *words)

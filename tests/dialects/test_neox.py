@@ -8,6 +8,7 @@ import json
 import pytest
 import yaml
 from config_lab import Trials, changed, launch, questions
+from dialect_cases import cases, stored_for
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.neox.reader import (
@@ -21,42 +22,10 @@ from meshtune.runners.programs.dialects.neox.reader import (
 )
 from meshtune.runners.programs.log_patterns import Patterns
 
-MODEL = """\
-{
-  # sizes
-  "pipe-parallel-size": 2,
-  "model-parallel-size": 2,
-  "num-layers": 24,
-  "hidden-size": 2048,
-  "num-attention-heads": 16,
-  "seq-length": 2048,
-  "max-position-embeddings": 2048,
-  "norm": "layernorm",
-  "pos-emb": "rotary",
-  "rotary_pct": 0.25,
-  "no-weight-tying": true,
-  "attention_config": [[["flash"], 24]],
-  "optimizer": {"type": "Adam", "params": {"lr": 0.0002, "betas": [0.9, 0.95], "eps": 1.0e-8}},
-  "zero_optimization": {"stage": 1, "reduce_bucket_size": 500000000, "overlap_comm": True},
-  "train_micro_batch_size_per_gpu": 4,
-  "gradient_accumulation_steps": 8,
-  "checkpoint-activations": true,
-  "checkpoint-num-layers": 1,
-  "fp16": {"enabled": true, "loss_scale": 0},
-  "train-iters": 143000,
-  "launcher": "slurm",
-  "deepspeed_slurm": true,
-  "log-interval": 10,
-}
-"""
-DATA = """\
-data-path: /data/pile_text_document
-vocab-file: /data/20B_tokenizer.json
-tokenizer-type: HFTokenizer
-save: checkpoints
-load: checkpoints
-split: 995,4,1
-"""
+GIVEN = stored_for(__name__)["given"]
+
+MODEL = GIVEN["model"]
+DATA = GIVEN["data"]
 FILES = {"configs/1-3B.yml": MODEL, "configs/data.yml": DATA}
 
 
@@ -84,30 +53,10 @@ def test_the_padding_follows_from_the_plan_and_is_said_where_it_is_not_the_defau
     assert (imported.model["vocab"], imported.model.get("vocab_multiple", 0)) == (50277, multiple)
 
 
-def test_a_start_says_model_plan_and_batch():
+def test_a_start_says_model_plan_and_batch(stored):
     imported = start()
-    assert imported.model == {
-        "layers": 24,
-        "hidden": 2048,
-        "heads": 16,
-        "seq_len": 2048,
-        "ffn": 8192,
-        "vocab": 50277,
-        "norm": "layernorm",
-        "position": "rope",
-        "activation": "gelu",
-        "tied_head": False,
-    }
-    assert imported.plan == {
-        "tp": 2,
-        "pp": 2,
-        "dp": 4,
-        "sequence_parallel": False,
-        "zero_stage": 1,
-        "recompute": "full",
-        "micro_batch_size": 4,
-        "grad_accum_steps": 8,
-    }
+    assert imported.model == stored["model"]
+    assert imported.plan == stored["plan"]
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (128, 2, 8)
     assert imported.workload["dtype"] == "float16"
     assert questions(imported) == []
@@ -158,68 +107,21 @@ def test_options_and_the_environment_of_a_start_are_kept():
     assert job.env["NCCL_DEBUG"] == "{x}"
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"pos_emb": "alibi"}, "model.position: line 3: pos_emb is alibi"),
-        ({"norm": "scalenorm"}, "model.norm: line 3: norm is scalenorm"),
-        (
-            {"activation": "geglu"},
-            "model.ffn: line 3: activation geglu: 4096 wide in releases before September 2024, 2730",
-        ),
-        ({"fp16": {"enabled": True, "type": "bfloat16"}}, "workload.dtype: line 3: fp16.type is bfloat16"),
-        ({"bf16": {"enabled": True}}, "workload.dtype: line 3: fp16.enabled and bf16.enabled are both true"),
-        ({"zero_optimization": {"stage": "all"}}, "baseline.zero_stage: line 3: zero_optimization.stage is 'all'"),
-        (
-            {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
-            "line 3: zero_optimization.offload_optimizer: states on the host",
-        ),
-        ({"num_layers": "auto"}, "model.layers: line 3: num_layers is 'auto', which is no whole number"),
-        ({"my_fork_key": 3}, "line 3: my_fork_key: no key that gpt-neox is known to have"),
-        ({"hostfile": "/job/hosts"}, "line 3: hostfile '/job/hosts' names hosts"),
-        (
-            {"launcher": None, "deepspeed_slurm": None},
-            "line 3: without hostfile, launcher or deepspeed_slurm DeepSpeed",
-        ),
-        ({"train_impl": "dpo"}, "line 3: train_impl is dpo"),
-        ({"moe_num_experts": 8}, "baseline.ep: line 3: gpt-neox spreads experts over its model-parallel ranks"),
-        ({"attention_config": [[["local", "global"], 12]]}, "line 3: attention_config has local"),
-        ({"te_mha": True}, "line 3: te_mha: Transformer Engine's layers, which may compute in 8 bits"),
-    ],
-)
+@cases
 def test_what_is_not_understood_is_asked(changes, part):
     asked = questions(start(model=with_key(**changes)))
     assert len(asked) == 1
     assert asked[0].startswith(part)
 
 
-@pytest.mark.parametrize(
-    ("changes", "model"),
-    [
-        ({"activation": "swiglu", "intermediate_size": 16384}, {"activation": "swiglu", "ffn": 5461}),
-        ({"activation": "swiglu", "intermediate_size": 16384, "mlp_multiple_of": 256}, {"ffn": 5632}),
-        ({"activation": "silu", "mlp_type": "llama"}, {"activation": "swiglu", "ffn": 5632}),
-        ({"mlp_type": "llama", "intermediate_size": 5504, "norm": "rmsnorm"}, {"ffn": 5504, "norm": "rmsnorm"}),
-        ({"pos_emb": None, "norm": None, "no_weight_tying": None}, {"position": "learned", "tied_head": True}),
-        ({"num_kv_heads": 4}, {"kv_heads": 4}),
-        ({"model_parallel_size": 1, "moe_num_experts": 8, "moe_top_k": 2}, {"experts": 8, "top_k": 2}),
-    ],
-)
+@cases
 def test_shapes_follow_from_what_the_program_does_with_the_keys(changes, model):
     imported = start(model=with_key(**changes))
     assert questions(imported) == []
     assert model.items() <= imported.model.items()
 
 
-@pytest.mark.parametrize(
-    ("changes", "dtype"),
-    [
-        ({"fp16": None}, "float32"),
-        ({"fp16": None, "precision": "bfloat16"}, "bfloat16"),
-        ({"fp16": None, "bf16": {"enabled": True}}, "bfloat16"),
-        ({"fp16": None, "deepspeed_extra_args": {"bf16": {"enabled": True}}}, "bfloat16"),
-    ],
-)
+@cases
 def test_the_number_format_is_what_the_program_derives(changes, dtype):
     assert start(model=with_key(**changes)).workload["dtype"] == dtype
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_lab import run_meshtune
+from dialect_cases import cases
 
 from meshtune.runners.programs.dialects import sources
 from meshtune.tuner.specs.document import parse_yaml
@@ -50,24 +51,7 @@ def test_exactly_one_source_is_given(folder, arguments):
     assert run("import", *arguments).code == 2
 
 
-@pytest.mark.parametrize(
-    ("line", "asked"),
-    [
-        ("START $EXTRA", "`$EXTRA` may stand for further arguments, which are not known here. Next: --set EXTRA=VALUE"),
-        ('START "$@"', "`$@` may stand for further arguments"),
-        ("[ -n $A ] && ARGS+=' --fp8'\nSTART $ARGS", "(line 2: whether `ARGS+= --fp8` comes to run is not known here)"),
-        ("source ./common.sh\nSTART", "what `source ./common.sh` sets is not followed here. To have bash itself"),
-        ("export NCCL_ALGO=$(pick)\nSTART", "workload.env.NCCL_ALGO: line 2: the value of NCCL_ALGO is not known here"),
-        ("cd $WORK\nSTART", "/$WORK` leads is not known here"),
-        ("START --data-path <your data> --swiglu", "`<your data>` is a placeholder"),
-        ("numactl --interleave=all START", "`numactl --interleave=all` stands before the launcher"),
-        ("srun --container-image=i.sqsh START", "workload.python: line 2: the program runs in a container"),
-        (
-            "sed -i s/1/2/ ds.json\nSTART --deepspeed_config ds.json --zero-stage 1",
-            "what ds.json holds is not known here",
-        ),
-    ],
-)
+@cases
 def test_what_static_reading_does_not_follow_is_asked(folder, line, asked):
     (folder / "ds.json").write_text("{}")
     (folder / "launch.sh").write_text("#!/bin/bash\n" + line.replace("START", START) + "\n")

@@ -7,6 +7,7 @@ import tomllib
 from functools import cache
 
 import pytest
+from dialect_cases import cases, stored_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
+
+GIVEN = stored_for(__name__)["given"]
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256, experts=8, top_k=2)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
@@ -63,30 +66,9 @@ def flags(plan: Plan, **options) -> dict[str, str]:
     return {word[0]: " ".join(word[1:]) for word in words} | {"": last}
 
 
-def test_a_pipelines_plan_is_said_in_toml():
+def test_a_pipelines_plan_is_said_in_toml(stored):
     plan = Plan(tp=2, pp=2, dp=4, micro_batch_size=2, grad_accum_steps=8, zero_stage=3, recompute="full")
-    assert toml(plan) == {
-        "training": {
-            "local_batch_size": 16,
-            "global_batch_size": 64,
-            "seq_len": 256,
-            "mixed_precision_param": "bfloat16",
-        },
-        "parallelism": {
-            "data_parallel_replicate_degree": 1,
-            "data_parallel_shard_degree": 4,
-            "fsdp_reshard_after_forward": "always",
-            "tensor_parallel_degree": 2,
-            "pipeline_parallel_degree": 2,
-            "context_parallel_degree": 1,
-            "expert_parallel_degree": 1,
-            "pipeline_parallel_schedule": "1F1B",
-            "pipeline_parallel_microbatch_size": 2,
-            "pipeline_parallel_first_stage_less_layers": 0,
-            "pipeline_parallel_last_stage_less_layers": 0,
-        },
-        "activation_checkpoint": {"mode": "full"},
-    }
+    assert toml(plan) == stored["toml"]
 
 
 def test_a_plan_is_said_in_flags_and_recomputation_stands_last():
@@ -101,18 +83,7 @@ def test_a_plan_is_said_in_flags_and_recomputation_stands_last():
     assert plain[""] == "activation-checkpoint:selective"
 
 
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [
-        ({"dp": 16}, {"data_parallel_replicate_degree": 16}),
-        ({"dp": 16, "zero_stage": 2}, {"fsdp_reshard_after_forward": "never"}),
-        ({"cp": 2, "dp": 8, "context": "ring", "zero_stage": 3}, {"context_parallel_rotate_method": "alltoall"}),
-        (
-            {"tp": 2, "dp": 8, "ep": 2, "zero_stage": 3},
-            {"expert_parallel_degree": 2, "expert_tensor_parallel_degree": 2},
-        ),
-    ],
-)
+@cases
 def test_parts_of_a_plan_have_their_words_in_toml(plan, words):
     assert words.items() <= toml(Plan(**plan))["parallelism"].items()
 
@@ -210,38 +181,12 @@ def test_reading_what_was_written_gives_the_same_plan(release, data):
 
 
 # torchtitan/models/llama3/train_configs/llama3_8b.toml at v0.2.2, in part.
-LLAMA = """
-[job]
-dump_folder = "./outputs"
-[model]
-name = "llama3"
-flavor = "8B"
-[training]
-local_batch_size = 1
-seq_len = 8192
-[parallelism]
-data_parallel_replicate_degree = 1
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 1
-pipeline_parallel_degree = 1
-context_parallel_degree = 1
-[activation_checkpoint]
-mode = "selective"  # ["none", "selective", "full"]
-selective_ac_option = "op"
-"""
+LLAMA = GIVEN["llama"]
 
 
-def test_a_configuration_that_leaves_the_devices_open_leaves_dp_open():
+def test_a_configuration_that_leaves_the_devices_open_leaves_dp_open(stored):
     imported = parse(LLAMA)
-    assert dict(imported.plan) == {
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "ep": 1,
-        "zero_stage": 3,
-        "recompute": "selective",
-        "micro_batch_size": 1,
-    }
+    assert dict(imported.plan) == stored["plan"]
     assert imported.workload["config"] == {
         "job": {"dump_folder": "./outputs"},
         "model": {"name": "llama3", "flavor": "8B"},
@@ -271,37 +216,13 @@ def test_the_users_flags_stay_when_they_speak_of_no_plan():
     assert (imported.plan["micro_batch_size"], imported.model["layers"], imported.questions) == (2, 32, ())
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("[parallelism\n", "^neither TOML nor flags: "),
-        ("[parallelism]\ntensor_parallel_degree = 0\n", r"^parallelism\.tensor_parallel_degree: must be .* not 0$"),
-        ('[parallelism]\ndata_parallel_shard_degree = "x"\n', r"^parallelism\.data_parallel_shard_degree: must be -1"),
-        (
-            "[training]\nlocal_batch_size = 4\nglobal_batch_size = 9\n[parallelism]\ndata_parallel_shard_degree = 2\n",
-            r"^global_batch_size\(9\) is no multiple of local_batch_size\(4\) \* dp\(2\)$",
-        ),
-        ("--a 'b\n", "^a quote is never closed: "),
-    ],
-)
+@cases
 def test_what_cannot_be_read_is_told(text, told):
     with pytest.raises(CannotRead, match=told):
         parse(text)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"config": {"a": 1}}, r"config: goes with release v0\.2 only, not v0\.3"),
-        ({"steps": 4, "warmup_steps": 4}, r"steps: steps\(4\) must be more than warmup_steps\(4\)"),
-        ({"warmup_steps": 0}, "warmup_steps: must be at least 1, not 0"),
-        ({"arguments": ["llama3"]}, "arguments: llama3 stands before the first name"),
-        ({"arguments": ["--a 'b"]}, "arguments: a quote is never closed"),
-        ({"env": {"1": "2"}}, "env.1: is no name of a variable"),
-        ({"python": ""}, "python: must not be empty"),
-        ({"release": "v0.1"}, "release: must be 'v0.2.0', 'v0.2' or 'v0.3', not 'v0.1'"),
-    ],
-)
+@cases
 def test_wrong_options_are_told(options, told):
     with pytest.raises(InvalidValue, match=f"^{told}"):
         render(MODEL, Plan(dp=16), CLUSTER, options)

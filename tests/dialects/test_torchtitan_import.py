@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from dialect_cases import cases, stored_for
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.torchtitan.keys import KEYS_0_2, OLD, RENAMED
@@ -19,6 +20,8 @@ from meshtune.runners.programs.dialects.torchtitan.reader import (
     read_launch,
     read_log,
 )
+
+GIVEN = stored_for(__name__)["given"]
 
 UNKNOWN = "\x01$LBS\x02"
 LLAMA = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n'
@@ -49,21 +52,7 @@ def start(toml: str, *words: str, **more) -> Imported:
     )
 
 
-@pytest.mark.parametrize(
-    ("script", "words", "whether"),
-    [
-        ("-m torchtitan.train", (), True),
-        ("torchtitan/train.py", (), True),
-        ("./run_train.sh", (), True),
-        ("train.py", ("--job.config_file=a.toml",), True),
-        ("train.py", ("--job.config-file", "a.toml"), True),
-        ("mine.py", ("--job.config_file", "a.toml"), True),
-        ("train.py", ("--module", "llama3", "--config=llama3_8b"), True),
-        ("finetune.py", ("--module", "llama3", "--config", "x"), False),
-        ("train.py", ("--config", "x.yaml"), False),
-        ("pretrain_gpt.py", ("--num-layers", "2"), False),
-    ],
-)
+@cases
 def test_a_start_is_recognised_by_program_and_arguments(script, words, whether):
     assert is_program(launch(script, *words)) is whether
 
@@ -82,40 +71,16 @@ def test_a_file_is_recognised_by_its_sections(name, text, whether):
     assert is_file(name, text) is whether
 
 
-def test_flags_lie_over_the_file_and_the_devices_resolve_what_is_left():
+def test_flags_lie_over_the_file_and_the_devices_resolve_what_is_left(stored):
     imported = start(
         LLAMA + "steps = 1000\n[metrics]\nlog_freq = 10\n",
         *("--training.local-batch-size", "4", "--parallelism.tensor_parallel_degree=8", "--compile.enable"),
         *("--metrics.log_freq", "5"),
     )
-    assert dict(imported.plan) == {
-        "tp": 8,
-        "pp": 1,
-        "cp": 1,
-        "ep": 1,
-        "dp": 2,
-        "sequence_parallel": True,
-        "zero_stage": 3,
-        "recompute": "full",
-        "recompute_interval": 2,
-        "micro_batch_size": 4,
-        "grad_accum_steps": 1,
-    }
+    assert dict(imported.plan) == stored["plan"]
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (8, 2, 8)
     assert (imported.model["layers"], imported.model["vocab"], imported.model["seq_len"]) == (32, 128256, 8192)
-    assert imported.workload == {
-        "kind": "torchtitan",
-        "release": "v0.2",
-        "dtype": "bfloat16",
-        "warmup_steps": 8,
-        "directory": "/opt/titan",
-        "config": {
-            "model": {"name": "llama3", "flavor": "8B"},
-            "training": {"steps": 1000},
-            "metrics": {"log_freq": 10},
-        },
-        "arguments": ["--compile.enable", "--metrics.log_freq 5"],
-    }
+    assert imported.workload == stored["workload"]
     assert asked(imported) == []
     assert any(note.startswith("compile.enable = True: torch.compile") for note in imported.notes)
 
@@ -152,7 +117,7 @@ def test_torchtitans_own_shell_script_is_read_by_its_environment():
     assert read_launch(function).plan["dp"] == 8
 
 
-def test_flags_of_0_3_lie_over_its_configuration_function():
+def test_flags_of_0_3_lie_over_its_configuration_function(stored):
     words = (
         "--module",
         "llama3",
@@ -163,18 +128,7 @@ def test_flags_of_0_3_lie_over_its_configuration_function():
         "activation-checkpoint:none",
     )
     imported = read_launch(launch("-m torchtitan.train", *words))
-    assert dict(imported.plan) == {
-        "tp": 8,
-        "pp": 1,
-        "cp": 1,
-        "ep": 1,
-        "dp": 2,
-        "zero_stage": 3,
-        "sequence_parallel": True,
-        "recompute": "none",
-        "micro_batch_size": 2,
-        "grad_accum_steps": 1,
-    }
+    assert dict(imported.plan) == stored["plan"]
     assert imported.workload["arguments"] == ["--module llama3", "--config llama3_70b"]
     assert (imported.workload["release"], imported.model["layers"], asked(imported)) == ("v0.3", 80, [])
 
@@ -189,51 +143,12 @@ def test_what_a_function_of_the_users_sets_is_asked_for():
 
 
 # In the manner of train_configs/llama3_70b.toml of October 2024, all of the old names that plans need.
-OLD_FILE = """
-[job]
-use_for_integration_test = true
-[model]
-name = "llama3"
-flavor = "8B"
-norm_type = "rmsnorm"
-tokenizer_path = "./torchtitan/datasets/tokenizer/original/tokenizer.model"
-[training]
-batch_size = 8
-seq_len = 4096
-warmup_steps = 200
-tensor_parallel_degree = 2
-data_parallel_replicate_degree = 1
-data_parallel_shard_degree = -1
-compile = true
-[experimental]
-pipeline_parallel_degree = 4
-pipeline_parallel_schedule = "interleaved_1f1b"
-pipeline_parallel_split_points = "layers.4,layers.8,layers.12,layers.16,layers.20,layers.24,layers.28"
-[checkpoint]
-enable_checkpoint = false
-[float8]
-enable_float8_linear = true
-[activation_checkpoint]
-mode = "full"
-"""
+OLD_FILE = GIVEN["old_file"]
 
 
-def test_a_file_of_2024_is_read_by_its_own_names_and_written_in_those_of_0_2():
+def test_a_file_of_2024_is_read_by_its_own_names_and_written_in_those_of_0_2(stored):
     imported = start(OLD_FILE)
-    assert dict(imported.plan) == {
-        "tp": 2,
-        "pp": 4,
-        "cp": 1,
-        "ep": 1,
-        "dp": 2,
-        "zero_stage": 2,
-        "sequence_parallel": True,
-        "schedule": "interleaved",
-        "vpp": 2,
-        "recompute": "full",
-        "micro_batch_size": 2,
-        "grad_accum_steps": 4,
-    }
+    assert dict(imported.plan) == stored["plan"]
     config = imported.workload["config"]
     assert (config["lr_scheduler"], config["compile"], config["checkpoint"]) == (
         *({"warmup_steps": 200}, {"enable": True}, {"enable": False}),
@@ -245,19 +160,7 @@ def test_a_file_of_2024_is_read_by_its_own_names_and_written_in_those_of_0_2():
     assert "release" not in imported.workload
 
 
-@pytest.mark.parametrize(
-    ("old", "plan"),
-    [
-        ("[training]\ndata_parallel_degree = 4\n", {"dp": 4, "zero_stage": 3}),
-        ('[training]\ndata_parallel_degree = 4\ndata_parallel_type = "ddp"\n', {"dp": 4, "zero_stage": 0}),
-        ("[training]\nsequence_parallel_degree = 2\n", {"tp": 2}),
-        ("[training]\nbatch_size = 3\n", {"micro_batch_size": 3}),
-        (
-            "[experimental]\ncontext_parallel_degree=2\ncontext_parallel_rotate_method='alltoall'\n",
-            {"context": "ring"},
-        ),
-    ],
-)
+@cases
 def test_old_names_say_what_they_said(old, plan):
     assert plan.items() <= read_file_text("a.toml", old).plan.items()
 
@@ -269,41 +172,7 @@ def test_no_old_name_is_one_of_0_2_and_every_new_name_is():
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "told"),
-    [
-        (
-            "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4",
-            "baseline.zero_stage",
-            "2 replicas, each sharded over 4",
-        ),
-        (
-            "pipeline_parallel_degree = 2\npipeline_parallel_schedule = 'DualPipeV'",
-            "baseline.schedule",
-            "'DualPipeV' is not known",
-        ),
-        (
-            "pipeline_parallel_degree = 2\npipeline_parallel_schedule_csv = 'a.csv'",
-            "baseline.schedule",
-            "schedule_csv 'a.csv'",
-        ),
-        ("pipeline_parallel_degree = 4", "", "stages have 8, 9, 8, 7 layers"),
-        ("tensor_parallel_degre = 4", "", r"did you mean parallelism.tensor_parallel_degree\?"),
-        ("expert_parallel_degree = 2\ntensor_parallel_degree = 2", "", "experts are cut over 1 tensor ranks"),
-        (
-            "tensor_parallel_degree = 8\ndata_parallel_shard_degree = 1",
-            "workload.dtype",
-            "this run's products are float32",
-        ),
-        ("[activation_checkpoint]\nmode = 'memory_budget'", "baseline.recompute", "'memory_budget' has no word"),
-        ("[activation_checkpoint]\nselective_ac_option = 'x'", "baseline.recompute", "neither op nor a number"),
-        ("[comm]\nmode = 'fake_backend'", "", "trains nothing real"),
-        ("[fault_tolerance]\nenable = true", "", "replicas by torchft"),
-        ("[checkpoint]\ncreate_seed_checkpoint = true", "", "trains nothing"),
-        ("[job]\ncustom_config_module = 'm'", "", "a module of yours"),
-        ("[surprise]\nx = 1", "", "surprise.x is no key of torchtitan"),
-    ],
-)
+@cases
 def test_what_is_not_understood_is_a_question(text, path, told):
     imported = read_file_text("a.toml", f"{LLAMA}[parallelism]\n{text}\n")
     (question,) = imported.questions
@@ -323,16 +192,7 @@ def test_equal_stages_by_the_rule_of_torchtitan_are_no_question():
     assert (imported.plan["vpp"], asked(imported)) == (2, [])
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("[training]\nenable_cpu_offload = true", "optimizer state lie on the host"),
-        ("[training]\ndtype = 'bfloat16'", "without float32 copies"),
-        ("[model]\nconverters = ['float8']", "products in 8 bits"),
-        ("[optimizer]\nname = 'SGD'", "Adam's two states"),
-        ("[parallelism]\nenable_async_tensor_parallel = true", "behind matrix products"),
-    ],
-)
+@cases
 def test_what_stays_as_it_is_and_predictions_do_not_know_is_a_note(text, told):
     imported = read_file_text("", f"{text}\n")
     assert asked(imported) == []
@@ -364,27 +224,9 @@ def test_models_that_are_no_language_models_are_refused_and_others_asked_for():
 
 
 HEAD = "[titan] 2026-11-23 10:00:00,123 - root - INFO - "
-DUMP = {
-    "job": {"config_file": "a.toml", "print_config": True},
-    "model": {"name": "llama3", "flavor": "debugmodel", "converters": []},
-    "training": {"local_batch_size": 2, "global_batch_size": 16, "seq_len": 64, "mixed_precision_param": "float32"},
-    "parallelism": {"data_parallel_shard_degree": -1, "tensor_parallel_degree": 2, "module_fqns_per_model_part": None},
-    "activation_checkpoint": {"mode": "selective", "selective_ac_option": "op"},
-    "debug": {"seed": None},
-}
+DUMP = GIVEN["dump"]
 MODEL_ARGUMENTS = {"dim": 256, "n_layers": 8, "n_heads": 16, "n_kv_heads": None, "vocab_size": 2000, "multiple_of": 256}
-PLAN = {
-    "tp": 2,
-    "pp": 1,
-    "cp": 1,
-    "ep": 1,
-    "dp": 4,
-    "zero_stage": 3,
-    "sequence_parallel": True,
-    "recompute": "selective",
-    "micro_batch_size": 2,
-    "grad_accum_steps": 2,
-}
+PLAN = GIVEN["plan"]
 
 
 def log(dump: str, mesh: str, model: str) -> str:

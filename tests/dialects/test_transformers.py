@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dialect_cases import cases, stored_for
 from launches import launch_of
 
 from meshtune.runners.base import JobState, JobStatus
@@ -20,48 +21,17 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-LLAMA = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
-MODEL = {
-    "layers": 32,
-    "hidden": 4096,
-    "heads": 32,
-    "kv_heads": 8,
-    "ffn": 14336,
-    "vocab": 128256,
-    "norm": "rmsnorm",
-    "activation": "swiglu",
-    "position": "rope",
-    "tied_head": False,
-    "seq_len": 2048,
-}
+GIVEN = stored_for(__name__)["given"]
+
+LLAMA = GIVEN["llama"]
+MODEL = GIVEN["model"]
 ARGUMENTS = (
     "train.py --model_name_or_path ./llama --block_size 2048 --per_device_train_batch_size 2 "
     "--gradient_accumulation_steps 4 --output_dir out --learning_rate 2e-5"
 )
 TORCHRUN = f"torchrun --nnodes 2 --nproc-per-node 8 {ARGUMENTS}"
-FSDP = {
-    "distributed_type": "FSDP",
-    "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": False},
-    "mixed_precision": "bf16",
-    "num_machines": 2,
-    "num_processes": 16,
-}
-DEEPSPEED = {
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-    "bf16": {"enabled": "auto"},
-    "fp16": {"enabled": "auto"},
-    "zero_optimization": {"stage": 3},
-}
+FSDP = GIVEN["fsdp"]
+DEEPSPEED = GIVEN["deepspeed"]
 
 
 def read(command: str, files: dict[str, Any] | None = None, **changes: Any) -> Imported:
@@ -91,16 +61,10 @@ def pairs(words: list[str]) -> dict[str, str]:
     return {word: words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("--")}
 
 
-def test_a_start_by_torchrun_is_ddp_with_its_batch_and_model():
+def test_a_start_by_torchrun_is_ddp_with_its_batch_and_model(stored):
     imported = read(f"{TORCHRUN} --bf16 --gradient_checkpointing --save_strategy epoch")
     assert dict(imported.model) == MODEL
-    assert dict(imported.plan) == {
-        "zero_stage": 0,
-        "micro_batch_size": 2,
-        "grad_accum_steps": 4,
-        "recompute": "full",
-        "dp": 16,
-    }
+    assert dict(imported.plan) == stored["plan"]
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (128, 2, 8)
     assert (imported.questions, imported.trial) == ((), {"time_limit_s": 900})
     assert dict(imported.space) == {"zero_stage": [0], "recompute": ["none", "full"]}
@@ -135,16 +99,7 @@ def test_fsdp_of_the_trainer_may_be_each_stage_that_it_has():
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "config", "plan"),
-    [
-        ("--fsdp shard_grad_op", {}, {"zero_stage": 2}),
-        ("--fsdp", {}, {"zero_stage": 3}),
-        ("--fsdp true", {"reshard_after_forward": False}, {"zero_stage": 2}),
-        ("--fsdp", {"fsdp_reshard_after_forward": "true", "activation_checkpointing": True}, {"recompute": "full"}),
-        ("--fsdp false", {}, {"zero_stage": 0}),
-    ],
-)
+@cases
 def test_what_shards_is_read_from_options_and_their_file(options, config, plan):
     imported = read(f"{TORCHRUN} --bf16 {options} --fsdp_config f.json", {"f.json": json.dumps(config)})
     assert plan.items() <= imported.plan.items()
@@ -257,23 +212,7 @@ def test_offloading_keeps_its_stage_and_is_told():
     assert imported.workload["fixed"] == {"zero_stage": 3}
 
 
-@pytest.mark.parametrize(
-    ("change", "paths"),
-    [
-        ({"--bf16": ""}, ["workload.dtype"]),
-        ({"--block_size 2048": ""}, ["model.seq_len"]),
-        ({"./llama": "org/unheard-of"}, ["model.layers"]),
-        (
-            {"--per_device_train_batch_size 2": "--per_device_train_batch_size \x01$B\x02"},
-            ["baseline.micro_batch_size"],
-        ),
-        ({"--output_dir": "--auto_find_batch_size --output_dir"}, ["baseline.micro_batch_size"]),
-        ({"--output_dir": "--fsdp hybrid_shard --output_dir"}, ["baseline.zero_stage"]),
-        ({"--output_dir": "--fsdp --fsdp_config gone.json --output_dir"}, ["baseline.zero_stage"]),
-        ({"--output_dir": "--use_cpu --fsdp full_shard --output_dir"}, ["baseline.zero_stage"]),
-        ({"--output_dir": "--data \x01$DATA\x02 --output_dir"}, [""]),
-    ],
-)
+@cases
 def test_what_is_not_said_is_asked_for_and_never_assumed(change, paths):
     command = f"{TORCHRUN} --bf16"
     for old, new in change.items():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from config_lab import launch
+from dialect_cases import cases, stored_for
 
 from meshtune.runners.programs.dialects.base import CannotExpress, Imported
 from meshtune.runners.programs.dialects.deepspeed import render as render_deepspeed
@@ -19,6 +20,8 @@ from meshtune.runners.programs.dialects.torchtitan.dialect import render as rend
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
+
+GIVEN = stored_for(__name__)["given"]
 
 MODEL = ModelSpec(name="m", layers=30, hidden=1024, heads=16, ffn=4096, vocab=51200, seq_len=2048, tied_head=True)
 CLUSTER = ClusterSpec(
@@ -78,18 +81,10 @@ def test_megatron_s_arguments_say_the_split_and_are_read_back(own, layers, words
     assert not [question for question in imported.questions if "stages" in question.text]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", (1, 1)),
-        ("--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 7", (1, 1)),
-        ("--decoder-last-pipeline-num-layers 6", (0, 2)),
-        ("--pipeline-model-parallel-layout 'Et*7|(t*8|)*2,t*7,L'", (1, 1)),
-    ],
-)
+@cases
 def test_megatron_s_ways_to_cut_30_layers_in_4_stages(words, expected):
     imported = parse(f"{MEGATRON} --pipeline-model-parallel-size 4 {words}")
-    assert split(imported) == expected
+    assert split(imported) == tuple(expected)
     assert not [question for question in imported.questions if "stages" in question.text]
 
 
@@ -164,23 +159,15 @@ NEOX = """{{"pipe-parallel-size": 4, "num-layers": 30, "hidden-size": 64, "num-a
 "no-weight-tying": {untied}, "pipe_partition_method": "{method}"}}"""
 
 
-@pytest.mark.parametrize(
-    ("method", "untied", "expected"),
-    [
-        ("type:transformer|mlp", "true", (0, 0)),
-        ("type:transformer|embedding", "false", (1, 1)),
-        ("type:transformer|embedding", "true", (1, 0)),
-        ("parameters", "true", None),
-    ],
-)
+@cases
 def test_gpt_neox_cuts_by_types_of_modules(method, untied, expected):
     files = {"configs/a.yml": NEOX.format(method=method, untied=untied)}
     imported = read_neox(launch("./deepy.py", "train.py", "-d", "configs", "a.yml", files=files))
     asked = [question for question in imported.questions if "pipe_partition_method" in question.text]
     assert bool(asked) == (expected is None)
     if expected is not None:
-        assert split(imported) == expected
-        assert tuple(imported.workload["fixed"].get(name, 0) for name in ENDS) == expected
+        assert split(imported) == tuple(expected)
+        assert [imported.workload["fixed"].get(name, 0) for name in ENDS] == expected
 
 
 def test_megatron_bridge_counts_embedding_and_loss():
@@ -194,43 +181,13 @@ def test_megatron_bridge_counts_embedding_and_loss():
 
 
 # The published ones, as their launch scripts say it (bigscience's tr11-176B-ml.slurm; Dubey et al. 2024, table 4).
-BLOOM = r"""#!/bin/bash
-#SBATCH --nodes=48
-#SBATCH --gres=gpu:8
-cat <<EOT > ds.json
-{"train_micro_batch_size_per_gpu": 2, "train_batch_size": 2048, "zero_optimization": {"stage": 1},
- "bf16": {"enabled": true}}
-EOT
-srun python -m torch.distributed.run --nnodes 48 --nproc_per_node 8 pretrain_gpt.py \
-    --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 \
-    --pp-partition-method 'type:transformer|embedding' \
-    --num-layers 70 --hidden-size 14336 --num-attention-heads 112 --seq-length 2048 --max-position-embeddings 2048 \
-    --micro-batch-size 2 --global-batch-size 2048 --position-embedding-type alibi --pad-vocab-size-to 250880 \
-    --checkpoint-activations --bf16 --deepspeed --deepspeed_config ds.json --zero-stage 1 \
-    --deepspeed-activation-checkpointing
-"""
-LLAMA = r"""#!/bin/bash
-torchrun --nnodes 2048 --nproc_per_node 8 pretrain_gpt.py \
-    --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --sequence-parallel \
-    --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split \
-    --num-layers 126 --hidden-size 16384 --ffn-hidden-size 53248 --num-attention-heads 128 \
-    --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 \
-    --normalization RMSNorm --swiglu --position-embedding-type rope --untie-embeddings-and-output-weights \
-    --micro-batch-size 1 --global-batch-size 2048 --vocab-size 128256 --tokenizer-type NullTokenizer \
-    --use-distributed-optimizer --bf16
-"""
+BLOOM = GIVEN["bloom"]
+LLAMA = GIVEN["llama"]
 
 
-def test_the_published_launch_scripts_are_read_with_their_stages():
+def test_the_published_launch_scripts_are_read_with_their_stages(stored):
     bloom = parse(BLOOM)
-    assert {name: bloom.plan[name] for name in ("tp", "pp", "micro_batch_size", "zero_stage", *ENDS)} == {
-        "tp": 4,
-        "pp": 12,
-        "micro_batch_size": 2,
-        "zero_stage": 1,
-        "first_stage_less_layers": 1,
-        "last_stage_less_layers": 1,
-    }
+    assert {name: bloom.plan[name] for name in ("tp", "pp", "micro_batch_size", "zero_stage", *ENDS)} == stored["value"]
     assert bloom.plan["dp"] == 8
     assert (bloom.model["vocab"], bloom.model["vocab_multiple"]) == (250880, 1)
     llama = parse(LLAMA)

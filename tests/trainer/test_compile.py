@@ -25,12 +25,11 @@ from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import RESULT_FILE, read_result
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.exact import exact_peak
-from meshtune.runners.trainer.job import Job, Measuring, require_supported
+from meshtune.runners.trainer.job import Job, Measuring
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import Sharding
 from meshtune.runners.trainer.train import build_chunk
-from meshtune.search_spaces.checks import InvalidValue
 
 TOLERANCE = 1e-4
 # The first steps count memory and are not compiled, one compiles, two are timed.
@@ -109,22 +108,6 @@ def test_inductor_itself_trains_alike(run_job, make_job):
 
 def test_the_exact_peak_is_that_of_uncompiled_layers(make_job):
     assert exact_peak(make_job(compile=True), 0).peak_bytes == exact_peak(make_job(), 0).peak_bytes
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"async_tp": True, "device": "cuda"}, "async_tp: async_tp needs compile"),
-        ({"async_tp": True, "compile": True}, "async_tp: async_tp runs on cuda only"),
-        (
-            {"async_tp": True, "compile": True, "device": "cuda", "plan": {"tp": 2, "sequence_parallel": False}},
-            r"async_tp: async_tp with tp\(2\) needs sequence_parallel",
-        ),
-    ],
-)
-def test_overlap_that_cannot_be_is_refused(changes, told, make_job):
-    with pytest.raises(InvalidValue, match=told):
-        require_supported(make_job(**changes))
 
 
 def test_trials_with_other_options_teach_nothing_of_these():

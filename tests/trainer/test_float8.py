@@ -11,7 +11,6 @@ from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.told_knobs import ToldKnob
 from meshtune.runners.trainer.exact import exact_peak
 from meshtune.runners.trainer.float8 import Float8Linear, compute_in_float8
-from meshtune.runners.trainer.job import require_supported
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.runners.trainer.train import recompute_layers
@@ -75,21 +74,6 @@ def test_layers_in_8_bits_train_alike(plan, options, run_job, make_job):
     assert finished.measurement.knobs == {"mine": True}
     differences = [abs(own - other) for own, other in zip(finished.losses, expected, strict=True)]
     assert 0 < max(differences) < 0.02 * expected[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"model": {"experts": 4, "top_k": 2}}, "float8: goes with neither experts"),
-        ({"plan": {"tp": 4}}, "float8: goes with neither"),
-        ({"plan": {"tp": 2}}, "8 is a side of a product in 8 bits"),
-        ({"device": "cuda"}, "float8: runs on cuda beside 16 bits, and on cpu, not on cuda with float32"),
-        ({"device": "xpu", "dtype": "bfloat16"}, "not on xpu with bfloat16"),
-    ],
-)
-def test_what_cannot_run_in_8_bits_is_refused(changes, told, make_job):
-    with pytest.raises(InvalidValue, match=told):
-        require_supported(make_job(float8=True, **changes))
 
 
 def test_a_device_without_such_products_is_an_illegal_setting(monkeypatch):

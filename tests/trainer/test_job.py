@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from meshtune.runners.told_knobs import ToldKnob
 from meshtune.runners.trainer.job import JobMalformed, parse_job, render_job, require_supported
 from meshtune.search_spaces.checks import InvalidValue
 
@@ -13,6 +14,11 @@ from meshtune.search_spaces.checks import InvalidValue
 def test_a_job_file_says_what_was_written(make_job):
     job = make_job(plan={"tp": 2, "zero_stage": 3}, model={"norm": "layernorm"}, memory_limit_bytes=5, seed=7)
     assert parse_job(render_job(job)) == job
+
+
+# What a knob says must be possible; what the spec says holds where it is.
+COMPILE = {"mine": ToldKnob(value=True, way="option", place="compile", text="true")}
+SELECTIVE = {"mine": ToldKnob(value="attention", way="option", place="selective", text="attention")}
 
 
 def broken(job, *path_and_value):
@@ -85,6 +91,33 @@ def test_what_the_trainer_cannot_run_is_refused_with_the_numbers(plan, model, me
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"model": {"window": 4}}, r"^model\.window: the trainer has no such layers"),
+        ({"model": {"mtp_layers": 1}}, r"^model\.mtp_layers: "),
+        ({"model": {"experts": 4, "top_k": 1, "shared_ffn": 32}}, r"^model\.shared_ffn: "),
+        ({"prefetch": 1}, r"prefetch\(1\) needs weights that are gathered layer by layer"),
+        (
+            {"plan": {"dp": 2, "zero_stage": 3}, "gather_ahead": False},
+            "gather_ahead: false needs the gathering of ZeRO 1",
+        ),
+        ({"attention": "efficient"}, "efficient is a kernel of cuda alone"),
+        ({"attention": "cudnn"}, "cudnn is a kernel of cuda alone"),
+        ({"plan": {"cp": 2}, "attention": "math"}, r"attention: math with cp\(2\) and all_gather"),
+        ({"plan": {"cp": 2}, "compile": True, "knobs": COMPILE}, "compile: the compiler cannot follow all_gather"),
+        (
+            {"plan": {"recompute": "full"}, "selective": "attention", "knobs": SELECTIVE},
+            r"selective\(attention\) means nothing with recompute\(full\)",
+        ),
+        ({"async_tp": True}, "async_tp: async_tp needs compile"),
+        ({"async_tp": True, "compile": True}, "async_tp: async_tp runs on cuda only"),
+        (
+            {"async_tp": True, "compile": True, "device": "cuda", "plan": {"tp": 2, "sequence_parallel": False}},
+            r"async_tp: async_tp with tp\(2\) needs sequence_parallel",
+        ),
+        ({"float8": True, "model": {"experts": 4, "top_k": 2}}, "float8: goes with neither experts"),
+        ({"float8": True, "plan": {"tp": 4}}, "float8: goes with neither"),
+        ({"float8": True, "plan": {"tp": 2}}, "8 is a side of a product in 8 bits"),
+        ({"float8": True, "device": "cuda"}, "float8: runs on cuda beside 16 bits, and on cpu, not on cuda with fl"),
+        ({"float8": True, "device": "xpu", "dtype": "bfloat16"}, "not on xpu with bfloat16"),
         (
             {"plan": {"cp": 2, "context": "ring"}, "device": "xpu"},
             "ring has fused kernels for cpu and cuda; on xpu use ulysses",

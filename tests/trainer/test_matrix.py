@@ -36,6 +36,10 @@ MODELS: dict[str, dict[str, object]] = {
     "llama8": {"layers": 8},
     "llama-one-kv": {"kv_heads": 1},
     "llama-odd-vocab": {"vocab": 127},
+    "llama-odd-vocab4": {"vocab": 127} | DEEP,
+    "llama-odd-tied": {"vocab": 127, "tied_head": True},
+    "llama-wide-heads": {"head_dim": 24},  # wider together than the model
+    "llama-tied": {"tied_head": True},
     "llama-tied4": {"tied_head": True} | DEEP,
     "llama-moe": LLAMA | MIXTURE,
     "gpt-moe": GPT | MIXTURE,
@@ -73,6 +77,17 @@ ROUTERS: dict[str, dict[str, object]] = {
     "skewed": {"router": "skewed", "imbalance": 1.75},
 }
 
+# What a word does to the trainer before the job: the road that ZeRO 0 takes on CUDA, torch's replicate(), over gloo;
+# and a head that takes few tokens at a time.
+CHANGES = {
+    "replicate": """
+import meshtune.runners.trainer.train as train
+from meshtune.runners.trainer.parallel.sharding import Sharding
+train.choose_sharding = lambda job: Sharding.REPLICATE
+""",
+    "chunks": "from meshtune.runners.trainer import head; head.FEWEST_CHUNK_TOKENS = 3\n",
+}
+
 # "* " marks those of a plain test run. Tensor parallelism is slow over gloo, so those cases use few micro-batches.
 CASES = """
 * llama mbs4
@@ -97,6 +112,18 @@ CASES = """
   llama-one-kv tp2 dp2 zero3 mbs4
 * llama-odd-vocab tp2 mbs8
   gpt tp2 dp2 zero1 nosp mbs4
+* llama-odd-tied tp2 mbs8
+* llama-wide-heads tp2 mbs8
+* llama-tied dp2 replicate
+* llama-tied tp2 dp2 mbs2 replicate
+  llama-tied4 pp2 dp2 vpp2 zbv replicate
+* llama-moe dp2 ep2 selective replicate
+  llama-moe4 dp2 ep2 pp2 vpp2 zbv replicate
+* llama-odd-vocab4 tp2 mbs4 chunks
+* llama-odd-vocab4 dp2 zero3 mbs2 chunks
+* llama-odd-vocab4 pp2 vpp2 zbv chunks
+  llama-odd-vocab4 pp2 vpp2 zero-bubble chunks
+  llama-odd-vocab4 tp2 pp2 dp2 zero2 mbs2 chunks
 * llama pp2 gpipe
   llama pp2 1f1b
   llama4 pp4 1f1b
@@ -224,7 +251,7 @@ CASES = """
 
 def parse(case: str) -> tuple[str, dict[str, object], str]:
     """The model's name, the plan's fields and the router of one line."""
-    model, *words = case[2:].split()
+    model, *words = (word for word in case[2:].split() if word not in CHANGES)
     plan: dict[str, object] = {}
     for word in words:
         name = word.rstrip("0123456789")
@@ -257,7 +284,8 @@ def test_a_layout_does_not_change_the_losses(case, reference, run_job, make_job,
     model, plan, router = parse(case)
     expected = reference(model, router)
     start = time.monotonic()
-    losses = run_job(make_job(model=MODELS[model], plan=plan, **ROUTERS[router])).losses
+    change = "".join(CHANGES.get(word, "") for word in case.split())
+    losses = run_job(make_job(model=MODELS[model], plan=plan, **ROUTERS[router]), change).losses
     difference = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
     note_case(case[2:], difference, time.monotonic() - start)
     assert len(losses) == 4

@@ -150,28 +150,6 @@ def test_prefetched_weights_come_while_a_layer_computes(run_job, make_job):
     assert "on its way" in (finished.directory / "rank-0.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("plan", "options", "message"),
-    [
-        ({}, {"prefetch": 1}, r"prefetch\(1\) needs weights that are gathered layer by layer"),
-        ({"dp": 2, "zero_stage": 3}, {"gather_ahead": False}, "gather_ahead: false needs the gathering of ZeRO 1"),
-        ({}, {"attention": "efficient"}, "efficient is a kernel of cuda alone"),
-        ({}, {"attention": "cudnn"}, "cudnn is a kernel of cuda alone"),
-        ({"cp": 2}, {"attention": "math"}, r"attention: math with cp\(2\) and all_gather"),
-        ({"cp": 2}, {"compile": True}, "compile: the compiler cannot follow all_gather"),
-        ({"tp": 2}, {"async_tp": True}, "async_tp needs compile"),
-        (
-            {"recompute": "full"},
-            {"selective": "attention"},
-            r"selective\(attention\) means nothing with recompute\(full\)",
-        ),
-    ],
-)
-def test_an_option_that_means_nothing_is_refused_as_an_illegal_setting(plan, options, message, make_job):
-    with pytest.raises(InvalidValue, match=message):
-        require_supported(make_job(plan=plan, **told(**options)))
-
-
 def test_what_the_spec_lets_be_compiled_need_not_be(make_job):
     require_supported(make_job(plan={"cp": 2}, compile=True, selective="attention"))
 
