@@ -39,7 +39,7 @@ from meshtune.tuner.service.answers import Answers, WatchedRunner
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import Reading, read_outcome
-from meshtune.tuner.service.refusal import Refusal
+from meshtune.tuner.service.trouble import Refusal
 from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
 
 # Of more changes than this everything is read again.
