@@ -31,7 +31,7 @@ from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.export_options import ExportOption, options_of
 from meshtune.tuner.results.knob_views import CatalogsView, catalogs_view
 from meshtune.tuner.results.views import view_of
-from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.telemetry import RunnerHealth
 from meshtune.tuner.service.trouble import TroubleKind
 from meshtune.tuner.service.views.trials import optional_time
@@ -254,7 +254,7 @@ def get_registry() -> RegistryView:
     return RegistryView(
         workloads=sorted(WORKLOADS),
         runners=sorted(runners()),
-        searches=sorted(SEARCHES),
+        searches=sorted(searches()),
         objectives=[view_of(ObjectiveEntry, one, name=one) for one in Objective],
         catalogs=list(knob_catalogs()),
         export_formats=[

@@ -20,7 +20,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.specs.document import HARMLESS, PLAIN, commands_named
+from meshtune.tuner.specs.document import DEFAULTS, HARMLESS, PLAIN, commands_named
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS
 from meshtune.tuner.specs.read import OPEN_QUESTIONS
 
@@ -84,7 +84,7 @@ def test_every_part_is_told_at_once():
     assert "options of pbs that do not: call_limit_s" in found[1].message
 
 
-@pytest.mark.parametrize("section", sorted(HARMLESS))
+@pytest.mark.parametrize("section", sorted(DEFAULTS))
 @pytest.mark.parametrize(
     "odd", [{"kind": "new"}, {"kind": 3}, {"kind": None}, {"kind": ["torch"]}, "new", 7, ["local"]]
 )
@@ -104,9 +104,8 @@ def test_what_is_no_spec_names_nothing(document):
 
 
 def test_a_new_section_of_a_spec_is_refused_until_it_is_listed():
-    assert {field.name for field in fields(CampaignSpec)} == PLAIN - {OPEN_QUESTIONS, CATALOGS} | HARMLESS.keys() | {
-        KNOBS
-    }
+    plain = PLAIN - {OPEN_QUESTIONS, CATALOGS}
+    assert {field.name for field in fields(CampaignSpec)} == plain | DEFAULTS.keys() | {KNOBS}
 
 
 def test_what_is_listed_exists():

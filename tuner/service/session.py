@@ -33,7 +33,7 @@ from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task, task_of
-from meshtune.tuner.search.registry import SEARCHES, create_search
+from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.answers import Answers, WatchedRunner
 from meshtune.tuner.service.calibrations import known_calibration
@@ -162,7 +162,7 @@ class Session:
         thought. So a campaign that is opened again later may learn more.
         """
         spec, software = self.campaign.spec, software_of(self.trials)
-        if not spec.warm_start or not SEARCHES[spec.search.kind].learns or software == self._software:
+        if not spec.warm_start or not searches()[spec.search.kind].learns or software == self._software:
             return
         readers, version = self._readers(), framework_version(software)
         anchor = known_calibration(self.store, spec, version, readers)

@@ -18,6 +18,7 @@ from meshtune.runners.registry import schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.search.registry import searches
 from meshtune.tuner.specs.knobs import KNOBS, knobs_for_command
 from meshtune.tuner.specs.named_files import SITE, read_named_site
 
@@ -78,13 +79,6 @@ HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
         "kubernetes": frozenset({"queue", "device", "limits", "keep_s", "call_limit_s", "poll_s"}),
         # mpiexec is a command line.
         "pbs": frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
-    },
-    "search": {
-        "physics": frozenset({"prior", "fits", "residual"}),
-        "deephyper": frozenset({"n_initial", "guard", "filter_failures"}),
-        "optuna": frozenset({"n_initial", "guard", "sampler"}),
-        "random": frozenset(),
-        "grid": frozenset(),
     },
 }
 DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
@@ -196,12 +190,12 @@ def commands_named(document: object) -> list[Problem]:
     found = [
         Problem(key, "is not among the parts of a spec that need no scope `command`")
         for key in document
-        if key in known and key not in PLAIN and key not in HARMLESS and key != KNOBS
+        if key in known and key not in PLAIN and key not in DEFAULTS and key != KNOBS
     ]
     found += knobs_for_command(document)
-    outside = {name: place.harmless for name, place in schedulers().items() if place.harmless is not None}
-    for section, own in HARMLESS.items():
-        kinds = {**outside, **own} if section == "runner" else own
+    places = {name: row.harmless for name, row in schedulers().items() if row.harmless is not None}
+    ways = {name: row.harmless for name, row in searches().items() if row.harmless is not None}
+    for section, kinds in {**HARMLESS, "runner": {**places, **HARMLESS["runner"]}, "search": ways}.items():
         found += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]
     return found
 
