@@ -31,7 +31,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
-from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.ask_tell import Ask, Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
 
@@ -125,7 +125,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "accept": {"type": "array", "items": _inline(Acceptance)},
         # Knobs may stand beside the fields.
         "baseline": _inline(Plan, propertyNames=_NAME, additionalProperties=_VALUE),
-        "search": _backend(sorted(SEARCHES)),
+        "search": _backend(sorted(searches())),
         "runner": _backend(sorted(runners())),
         "budget": _inline(Budget),
         "trial": _inline(TrialLimits),

@@ -3,37 +3,30 @@ the package, breaks only its own. Schedulers of other packages are found by the 
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshtune.runners.extras import EXTRAS, require_extra
+from meshtune.runners.packages import Packaged, unloadable, with_packages
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from meshtune.runners.base import Runner
     from meshtune.runners.programs.workloads.base import Workload
     from meshtune.search_spaces.cluster import ClusterSpec
 
-_log = logging.getLogger(__name__)
-
 # Of entry points "NAME = module:attribute", whose attribute is a Scheduler.
 GROUP = "meshtune.runners"
-# Names become parts of paths and addresses.
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduler:
+class Scheduler(Packaged):
     """A place where jobs run, or a form of job script that can only be exported; both read the same options."""
 
     # "module:Class" of these options; its `form` says what those that make a difference to a script mean, for people.
@@ -51,12 +44,6 @@ class Scheduler:
     # What `meshtune doctor` asks it, which changes nothing, and the variable that its jobs have; empty: not asked.
     question: tuple[str, ...] = ()
     allocation: str = ""
-    # The options that run no program and name no file, which need no scope `command`; None: the scheduler itself needs
-    # it. An option is refused until it is listed.
-    harmless: frozenset[str] | None = None
-    # The name and version of the package it is from, and why it cannot be used; empty: meshtune itself, and it can.
-    package: str = ""
-    trouble: str = ""
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
@@ -187,47 +174,14 @@ class UnknownBackend(UserError, ValueError):
 
 @cache
 def schedulers() -> Mapping[str, Scheduler]:
-    """The built-in schedulers, and those of installed packages; of a broken package, one with its trouble. A name that
-    is taken stays with its owner, and a warning tells."""
-    from importlib.metadata import entry_points
-
-    found = dict(SCHEDULERS)
-    for point in sorted(entry_points(group=GROUP), key=_package):
-        name, package = point.name, _package(point)
-        if not _NAME.fullmatch(name):
-            _log.warning("the scheduler %r of %s is not used: a name is as %s", name, package, _NAME.pattern)
-        elif name in found:
-            owner = found[name].package or "meshtune itself"
-            _log.warning("the scheduler %s of %s is not used: it is the name of one of %s", name, package, owner)
-        else:
-            found[name] = _outside(point, package)
-            if found[name].trouble:
-                _log.warning("%s", found[name].trouble)
-    return found
+    """The built-in schedulers, and those of installed packages (`with_packages`)."""
+    return with_packages(GROUP, "scheduler", Scheduler, SCHEDULERS)
 
 
 def runners() -> Mapping[str, str]:
     """The runners that a spec may name, as RUNNERS; empty where the package that it is from is broken."""
     outside = {name: place.runner for name, place in schedulers().items() if place.runner or place.trouble}
     return {**outside, **RUNNERS}
-
-
-def _outside(point: EntryPoint, package: str) -> Scheduler:
-    try:
-        found = point.load()
-        if not isinstance(found, Scheduler):
-            raise TypeError(f"{point.value} is a {type(found).__name__}, not a Scheduler")
-    except Exception as error:  # another's code, which must break nothing but its own name
-        return Scheduler(package=package, trouble=_trouble(point.name, package, error))
-    return replace(found, package=package, trouble="")
-
-
-def _package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else point.module
-
-
-def _trouble(name: str, package: str, error: Exception) -> str:
-    return f"the scheduler {name} of {package} cannot be loaded: {type(error).__name__}: {error}"
 
 
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
@@ -295,7 +249,7 @@ def load_part(name: str, part: Literal["runner", "script", "options"]) -> Any:
     except Exception as error:
         if not scheduler.package:
             raise
-        raise UnknownBackend(_trouble(name, scheduler.package, error)) from error
+        raise UnknownBackend(unloadable("scheduler", name, scheduler.package, error)) from error
 
 
 def _load_workload(kind: str) -> Any:

@@ -25,7 +25,7 @@ from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, NotAdmitted
 from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.service.leases import Holder
 from meshtune.tuner.store import StoreError
-from meshtune.tuner.store.access import Answer, Busy, Claim, Keys
+from meshtune.tuner.store.access import Busy, Claim, KeptAnswer, Keys
 
 log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"
@@ -86,7 +86,7 @@ class Idempotency:
                     raise IdempotencyReused("this Idempotency-Key came with another request within the last 24 h")
                 case Busy():
                     raise IdempotencyBusy("the first request with this Idempotency-Key is still being answered")
-                case Answer():
+                case KeptAnswer():
                     headers = {**found.headers, REPLAYED: "true"}
                     await Response(found.body, found.status, headers)(request.scope, receive, send)
                 case Claim.FIRST:
@@ -95,7 +95,7 @@ class Idempotency:
             if not busy:
                 self._under_way.discard((caller, key))
 
-    def _claim(self, caller: str, key: str, fingerprint: str, busy: bool) -> Claim | Busy | Answer:
+    def _claim(self, caller: str, key: str, fingerprint: str, busy: bool) -> Claim | Busy | KeptAnswer:
         """As `Keys.claim`; a process that died on this machine is not waited for."""
         while True:
             found = self._keys.claim(caller, key, fingerprint, self._holder.name, self._now(), busy=busy)
@@ -130,7 +130,9 @@ class Idempotency:
             if status in NOTHING_DONE:
                 await run_in_threadpool(self._keys.forget, caller, key)
             else:
-                await run_in_threadpool(self._keys.keep, caller, key, Answer(status=status, headers=kept, body=body))
+                await run_in_threadpool(
+                    self._keys.keep, caller, key, KeptAnswer(status=status, headers=kept, body=body)
+                )
         except StoreError as error:
             log.warning("the answer to a request with an Idempotency-Key is not kept: %s", error)
 

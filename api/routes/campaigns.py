@@ -76,7 +76,7 @@ def show_campaign(campaign: Campaign, service: Service, driver: Driver, cache: C
 
     event = service.newest_event(campaign.id)
     counts, shown = cache.get((campaign.id, "summary"), event, summary)
-    return campaign_view(campaign, counts, shown, driver.troubles.get(campaign.id, ""))
+    return campaign_view(campaign, counts, shown, str(driver.troubles.get(campaign.id, "")))
 
 
 async def shower_of(
@@ -109,7 +109,7 @@ def list_campaigns(
     found = service.pages.stamps(query.wanted(), caller)
     shown = found[: query.page_size]
     token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
-    versions = {stamp.id: (stamp.event, stamp.updated_at, troubles.get(stamp.id, "")) for stamp in shown}
+    versions = {stamp.id: (stamp.event, stamp.updated_at, str(troubles.get(stamp.id, ""))) for stamp in shown}
     answer = cache.get(
         ("campaigns", None if caller.reads_all else caller.sha256, request.url.query),
         (tuple(versions.items()), token),

@@ -31,9 +31,9 @@ from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.export_options import ExportOption, options_of
 from meshtune.tuner.results.knob_views import CatalogsView, catalogs_view
 from meshtune.tuner.results.views import view_of
-from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.service.driving.loop import RUNNER_TROUBLE
+from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.telemetry import RunnerHealth
+from meshtune.tuner.service.trouble import TroubleKind
 from meshtune.tuner.service.views.trials import optional_time
 from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.store import NotFound
@@ -43,8 +43,6 @@ ACTIVE = frozenset(state for state in CampaignState if state.active)
 IN_FLIGHT = (TrialState.SUBMITTED, TrialState.RUNNING)
 # Far above what one service drives.
 MAX_ACTIVE = 10_000
-# The beginning of a trouble that is its runner's, see `tuner.service.refusal`.
-RUNNER_REFUSES = "the runner refuses jobs: "
 T = TypeVar("T")
 PresetName = Annotated[str, Path(max_length=100, examples=["gpt-micro"])]
 
@@ -256,7 +254,7 @@ def get_registry() -> RegistryView:
     return RegistryView(
         workloads=sorted(WORKLOADS),
         runners=sorted(runners()),
-        searches=sorted(SEARCHES),
+        searches=sorted(searches()),
         objectives=[view_of(ObjectiveEntry, one, name=one) for one in Objective],
         catalogs=list(knob_catalogs()),
         export_formats=[
@@ -282,9 +280,9 @@ def list_runners(service: ServiceHandle, driver: DriverHandle, caller: CallerHan
         kind = campaign.spec.runner.kind
         campaigns[kind] += 1
         in_flight[kind] += sum(counts[campaign.id].get(str(state), 0) for state in IN_FLIGHT)
-        trouble = driver.troubles.get(campaign.id, "")
-        if trouble.startswith((RUNNER_TROUBLE, RUNNER_REFUSES)):
-            troubles[kind] = trouble.removeprefix(RUNNER_TROUBLE)
+        trouble = driver.troubles.get(campaign.id)
+        if trouble is not None and trouble.kind in (TroubleKind.RUNNER, TroubleKind.REFUSED):
+            troubles[kind] = trouble.words
     seen = service.metrics.runners()
 
     def view(kind: str, health: RunnerHealth) -> RunnerView:

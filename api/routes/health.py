@@ -125,7 +125,7 @@ class Readiness:
         else:
             events = self._hub.heartbeat.trouble("the thread that reads the events", THREAD_LIMIT_S)
         leases = self._leases.trouble("the thread that renews the leases", THREAD_LIMIT_S)
-        undriven = self._driver.troubles.get(ALL, "")
+        undriven = str(self._driver.troubles.get(ALL, ""))
         told = (driver, *lanes, undriven and f"no campaign is driven: {undriven}", events, leases)
         return [each for each in told if each]
 

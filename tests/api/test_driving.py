@@ -16,6 +16,7 @@ from meshtune.api.settings import Settings
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import Heartbeat
+from meshtune.tuner.service.trouble import Trouble
 from meshtune.tuner.store import Store, StoreUnavailable
 
 LIMIT_S = 60.0
@@ -173,7 +174,7 @@ def test_what_is_not_true_is_named(app, service, problem, monkeypatch, tmp_path)
             app.state.driver.heartbeat.beat("looks for campaigns")
             app.state.driver.lanes = {"slurm": Heartbeat()}
             app.state.driver.lanes["slurm"].beat("campaign c1")
-            app.state.driver.troubles["*"] = "a trouble"
+            app.state.driver.troubles["*"] = Trouble("a trouble")
             patch.setattr(health, "DRIVER_LIMIT_S", -1.0)
             patch.setattr(health, "FREE_BYTES", 2**60)
             found = problem(client.get("/readyz"), 503, "about:blank")["detail"].split("; ")

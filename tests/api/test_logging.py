@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from meshtune.tuner.service import telemetry as logs
 from meshtune.tuner.service.telemetry import TroubleLog, log_events, mask
+from meshtune.tuner.service.trouble import Trouble
 
 SECRET = "mt_Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2Rl"
 
@@ -141,8 +142,10 @@ def test_events_are_lines_and_a_trouble_is_one_when_it_changes_and_when_it_is_ov
     assert caplog.records[-1].event_id == service.store.events(id)[-1].id
     caplog.clear()
     log = TroubleLog()
-    for troubles in ({"c": "waits for 3 s"}, {"c": "waits for 4 s"}, {"c": "is lost"}, {"c": "is lost"}, {}, {}):
-        log.update(troubles)
+    for words in ("waits for 3 s", "waits for 4 s", "is lost", "is lost"):
+        log.update({"c": Trouble(words)})
+    log.update({})
+    log.update({})
     assert [record.getMessage() for record in caplog.records] == [
         "c: waits for 3 s",
         "c: is lost",

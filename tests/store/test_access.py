@@ -20,7 +20,7 @@ from meshtune.tuner.access.tokens import (
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import AlreadyExists, NotFound, Store, access
-from meshtune.tuner.store.access import Answer, Busy, Claim
+from meshtune.tuner.store.access import Busy, Claim, KeptAnswer
 
 NOW = 1000.0
 
@@ -136,7 +136,7 @@ def test_a_job_in_flight_has_its_campaign_and_one_that_is_over_has_not(store: St
 def test_an_answer_is_kept_byte_for_byte(store: Store):
     keys = store.access.keys
     assert keys.claim("a", "k", "f", "own", NOW) is Claim.FIRST
-    answer = Answer(status=200, headers={"etag": '"x"'}, body=bytes(range(256)))
+    answer = KeptAnswer(status=200, headers={"etag": '"x"'}, body=bytes(range(256)))
     keys.keep("a", "k", answer)
     assert keys.claim("a", "k", "f", "own", NOW + 1) == answer
 

@@ -18,7 +18,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all
-from meshtune.tuner.service.reading import GIVE_UP_S, Reading
+from meshtune.tuner.service.reading import GIVE_UP_S, JobReading
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
@@ -122,7 +122,7 @@ def test_a_reader_that_hangs_is_waited_for_and_given_up_as_lost():
         hangs.wait(20)
         return Outcome(verdict=Verdict.OOM)
 
-    reading = Reading("job", lambda: now[0])
+    reading = JobReading("job", lambda: now[0])
     assert reading.look(read, 0.01) is None
     now[0] = GIVE_UP_S - 1
     assert reading.look(read, 0.01) is None
@@ -139,7 +139,7 @@ def test_files_that_cannot_be_read_are_trouble_until_they_are_given_up():
     def read() -> Outcome:
         raise RunnerUnavailable("Stale file handle")
 
-    reading = Reading("job", lambda: now[0])
+    reading = JobReading("job", lambda: now[0])
     for now[0] in (0.0, GIVE_UP_S):
         with pytest.raises(RunnerUnavailable, match="Stale"):
             reading.look(read)

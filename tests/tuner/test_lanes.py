@@ -70,7 +70,7 @@ class Drive:
         self.thread.start()
 
     def trouble(self, id: str) -> str:
-        return self.driver.troubles.get(id, "")
+        return str(self.driver.troubles.get(id, ""))
 
     def end(self) -> None:
         self.stop.set()

@@ -17,6 +17,7 @@ from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.leases import CampaignBusy, Holder, to_release, to_take
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.trouble import Trouble, TroubleKind
 from meshtune.tuner.store import Drivers, LeaseLost
 
 LEASE_S = 10.0
@@ -344,7 +345,8 @@ def test_a_server_leaves_what_another_process_drives_alone_and_says_who_does(lab
         lab.now += 0.1
 
     drive_all(driver, server, stop, watch)
-    assert driver.troubles == {own: f"driven by {run.sessions.holder.name.rpartition(':')[0]}"}
+    told = f"driven by {run.sessions.holder.name.rpartition(':')[0]}"
+    assert driver.troubles == {own: Trouble(told, TroubleKind.ELSEWHERE)}
     assert lab.trials(own) == []
     finish(lab, run, own)
     assert lab.verdicts(own) == lab.verdicts(free) == ["ok"] * 4

@@ -16,6 +16,7 @@ from meshtune.tuner.cli.following import driving, follow_logged
 from meshtune.tuner.service.driving.loop import Driver, Periods, drive_one
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.trouble import Trouble
 from meshtune.tuner.store import StoreError, StoreUnavailable
 
 QUICK = Periods(tick_s=0.002, drivers_s=0.002, max_pause_s=0.01)
@@ -44,7 +45,7 @@ def test_a_silent_runner_is_waited_for_and_the_trouble_is_told(lab):
     lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 5)
     told = []
     driver = Driver(lab.service, QUICK)
-    drive_one(driver, lab.service, id, lambda: told.append(driver.troubles.get(id, "")))
+    drive_one(driver, lab.service, id, lambda: told.append(str(driver.troubles.get(id))))
     assert "the runner: no answer" in told
     assert driver.troubles == {}
     assert lab.verdicts(id) == ["ok"] * 4
@@ -128,7 +129,7 @@ def test_one_campaigns_defect_never_stops_the_others(lab, monkeypatch, defect):
 
     monkeypatch.setattr(lab.service, "tick", ticking)
     driver = drive_them_all(lab, lambda driver: lab.campaign(good).state.final)
-    assert str(defect) in driver.troubles[bad]
+    assert str(defect) in driver.troubles[bad].words
     assert good not in driver.troubles
 
 
@@ -142,7 +143,7 @@ def test_a_runner_that_can_no_longer_be_made_is_a_trouble_and_no_traceback(lab, 
 
     monkeypatch.setattr("meshtune.tuner.service.session.create_runner", create)
     driver = drive_them_all(lab, lambda driver: id in driver.troubles)
-    assert driver.troubles == {id: "mode: allocation: there is no allocation here"}
+    assert driver.troubles == {id: Trouble("mode: allocation: there is no allocation here")}
     assert caplog.records == []
 
 

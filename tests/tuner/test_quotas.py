@@ -25,6 +25,7 @@ from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.quotas import ADD_UP_EVERY_S, InvalidLimits, parse_limits
+from meshtune.tuner.service.trouble import Trouble
 
 
 def demand(id, *, wanted=4, in_flight=0, devices=1, used=0.0):
@@ -189,11 +190,11 @@ def test_a_campaign_that_waits_says_for_what(lab, make):
     assert lab.trials(first)[0].state is TrialState.RUNNING
     while driver.step(second):
         pass
-    assert driver.troubles == {second: "1 of 1 jobs of the service are in flight"}
+    assert driver.troubles == {second: Trouble("1 of 1 jobs of the service are in flight")}
     assert lab.service.waits(second) == driver.troubles[second]
-    assert lab.service.waits(first) == ""
+    assert lab.service.waits(first) is None
     run_both(lab, first, second)
-    assert lab.service.waits(second) == ""
+    assert lab.service.waits(second) is None
 
 
 def test_limits_are_read_again_when_they_change(lab, make):
@@ -217,7 +218,7 @@ def test_limits_that_cannot_be_read_start_nothing_until_they_are_mended(lab):
     with pytest.raises(InvalidLimits, match="must be at least 1, not 0"):
         lab.tick(id)
     assert driver.step(id) is False
-    assert driver.troubles[id] == f"{lab.home.limits}: jobs: must be at least 1, not 0"
+    assert driver.troubles[id] == Trouble(f"{lab.home.limits}: jobs: must be at least 1, not 0")
     assert lab.service.waits(id) == driver.troubles[id]
     assert not lab.machine.sent
     limit(lab.home, "jobs: [1")
@@ -327,7 +328,7 @@ def test_a_campaign_waits_for_the_days_trials_says_so_and_goes_on_when_they_come
             lab.now += 0.5
     assert len(lab.trials(id)) == 3
     assert lab.campaign(id).state is CampaignState.RUNNING
-    assert "3 of 3 trials of the token ann were planned within 24 h" in driver.troubles[id]
+    assert "3 of 3 trials of the token ann were planned within 24 h" in driver.troubles[id].words
     lab.now += DAY_S
     for _ in range(20):
         if not driver.step(id):

@@ -11,6 +11,7 @@ from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState
 from meshtune.tuner.campaign.waiting import wait_text
+from meshtune.tuner.service.trouble import Trouble, TroubleKind
 from meshtune.tuner.store import IllegalMove, NotFound, StoreUnavailable
 
 
@@ -48,7 +49,8 @@ def test_a_job_that_is_refused_after_others_were_taken_waits_until_the_cluster_t
     waiting = lab.trials(id)[1]
     told = f"the runner refuses jobs: {REFUSED.format(waiting.last.job_name)}; tried again"
     assert (waiting.state, waiting.last.wait) == (TrialState.PLANNED, told)
-    assert lab.service.waits(id) == wait_text(waiting.last) == told
+    assert lab.service.waits(id) == Trouble(told, TroubleKind.REFUSED)
+    assert wait_text(waiting.last) == told
     assert [event.kind for event in lab.store.events(id)].count("trial.waits") == 1
     # After 1, 2, 4, 8, 16 s, and every 30 s from then on.
     assert len(tries) in range(6, 10)
@@ -64,7 +66,7 @@ def test_a_refused_campaign_collects_what_runs_and_obeys_an_order_to_cancel(lab,
     id = lab.create(budget={"trials": 4}, parallel=2)
     lab.run(id, until=lambda: len(lab.machine.jobs) == 2)
     lab.machine.largest = 3
-    lab.run(id, until=lambda: lab.service.waits(id) != "" and lab.verdicts(id)[:2] == ["ok", "ok"])
+    lab.run(id, until=lambda: lab.service.waits(id) and lab.verdicts(id)[:2] == ["ok", "ok"])
     lab.service.cancel(id)
     lab.run(id, ticks=5)
     assert lab.campaign(id).state is CampaignState.CANCELLED

@@ -118,7 +118,7 @@ def test_six_campaigns_on_a_slow_slurm_share_each_look_and_leave_a_local_one_alo
     assert all(ids == everything for ids in asked[before:])
     assert all(site.store.campaign(id).state is CampaignState.RUNNING for id in slow)
     if watched_s:
-        wait_for(lambda: "slurm has not answered for 1" in site.driver.troubles.get(slow[0], ""), 60)
+        wait_for(lambda: "slurm has not answered for 1" in str(site.driver.troubles.get(slow[0])), 60)
         site.say("0")
         calls = len(site.jobs_asked_for())
         wait_for(lambda: len(site.jobs_asked_for()) > calls + 1, 60)

@@ -83,7 +83,7 @@ class CampaignAtHome:
 
     def waits(self) -> str:
         """What it waits for."""
-        return self._service.waits(self.id)
+        return str(self._service.waits(self.id) or "")
 
     def excluded_nodes(self) -> Sequence[str]:
         """Those that new jobs are kept away from; none where only the service knows them."""

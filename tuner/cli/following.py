@@ -65,7 +65,7 @@ def driving(driver: Driver, service: Service, campaign_id: str) -> tuple[Looking
     """How to look at a campaign that this process drives, and how to drive it."""
 
     def look() -> CampaignNow:
-        trouble = driver.troubles.get(campaign_id, "")
+        trouble = str(driver.troubles.get(campaign_id, ""))
         return CampaignNow(service.current(campaign_id), service.store.trials(campaign_id), trouble)
 
     return look, lambda watch: drive_one(driver, service, campaign_id, watch)

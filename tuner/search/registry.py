@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar, get_type_hints
 
@@ -14,6 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from meshtune.runners.extras import MissingExtra, require_extra
+from meshtune.runners.packages import Packaged, unloadable, with_packages
 from meshtune.runners.registry import load
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.listing import in_order, in_random_order, whole
@@ -24,48 +26,84 @@ from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured,
 
 T = TypeVar("T")
 
+# Of entry points "NAME = module:attribute", whose attribute is a SearchKind.
+GROUP = "meshtune.searches"
 _MEMORY = "learns what fits into memory, and no speeds,"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchKind:
+class SearchKind(Packaged):
     """A search that a spec may name. made_by: "module:class", which takes a seed and options, a dataclass. learns: what
     it learns from earlier campaigns, in words for people; empty: nothing. extra: of meshtune, that it needs."""
 
-    made_by: str
+    made_by: str = ""
     learns: str = ""
     extra: str = ""
 
 
 SEARCHES: Mapping[str, SearchKind] = {
-    "physics": SearchKind(made_by="meshtune.tuner.search.physics.search:PhysicsSearch", learns="learns"),
-    "deephyper": SearchKind(
-        made_by="meshtune.tuner.search.library.deephyper:DeepHyperSearch", learns=_MEMORY, extra="deephyper"
+    "physics": SearchKind(
+        made_by="meshtune.tuner.search.physics.search:PhysicsSearch",
+        learns="learns",
+        harmless=frozenset({"prior", "fits", "residual"}),
     ),
-    "optuna": SearchKind(made_by="meshtune.tuner.search.library.optuna:OptunaSearch", learns=_MEMORY, extra="optuna"),
+    "deephyper": SearchKind(
+        made_by="meshtune.tuner.search.library.deephyper:DeepHyperSearch",
+        learns=_MEMORY,
+        extra="deephyper",
+        harmless=frozenset({"n_initial", "guard", "filter_failures"}),
+    ),
+    "optuna": SearchKind(
+        made_by="meshtune.tuner.search.library.optuna:OptunaSearch",
+        learns=_MEMORY,
+        extra="optuna",
+        harmless=frozenset({"n_initial", "guard", "sampler"}),
+    ),
     "calibration": SearchKind(made_by="meshtune.tuner.search.calibration:CalibrationSearch"),
-    "random": SearchKind(made_by="meshtune.tuner.search.registry:RandomSearch"),
-    "grid": SearchKind(made_by="meshtune.tuner.search.registry:GridSearch"),
+    "random": SearchKind(made_by="meshtune.tuner.search.registry:RandomSearch", harmless=frozenset()),
+    "grid": SearchKind(made_by="meshtune.tuner.search.registry:GridSearch", harmless=frozenset()),
 }
 
 # A space with knobs is put in a random order whole up to so many plans; of a larger one so many are drawn at most.
 LISTED, MAX_DRAWS = 50_000, 1_000_000
 
 
+@cache
+def _with_packages() -> Mapping[str, SearchKind]:
+    return with_packages(GROUP, "search", SearchKind, SEARCHES)
+
+
+def searches() -> Mapping[str, SearchKind]:
+    """The built-in searches, and those of installed packages (`with_packages`)."""
+    return {**_with_packages(), **SEARCHES}
+
+
 def create_search(kind: str, *, seed: int, options: Mapping[str, Any]) -> Search:
     """The search of that name. Raises UnknownSearch, and SearchMisconfigured for an option or a missing library."""
-    if kind not in SEARCHES:
-        raise UnknownSearch(
-            f"no search {kind!r}: {did_you_mean(kind, SEARCHES)} (known: {', '.join(sorted(SEARCHES))})"
-        )
+    known = searches()
+    if kind not in known:
+        raise UnknownSearch(f"no search {kind!r}: {did_you_mean(kind, known)} (known: {', '.join(sorted(known))})")
+    if known[kind].trouble:
+        raise UnknownSearch(known[kind].trouble)
     if seed < 0:
         raise SearchMisconfigured(f"search {kind}: the seed must be at least 0, not {seed}")
-    made_by = load(SEARCHES[kind].made_by)
-    chosen = parse_options(kind, get_type_hints(made_by)["options"], options)
-    if extra := SEARCHES[kind].extra:
+    made_by, options_kind = _loaded(kind, known[kind])
+    chosen = parse_options(kind, options_kind, options)
+    if extra := known[kind].extra:
         require_library(kind, extra)
     search: Search = made_by(seed=seed, options=chosen)
     return search
+
+
+def _loaded(name: str, kind: SearchKind) -> tuple[Any, Any]:
+    """What makes the search, and the class of its options."""
+    try:
+        made_by = load(kind.made_by)
+        return made_by, get_type_hints(made_by)["options"]
+    except Exception as error:
+        if not kind.package:
+            raise
+        raise UnknownSearch(unloadable("search", name, kind.package, error)) from error
 
 
 def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:

@@ -24,7 +24,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import PastCampaign, history
 from meshtune.tuner.search.physics.speed import NOISE
-from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.search.registry import SearchKind, searches
 
 # By how much the physics' error for one plan is taken to differ, as standard deviations of its logarithm: judged.
 OTHER_RELEASE, UNKNOWN_RELEASE = 0.10, 0.05
@@ -131,7 +131,7 @@ def software_of(trials: Sequence[Trial]) -> Mapping[str, str]:
 
 def lessons_text(lessons: Sequence[Lesson], search: str) -> str:
     """What the search of that name learns, and from how many campaigns and trials, in words; empty for nothing."""
-    learns = SEARCHES[search].learns if lessons and search in SEARCHES else ""
+    learns = searches().get(search, SearchKind()).learns if lessons else ""
     if not learns:
         return ""
     trials = sum(lesson.trials for lesson in lessons)

@@ -37,7 +37,7 @@ def read_outcome(workload: Workload, directory: Path, status: JobStatus, cluster
     return replace(outcome, measurement=replace(outcome.measurement, hardware=hardware)) if hardware else outcome
 
 
-class Reading:
+class JobReading:
     """Of one job's files."""
 
     def __init__(self, job_name: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -31,6 +31,7 @@ from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
 from meshtune.tuner.service.session import Sessions
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.service.tick import Ticker, node_faults
+from meshtune.tuner.service.trouble import Trouble
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import LeaseLost, Store
 
@@ -168,20 +169,22 @@ class Service:
             self.sessions.drop(campaign_id)
             raise CampaignBusy(str(lost)) from None
 
-    def waits(self, campaign_id: str) -> str:
-        """What keeps the campaign from getting on, empty where nothing does: a runner that refuses its jobs, a quota,
+    def waits(self, campaign_id: str) -> Trouble | None:
+        """What keeps the campaign from getting on, None where nothing does: a runner that refuses its jobs, a quota,
         or a job's files that are still being read. Raises NotFound."""
         session = self.sessions.get(campaign_id)
         campaign = self.store.campaign(campaign_id) if session is None else session.campaign
         if session is not None and (reading := session.reading) is not None and reading.age_s > 5:
-            return f"what the job {reading.job_name} left has not been read for {reading.age_s:.0f} s"
+            return Trouble(f"what the job {reading.job_name} left has not been read for {reading.age_s:.0f} s")
         if campaign.state is not CampaignState.RUNNING:
-            return ""
+            return None
+        if session is not None and session.refusal is not None:
+            return session.refusal.trouble
         try:
-            refusal = None if session is None else session.refusal
-            return str(refusal) if refusal is not None else self._quotas.waits(campaign, self._clock())
+            quota = self._quotas.waits(campaign, self._clock())
         except InvalidLimits as error:
-            return str(error)
+            return Trouble(str(error))
+        return Trouble(quota) if quota else None
 
     def silence_s(self, campaign_id: str) -> float:
         """For how long the campaign's scheduler has owed an answer, 0 where it owes none."""

@@ -33,13 +33,13 @@ from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task, task_of
-from meshtune.tuner.search.registry import SEARCHES, create_search
+from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.answers import Answers, WatchedRunner
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
-from meshtune.tuner.service.reading import Reading, read_outcome
-from meshtune.tuner.service.refusal import Refusal
+from meshtune.tuner.service.reading import JobReading, read_outcome
+from meshtune.tuner.service.trouble import Refusal
 from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
 
 # Of more changes than this everything is read again.
@@ -75,7 +75,7 @@ class Session:
     # None once it took a job.
     refusal: Refusal | None = None
     # Of the ended job whose files are being read; one at a time.
-    reading: Reading | None = None
+    reading: JobReading | None = None
     # It was paused or ended by a tick, so the session is to be given back.
     over: bool = False
     # The newest event that `campaign` and `trials` know, None before the first look.
@@ -162,7 +162,7 @@ class Session:
         thought. So a campaign that is opened again later may learn more.
         """
         spec, software = self.campaign.spec, software_of(self.trials)
-        if not spec.warm_start or not SEARCHES[spec.search.kind].learns or software == self._software:
+        if not spec.warm_start or not searches()[spec.search.kind].learns or software == self._software:
             return
         readers, version = self._readers(), framework_version(software)
         anchor = known_calibration(self.store, spec, version, readers)
@@ -240,7 +240,7 @@ class Session:
             if any(reading.job_name == other.last.job_name and not other.state.final for other in self.trials):
                 return None
             reading = None
-        self.reading = reading or Reading(name)
+        self.reading = reading or JobReading(name)
         cluster = self.campaign.spec.cluster
         outcome = self.reading.look(partial(read_outcome, self.workload, directory, status, cluster))
         if outcome is not None:

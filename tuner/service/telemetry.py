@@ -25,6 +25,7 @@ from pythonjsonlogger.json import JsonFormatter
 from meshtune.runners.base import RunnerError
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.clocks import Skews
+from meshtune.tuner.service.trouble import Trouble
 
 # Ours speak at the level that was asked for; libraries only when something is wrong.
 OURS = ("meshtune", "uvicorn")
@@ -86,8 +87,8 @@ class TroubleLog:
     def __init__(self) -> None:
         self._logged: dict[str, str] = {}
 
-    def update(self, troubles: Mapping[str, str]) -> None:
-        now = dict(troubles)
+    def update(self, troubles: Mapping[str, Trouble]) -> None:
+        now = {campaign: str(trouble) for campaign, trouble in dict(troubles).items()}
         for campaign, trouble in now.items():
             if _NUMBERS.sub("#", trouble) != _NUMBERS.sub("#", self._logged.get(campaign, "")):
                 _log.warning("%s: %s", campaign, trouble, extra={"campaign": campaign, "trouble": trouble})

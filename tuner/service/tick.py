@@ -21,9 +21,9 @@ from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
-from meshtune.tuner.service.refusal import refused
 from meshtune.tuner.service.session import Session
 from meshtune.tuner.service.telemetry import ServiceMetrics
+from meshtune.tuner.service.trouble import refused
 from meshtune.tuner.store import AlreadyExists, IllegalMove, Store
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
@@ -185,7 +185,7 @@ class Ticker:
         session.look()
         if any(attempt.job_id is not None for other in session.trials for attempt in other.attempts):
             session.refusal = refused(why, session.refusal, session.timer())
-            wait = str(session.refusal)
+            wait = session.refusal.trouble.words
             if wait == session.trials[trial.number].last.wait:
                 return False
             self.store.note_wait(session.campaign.id, trial.number, wait, now=self.clock())

@@ -14,10 +14,12 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any
 
-from meshtune.runners.registry import WORKLOADS, schedulers
+from meshtune.runners.packages import Packaged
+from meshtune.runners.registry import WORKLOADS, Program, schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.search.registry import searches
 from meshtune.tuner.specs.knobs import KNOBS, knobs_for_command
 from meshtune.tuner.specs.named_files import SITE, read_named_site
 
@@ -38,14 +40,6 @@ PLAIN = frozenset(
         "open_questions",
     }
 )
-# As a scheduler's and a program's rows say it of theirs.
-_SEARCHES: Mapping[str, frozenset[str]] = {
-    "physics": frozenset({"prior", "fits", "residual"}),
-    "deephyper": frozenset({"n_initial", "guard", "filter_failures"}),
-    "optuna": frozenset({"n_initial", "guard", "sampler"}),
-    "random": frozenset(),
-    "grid": frozenset(),
-}
 DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
 
 
@@ -146,9 +140,15 @@ class CommandNotAllowed(InvalidSpec):
 
 def harmless() -> Mapping[str, Mapping[str, frozenset[str]]]:
     """section -> kind -> the options that are harmless. Of a kind that is not here, nothing is."""
-    programs = {name: row.harmless for name, row in WORKLOADS.items() if row.harmless is not None}
-    places = {name: row.harmless for name, row in schedulers().items() if row.harmless is not None}
-    return {"workload": programs, "runner": places, "search": _SEARCHES}
+    sections: Mapping[str, Mapping[str, Packaged | Program]] = {
+        "workload": WORKLOADS,
+        "runner": schedulers(),
+        "search": searches(),
+    }
+    return {
+        section: {name: row.harmless for name, row in rows.items() if row.harmless is not None}
+        for section, rows in sections.items()
+    }
 
 
 def commands_named(document: object) -> list[Problem]:

@@ -49,7 +49,7 @@ from meshtune.tuner.campaign.spec import (
     space_of,
 )
 from meshtune.tuner.search.base import SearchError
-from meshtune.tuner.search.registry import SEARCHES, create_search
+from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
@@ -185,7 +185,7 @@ class _Reading:
         self.section("trial", TrialLimits, self.document.get("trial", {}))
         self.section("stop", StopRule, self.document.get("stop", {}))
         self._backend("workload", "torch", WORKLOADS)
-        self._backend("search", DEFAULT_SEARCH, SEARCHES)
+        self._backend("search", DEFAULT_SEARCH, searches())
         self._backend("runner", "local", runners())
         self.values["baseline"] = None
         if (baseline := self.document.get("baseline")) is not None:

@@ -56,7 +56,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class KeptAnswer:
     """The answer to the first request of a key."""
 
     status: int
@@ -164,7 +164,7 @@ class Keys:
 
     def claim(
         self, caller: str, key: str, fingerprint: str, holder: str, now: float, *, busy: bool = False
-    ) -> Claim | Busy | Answer:
+    ) -> Claim | Busy | KeptAnswer:
         """The kept answer, or what to do with the request; of two that ask at once, one is FIRST.
 
         fingerprint: a digest of all that it asks for. holder: the process that asks, as leases know it; busy: it is
@@ -183,7 +183,7 @@ class Keys:
             if row.fingerprint != fingerprint:
                 return Claim.REUSED
             if row.status is not None:
-                return Answer(status=row.status, headers=row.headers, body=row.body)
+                return KeptAnswer(status=row.status, headers=row.headers, body=row.body)
             alive = holders.c.expires_at > self._database.now(connection)
             other = select(holders.c.name).where(holders.c.name == row.holder, holders.c.name != holder, alive)
             if busy or connection.scalar(other) is not None:
@@ -200,7 +200,7 @@ class Keys:
         finally:
             _acting.reset(token)
 
-    def keep(self, caller: str, key: str, answer: Answer) -> None:
+    def keep(self, caller: str, key: str, answer: KeptAnswer) -> None:
         """Keep the answer to the first request."""
         values = {"status": answer.status, "headers": dict(answer.headers), "body": answer.body}
         with self._database.writing() as connection:

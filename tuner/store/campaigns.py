@@ -36,7 +36,7 @@ _OWNERSHIPS = select(campaigns.c.id, campaigns.c.owner, campaigns.c.project).whe
 _NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
 
 
-class Campaigns:
+class CampaignRows:
     """The part of `Store` that keeps campaigns."""
 
     _database: Database

@@ -1,4 +1,4 @@
-"""The errors of the store; `translating` makes them of whatever SQLAlchemy, Alembic and the drivers raise.
+"""The errors of the store; `translating` makes them of whatever SQLAlchemy and the drivers raise.
 
     StoreError               root; raised itself where the database refuses a statement: a defect, trying again fails
     +-- NotFound             no such campaign or trial; trying again fails until someone creates it
@@ -21,7 +21,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -110,7 +109,7 @@ def translating(database: str) -> Iterator[None]:
         raise StoreUnavailable(f"{database} has all its connections in use", transient=True) from error
     except DBAPIError as error:
         raise _translated(error, database) from error
-    except (SQLAlchemyError, CommandError) as error:
+    except SQLAlchemyError as error:
         raise StoreError(f"{database} refused: {_first_line(error)}") from error
 
 

@@ -33,7 +33,7 @@ _RETRYABLE = [str(verdict) for verdict in Verdict if verdict.retryable]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dump:
+class DatabaseDump:
     """How to copy a PostgreSQL database into a file, as one snapshot."""
 
     command: tuple[str, ...]
@@ -154,7 +154,7 @@ def sqlite_file(url: str) -> Path | None:
     return file
 
 
-def dump_of(url: str, target: Path) -> Dump:
+def dump_of(url: str, target: Path) -> DatabaseDump:
     """How to copy the PostgreSQL database at `url` into `target`, by PostgreSQL's own programs."""
     parsed = parse_url(url)
     query = dict(parsed.query)
@@ -164,7 +164,7 @@ def dump_of(url: str, target: Path) -> Dump:
     url_without = named.render_as_string(hide_password=False)
     options = ("--format=custom", "--no-password")
     environment = {} if password is None else {"PGPASSWORD": str(password)}
-    return Dump(
+    return DatabaseDump(
         command=("pg_dump", *options, f"--file={target}", f"--dbname={url_without}"),
         check=("pg_restore", "--list", str(target)),
         environment=environment,

@@ -7,15 +7,15 @@ To add a version, change `tables` and run, in the repository:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, column, create_engine, false, insert, select, table, update
+from sqlalchemy import Connection, column, create_engine, false, insert, inspect, select, table, update
 
-from meshtune.tuner.store.errors import StoreUnavailable
+from meshtune.tuner.store.errors import StoreError, StoreUnavailable
 from meshtune.tuner.store.tables import probes
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 # Of our own, so that a PostgreSQL database may be shared with another program that uses Alembic.
 VERSION_TABLE = "meshtune_version"
@@ -28,29 +28,34 @@ def upgrade(connection: Connection, database: str) -> None:
 
     Raises StoreUnavailable where the database has a version that this meshtune does not know.
     """
-    config = _config(connection)
-    scripts = ScriptDirectory.from_config(config)
-    known = {script.revision for script in scripts.walk_revisions()}
-    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
-    if unknown := sorted(set(found) - known):
+    found, known = version_of(connection), _known()
+    if found and found not in known:
         raise StoreUnavailable(
-            f"{database} was written by a newer meshtune (schema {', '.join(unknown)}, this one knows up to "
-            f"{scripts.get_current_head()}); install that version or use another database",
+            f"{database} was written by a newer meshtune (schema {found}, this one knows up to {known[-1]}); install "
+            "that version or use another database",
             transient=False,
         )
-    command.upgrade(config, "head")
+    if found == known[-1]:
+        return
+    from alembic import command  # costs 0.1 s
+    from alembic.util import CommandError
+
+    try:
+        command.upgrade(_config(connection), "head")
+    except CommandError as error:
+        raise StoreError(f"{database} refused: {error}") from error
 
 
 def version_of(connection: Connection) -> str:
     """The schema that the database has, empty for one that is no store yet."""
-    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
+    found = connection.scalars(select(version.c.version_num)) if inspect(connection).has_table(VERSION_TABLE) else ()
     return ", ".join(found)
 
 
 def require_newest(connection: Connection, database: str) -> str:
     """The schema that the database has. Raises StoreUnavailable where that is not the newest."""
     found = version_of(connection)
-    newest = ScriptDirectory.from_config(_config(connection)).get_current_head()
+    newest = _known()[-1]
     if found != newest:
         has = f"has the schema {found}" if found else "is no store of meshtune"
         raise StoreUnavailable(f"{database} {has}, and this meshtune knows {newest}", transient=False)
@@ -59,12 +64,13 @@ def require_newest(connection: Connection, database: str) -> str:
 
 def revise(message: str) -> None:
     """Write a new version into `migrations/versions`: the difference between its newest version and `tables`."""
+    from alembic import command
+
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
         config = _config(connection)
         command.upgrade(config, "head")
-        versions = list(ScriptDirectory.from_config(config).walk_revisions())
-        command.revision(config, message, autogenerate=True, rev_id=f"{len(versions) + 100:04d}")
+        command.revision(config, message, autogenerate=True, rev_id=f"{len(_known()) + 100:04d}")
     engine.dispose()
 
 
@@ -87,7 +93,14 @@ def read_probe(connection: Connection) -> int:
     return connection.scalar(select(probes.c.number)) or 0
 
 
+def _known() -> list[str]:
+    """The versions that there are migrations to, the newest last, by the names of their files."""
+    return sorted(path.name[1:].partition("_")[0] for path in _MIGRATIONS.glob("versions/v*.py"))
+
+
 def _config(connection: Connection) -> Config:
+    from alembic.config import Config
+
     config = Config(attributes={"connection": connection})
     # ConfigParser reads % as the start of an interpolation.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))

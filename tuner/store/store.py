@@ -18,17 +18,17 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store import schema
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.calibrations import Calibrations
-from meshtune.tuner.store.campaigns import Campaigns
+from meshtune.tuner.store.campaigns import CampaignRows
 from meshtune.tuner.store.changes import Changes
 from meshtune.tuner.store.database import PRIVATE, Database
 from meshtune.tuner.store.errors import StoreUnavailable
 from meshtune.tuner.store.leases import Leases
 from meshtune.tuner.store.pages import Pages
-from meshtune.tuner.store.trials import Trials
+from meshtune.tuner.store.trials import TrialRows
 from meshtune.tuner.store.usage import Usage
 
 
-class Store(Campaigns, Trials, Changes, Usage):
+class Store(CampaignRows, TrialRows, Changes, Usage):
     """The only writer of truth. Made by `Store.open`. name, file: see `Database`."""
 
     def __init__(self, database: Database) -> None:

@@ -52,7 +52,7 @@ _LAST = (
 _IN_EVENTS = [attempts.c[name] for name in ("id", "number", "state", "job_id", "avoid", "nodes", "failed_nodes")]
 
 
-class Trials:
+class TrialRows:
     """The part of `Store` that keeps trials."""
 
     _database: Database
@@ -212,7 +212,7 @@ class Trials:
 def insert_trials(
     connection: Connection, campaign_id: str, choices: Sequence[Choice], origin: Origin, round: int, now: float
 ) -> list[Trial]:
-    """As `Trials.plan_trials`, whatever the campaign's state."""
+    """As `TrialRows.plan_trials`, whatever the campaign's state."""
     _require_new_plans(connection, campaign_id, choices, origin, round)
     highest = connection.scalar(select(func.max(trials.c.number)).where(trials.c.campaign_id == campaign_id))
     planned = [

@@ -35,7 +35,7 @@ FEW = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Memory:
+class MemoryBelief:
     """runs: of each plan to choose from, the probability that it fits and runs. doomed: of each, whether it surely
     needs more than a plan that ran out. excess: of each plan seen, log2 of its believed peak over the usable memory."""
 
@@ -108,11 +108,11 @@ class MemoryGuard:
 
     _catalogue: Catalogue | None = None
 
-    def believe(self, task: Task, seen: Sequence[Observation], listing: Listing | None = None) -> Memory:
+    def believe(self, task: Task, seen: Sequence[Observation], listing: Listing | None = None) -> MemoryBelief:
         """listing: of the plans to choose from; None: all of a space without knobs."""
         catalogue = self._catalogue
         if catalogue is None or catalogue.task is not task:
             catalogue = self._catalogue = Catalogue(task, rows_of)
         belief, plans = _Belief.of(task, seen, catalogue), [one.plan for one in seen]
         excess = dict(zip(plans, belief.excess(plans).tolist(), strict=True))
-        return Memory(belief.runs(listing), belief.doomed(listing), excess, belief)
+        return MemoryBelief(belief.runs(listing), belief.doomed(listing), excess, belief)

@@ -56,7 +56,7 @@ WITHOUT_BUFFERS = 1
 Peaks = Sequence[tuple[float, FloatColumn, FloatColumn]]
 
 
-class Hypothesis(NamedTuple):
+class MemoryHypothesis(NamedTuple):
     """weight: before any trial. physics: expects the physics' peaks, else UNKNOWN_PEAK of every plan."""
 
     weight: float
@@ -65,9 +65,9 @@ class Hypothesis(NamedTuple):
 
 
 HYPOTHESES = (
-    Hypothesis(0.65, True, Field(slopes=1.0, amplitude=0.12, length=1.0, offset=0.0, campaign_offset=0.02)),
-    Hypothesis(0.25, True, Field(slopes=1.0, amplitude=0.4, length=1.0, offset=0.0, campaign_offset=0.02)),
-    Hypothesis(0.1, False, Field(slopes=0.0, amplitude=0.8, length=1.0, offset=0.5, campaign_offset=0.02)),
+    MemoryHypothesis(0.65, True, Field(slopes=1.0, amplitude=0.12, length=1.0, offset=0.0, campaign_offset=0.02)),
+    MemoryHypothesis(0.25, True, Field(slopes=1.0, amplitude=0.4, length=1.0, offset=0.0, campaign_offset=0.02)),
+    MemoryHypothesis(0.1, False, Field(slopes=0.0, amplitude=0.8, length=1.0, offset=0.5, campaign_offset=0.02)),
 )
 
 
@@ -91,7 +91,7 @@ class Feasibility:
     """The belief about memory and other failures. suspects: plans that failed, with the probability of each that
     memory was not the cause."""
 
-    kept: Sequence[tuple[float, Hypothesis, Process]]
+    kept: Sequence[tuple[float, MemoryHypothesis, Process]]
     tried: Rows
     suspects: FloatColumn
 
@@ -116,7 +116,7 @@ class Feasibility:
         return found
 
 
-def learn_feasibility(tried: Tried, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> Feasibility:
+def learn_feasibility(tried: Tried, hypotheses: Sequence[MemoryHypothesis] = HYPOTHESES) -> Feasibility:
     """The hypotheses after these trials."""
     found = [_learn(hypothesis, tried) for hypothesis in hypotheses]
     evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(hypotheses, found, strict=True)])
@@ -130,12 +130,12 @@ def learn_feasibility(tried: Tried, hypotheses: Sequence[Hypothesis] = HYPOTHESE
     return Feasibility(kept, tried.rows, suspects)
 
 
-def log_evidence(hypothesis: Hypothesis, tried: Tried) -> float:
+def log_evidence(hypothesis: MemoryHypothesis, tried: Tried) -> float:
     """How well a hypothesis foretells these trials, as a logarithm."""
     return _learn(hypothesis, tried)[1]
 
 
-def _learn(hypothesis: Hypothesis, tried: Tried) -> tuple[Process, float, FloatColumn]:
+def _learn(hypothesis: MemoryHypothesis, tried: Tried) -> tuple[Process, float, FloatColumn]:
     """The process, its log evidence, and how far each trial's failure is not memory's doing."""
     rows, field = tried.rows, hypothesis.field
     base = _expected(hypothesis, rows)
@@ -207,7 +207,7 @@ def _moments(
     return value, variance, blame, evidence
 
 
-def _expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
+def _expected(hypothesis: MemoryHypothesis, rows: Rows) -> FloatColumn:
     return rows.log_peak if hypothesis.physics else rows.log_capacity + UNKNOWN_PEAK
 
 

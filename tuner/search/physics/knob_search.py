@@ -151,7 +151,9 @@ def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[
     return replace(trials.scaled(scales), weights=trials.weights / share**2), scales
 
 
-def _of_speeds(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[speed.Hypothesis]) -> tuple[FloatColumn, float]:
+def _of_speeds(
+    trials: Trials, knobs: KnobEffects, hypotheses: Sequence[speed.SpeedHypothesis]
+) -> tuple[FloatColumn, float]:
     """Relevances for the time by knob, and the noise as a share of the usual one."""
     last = slice(max(0, len(trials.measured) - MAX_FITTED), None)
     rows, log_times, noise = trials.measured.take(last), trials.log_times[last], NOISE**2 / trials.weights[last]
@@ -159,7 +161,7 @@ def _of_speeds(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[speed.Hy
     if not np.any(rows.changed):
         return usual, 1.0
 
-    def evidence(relevances: FloatColumn, one: speed.Hypothesis, share: float) -> float:
+    def evidence(relevances: FloatColumn, one: speed.SpeedHypothesis, share: float) -> float:
         points = points_of(knobs.scales(relevances, usual).of(rows))
         residuals = log_times - expected(one, rows)
         return condition(one.field, points, residuals, noise * share**2).log_evidence
@@ -170,7 +172,7 @@ def _of_speeds(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[speed.Hy
     return relevances, max(NOISE_SHARES, key=lambda share: evidence(relevances, best, share))
 
 
-def _of_memory(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[feasibility.Hypothesis]) -> FloatColumn:
+def _of_memory(trials: Trials, knobs: KnobEffects, hypotheses: Sequence[feasibility.MemoryHypothesis]) -> FloatColumn:
     """Relevances for the peak by knob."""
     tried, usual = trials.tried.latest(MAX_FITTED), np.ones(len(knobs.effects))
     if not np.any(tried.rows.changed):

@@ -44,7 +44,7 @@ class Expects(StrEnum):
     ALIKE = "alike"
 
 
-class Hypothesis(NamedTuple):
+class SpeedHypothesis(NamedTuple):
     """weight: before any measurement."""
 
     weight: float
@@ -59,11 +59,11 @@ def _field(slopes: float, amplitude: float, length: float = 1.0) -> Field:
 # The weights are those that public tables give them (`benchmarks/generalise.py --defaults`). The fields were chosen on
 # two of these tables, where wide ranges of them do equally well (benchmarks/log.md).
 HYPOTHESES = (
-    Hypothesis(0.62, Expects.PHYSICS, _field(slopes=1.0, amplitude=0.08)),
-    Hypothesis(0.20, Expects.PHYSICS, _field(slopes=2.0, amplitude=0.2)),
-    Hypothesis(0.07, Expects.STALLS, _field(slopes=2.0, amplitude=0.2)),
-    Hypothesis(0.05, Expects.ALIKE, _field(slopes=0.0, amplitude=0.4)),
-    Hypothesis(0.06, Expects.ALIKE, _field(slopes=0.0, amplitude=0.5, length=2.0)),
+    SpeedHypothesis(0.62, Expects.PHYSICS, _field(slopes=1.0, amplitude=0.08)),
+    SpeedHypothesis(0.20, Expects.PHYSICS, _field(slopes=2.0, amplitude=0.2)),
+    SpeedHypothesis(0.07, Expects.STALLS, _field(slopes=2.0, amplitude=0.2)),
+    SpeedHypothesis(0.05, Expects.ALIKE, _field(slopes=0.0, amplitude=0.4)),
+    SpeedHypothesis(0.06, Expects.ALIKE, _field(slopes=0.0, amplitude=0.5, length=2.0)),
 )
 
 
@@ -96,7 +96,7 @@ class Views:
 class Speeds:
     """The hypotheses that are left, each with its weight and its process."""
 
-    kept: Sequence[tuple[float, Hypothesis, Process]]
+    kept: Sequence[tuple[float, SpeedHypothesis, Process]]
 
     def at(self, rows: Rows) -> list[Component]:
         return self.views(rows).components()
@@ -123,7 +123,7 @@ class Speeds:
 
 
 def learn_speeds(
-    rows: Rows, log_times: FloatColumn, weights: FloatColumn, hypotheses: Sequence[Hypothesis] = HYPOTHESES
+    rows: Rows, log_times: FloatColumn, weights: FloatColumn, hypotheses: Sequence[SpeedHypothesis] = HYPOTHESES
 ) -> Speeds:
     """The hypotheses after these measurements. log_times: of seconds per token. weights: how much each counts."""
     learnt = _learn(rows, log_times, weights, hypotheses)
@@ -143,11 +143,13 @@ class _Learnt(NamedTuple):
     """log_weight: of the hypothesis' weight times its evidence."""
 
     log_weight: float
-    hypothesis: Hypothesis
+    hypothesis: SpeedHypothesis
     process: Process
 
 
-def _learn(rows: Rows, log_times: FloatColumn, weights: FloatColumn, hypotheses: Sequence[Hypothesis]) -> list[_Learnt]:
+def _learn(
+    rows: Rows, log_times: FloatColumn, weights: FloatColumn, hypotheses: Sequence[SpeedHypothesis]
+) -> list[_Learnt]:
     points, learnt = points_of(rows), []
     for one in hypotheses:
         residuals = log_times - expected(one, rows)
@@ -166,7 +168,7 @@ def _doubting_the_past(together: Sequence[_Learnt], past: Sequence[_Learnt], alo
     return applies + [one._replace(log_weight=one.log_weight + float(np.log(1.0 - APPLIES))) for one in alone]
 
 
-def expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
+def expected(hypothesis: SpeedHypothesis, rows: Rows) -> FloatColumn:
     known = {Expects.PHYSICS: rows.log_step, Expects.STALLS: rows.log_stalled, Expects.ALIKE: rows.log_ideal}
     return known[hypothesis.expects]
 

@@ -54,8 +54,8 @@ class PhysicsOptions:
 class Hypotheses:
     """What is held possible before any trial, of the plans' speeds and of their memory."""
 
-    speeds: Sequence[speed.Hypothesis] = speed.HYPOTHESES
-    memory: Sequence[feasibility.Hypothesis] = feasibility.HYPOTHESES
+    speeds: Sequence[speed.SpeedHypothesis] = speed.HYPOTHESES
+    memory: Sequence[feasibility.MemoryHypothesis] = feasibility.HYPOTHESES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

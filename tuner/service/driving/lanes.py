@@ -13,10 +13,11 @@ from collections.abc import Collection
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.service.answers import SILENT_S
-from meshtune.tuner.service.driving.loop import RUNNER_TROUBLE, Driver
+from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import Heartbeat
+from meshtune.tuner.service.trouble import Trouble, TroubleKind
 from meshtune.tuner.store import NotFound, StoreError, StoreUnavailable
 
 # Campaigns that do nothing new are looked at for so small a part of the time: idle services leave the machine alone.
@@ -139,7 +140,7 @@ class Lane:
                 else:
                     self._service.release(campaign_id)
             except StoreError as error:
-                self._driver.trouble(campaign_id, str(error))
+                self._driver.trouble(campaign_id, Trouble(str(error)))
             for memory in (self._due, self._asked_at, self._turns.idle_s):
                 memory.pop(campaign_id, None)
             with self._lock:
@@ -189,10 +190,10 @@ class Lane:
             self._service.release(campaign_id)
         except (CampaignBusy, StoreUnavailable, InvalidValue) as error:
             # InvalidValue: its runner's options held where it was created, such as in an allocation of a scheduler.
-            self._driver.trouble(campaign_id, str(error))
+            self._driver.trouble(campaign_id, Trouble(str(error)))
         except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
             _log.exception("campaign %s", campaign_id)
-            self._driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
+            self._driver.trouble(campaign_id, Trouble(f"{type(error).__name__}: {error}"))
         finally:
             if asks_since:
                 self._asked_at[campaign_id] = time.monotonic()
@@ -248,7 +249,7 @@ class Lanes:
                 del self._scheduler_of[campaign_id]
             silence_s = self._service.answers.silence_s(scheduler)
             if silence_s > SILENT_S:
-                self._tell(left, f"{RUNNER_TROUBLE}{scheduler} has not answered for {silence_s:.0f} s")
+                self._tell(left, Trouble(f"{scheduler} has not answered for {silence_s:.0f} s", TroubleKind.RUNNER))
             if not left:
                 lane.end()
                 del self._lanes[scheduler]
@@ -285,7 +286,7 @@ class Lanes:
             busy |= lane.campaigns if thread.is_alive() else set()
         return busy
 
-    def _tell(self, campaigns: Collection[str], silence: str) -> None:
+    def _tell(self, campaigns: Collection[str], silence: Trouble) -> None:
         """Of a question that failed its campaign's trouble tells more."""
         for campaign_id in campaigns:
             if campaign_id not in self._driver.pauses:

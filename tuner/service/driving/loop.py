@@ -16,11 +16,9 @@ from meshtune.tuner.service.answers import SILENT_S
 from meshtune.tuner.service.quotas import InvalidLimits
 from meshtune.tuner.service.service import Service, always
 from meshtune.tuner.service.telemetry import Heartbeat
+from meshtune.tuner.service.trouble import Trouble, TroubleKind
 from meshtune.tuner.store import StoreUnavailable
 
-# How troubles begin that are the runner's, and those of campaigns that another process has.
-RUNNER_TROUBLE = "the runner: "
-DRIVEN = "driven by "
 # The key of the trouble of all campaigns.
 ALL = "*"
 
@@ -43,7 +41,7 @@ REAL_PERIODS = Periods()
 class Driver:
     """Ticks campaigns for one service, each of them from one thread.
 
-    troubles: the present trouble of each campaign, for people; that of all of them has the key ALL. heartbeat: of the
+    troubles: the present trouble of each campaign; that of all of them has the key ALL. heartbeat: of the
     thread that shares campaigns out (`rounds.drive_all`). lanes: those of the threads that tick them, by scheduler.
     """
 
@@ -52,7 +50,7 @@ class Driver:
         self.periods = periods
         # By campaign: failed tries in a row, and the time of the next one.
         self.pauses: dict[str, tuple[int, float]] = {}
-        self.troubles: dict[str, str] = {}
+        self.troubles: dict[str, Trouble] = {}
         self.heartbeat = Heartbeat()
         self.lanes: Mapping[str, Heartbeat] = {}
 
@@ -67,18 +65,18 @@ class Driver:
         try:
             with self._service.metrics.tick_s.time():
                 acted = self._service.tick(campaign_id, may_ask)
-            waits = "" if acted else self._service.waits(campaign_id)
+            waits = None if acted else self._service.waits(campaign_id)
         except RunnerError as error:
             silence_s = self._service.silence_s(campaign_id)
             since = f"; no answer for {silence_s:.0f} s" if silence_s > SILENT_S else ""
-            return self.trouble(campaign_id, f"{RUNNER_TROUBLE}{error}{since}")
+            return self.trouble(campaign_id, Trouble(f"{error}{since}", TroubleKind.RUNNER))
         except (InvalidLimits, StoreUnavailable) as error:
             if isinstance(error, StoreUnavailable) and not error.transient:
                 raise
-            return self.trouble(campaign_id, str(error))
+            return self.trouble(campaign_id, Trouble(str(error)))
         self.pauses.pop(campaign_id, None)
         self.troubles.pop(campaign_id, None)
-        if waits:
+        if waits is not None:
             self.troubles[campaign_id] = waits
         return acted
 
@@ -86,12 +84,12 @@ class Driver:
         """Whether the campaign is left alone for now, since something went wrong."""
         return time.monotonic() < self.pauses.get(campaign_id, (0, 0.0))[1]
 
-    def trouble(self, campaign_id: str, message: str) -> bool:
+    def trouble(self, campaign_id: str, trouble: Trouble) -> bool:
         """Remember what is wrong and leave the campaign alone for a while, longer each time. Always False."""
         tries = self.pauses.get(campaign_id, (0, 0.0))[0] + 1
         pause_s = min(self.periods.max_pause_s, 0.5 * 2 ** min(tries, 10))
         self.pauses[campaign_id] = (tries, time.monotonic() + pause_s)
-        self.troubles[campaign_id] = message
+        self.troubles[campaign_id] = trouble
         return False
 
 
@@ -108,7 +106,7 @@ def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callabl
             except StoreUnavailable as error:
                 if not error.transient:
                     raise
-                acted = driver.trouble(campaign_id, str(error))
+                acted = driver.trouble(campaign_id, Trouble(str(error)))
             if not acted:
                 time.sleep(driver.periods.tick_s)
 

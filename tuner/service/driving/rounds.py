@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from meshtune.runners.registry import scheduler_name
 from meshtune.tuner.service.driving.lanes import Lanes
-from meshtune.tuner.service.driving.loop import ALL, DRIVEN, Driver
+from meshtune.tuner.service.driving.loop import ALL, Driver
 from meshtune.tuner.service.leases import process_name, to_release, to_take
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.trouble import Trouble, TroubleKind
 from meshtune.tuner.store import Drivers, NotFound, StoreError, StoreUnavailable
 
 _log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class Rounds:
         try:
             drivers = self._share_out()
         except StoreError as error:
-            self._driver.troubles[ALL] = str(error)
+            self._driver.troubles[ALL] = Trouble(str(error))
             self._looks_at = now + 1.0
             return 1.0
         for ended in self._driver.pauses.keys() - drivers.by_campaign.keys():
@@ -82,19 +83,19 @@ class Rounds:
             raise
         except Exception as error:
             _log.exception("campaign %s", campaign_id)
-            self._driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
+            self._driver.trouble(campaign_id, Trouble(f"{type(error).__name__}: {error}"))
         else:
             self.lanes.put(campaign_id, scheduler_name(runner.kind, runner.options))
 
     def _show_drivers(self, drivers: Drivers) -> None:
         troubles = self._driver.troubles
         elsewhere = {
-            id: f"{DRIVEN}{process_name(driver)}"
+            id: Trouble(f"driven by {process_name(driver)}", TroubleKind.ELSEWHERE)
             for id, driver in drivers.by_campaign.items()
             if driver not in ("", self._holder.name)
         }
         for id, trouble in list(troubles.items()):
-            if id not in drivers.by_campaign or (id not in elsewhere and trouble.startswith(DRIVEN)):
+            if id not in drivers.by_campaign or (id not in elsewhere and trouble.kind is TroubleKind.ELSEWHERE):
                 troubles.pop(id, None)  # the trouble of ALL is over too
         troubles.update(elsewhere)
 
