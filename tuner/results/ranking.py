@@ -22,18 +22,18 @@ from typing import Literal
 from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.node_kinds import Reference, comparable, reference_of
-from meshtune.tuner.campaign.numerics import (
+from meshtune.tuner.campaign.eligibility import (
+    Ground,
     LossCheck,
     changed_numerics,
-    check_losses,
-    loss_tolerance,
+    eligibility,
+    ground_of,
     may_be_recommended,
     trains_otherwise,
 )
+from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import Cells, RunVariance, cells_of, paired_gain, run_variance
-from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate
 
@@ -69,17 +69,13 @@ class Confirmation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
     """The facts that all entries of a ranking are compared by. base: the runs of the baseline; None where it was not
-    measured. cells: of the second runs. tolerance: of losses. device_bytes: memory of a device.
-    reference: the hardware that measurements are compared on; None where it is unknown."""
+    measured. cells: of the second runs."""
 
-    spec: CampaignSpec
+    rules: Ground
     yardstick: Yardstick
     base: _Runs | None
     cells: Cells
     variance: RunVariance | None
-    tolerance: float
-    device_bytes: int
-    reference: Reference | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +163,8 @@ class Ranked:
         """The same setting with the numbers of its first run alone, against the baseline's first run."""
         first, base = replace(self.runs, again=()), self.ground.base
         alone = first if base is self.runs else None if base is None else replace(base, again=())
-        return replace(self, runs=first, ground=replace(self.ground, base=alone, cells={}))
+        rules = replace(self.ground.rules, baseline=None if alone is None else alone.measurement)
+        return replace(self, runs=first, ground=replace(self.ground, rules=rules, base=alone, cells={}))
 
     @property
     def first_run(self) -> Estimate:
@@ -209,7 +206,7 @@ class Ranked:
         runs = [trial.measurement for trial in (self.trial, *self.runs.again)]
         peaks = [run.fullest_rank_bytes for run in runs if run is not None]
         known = [peak for peak in peaks if peak is not None]
-        return self.ground.device_bytes - max(known) if known else None
+        return self.ground.rules.spec.cluster.device.memory_bytes - max(known) if known else None
 
     @property
     def tflops_per_device(self) -> float:
@@ -242,15 +239,8 @@ class Ranked:
 
     @cached_property
     def training(self) -> LossCheck | None:
-        """The first losses against the baseline's; None without a measured baseline, and for another global batch,
-        which trains otherwise by intent."""
-        base = None if self.ground.base is None else self.ground.base.measurement
-        own = self.measurement
-        if base is None or own.tokens_per_step != base.tokens_per_step:
-            return None
-        if own is base:
-            return LossCheck(True, 0, 0.0) if base.first_losses else LossCheck(None)
-        return check_losses(own.first_losses, base.first_losses, self.ground.tolerance)
+        """The first losses against the baseline's; None where there is nothing to compare."""
+        return self.ground.rules.losses(self.measurement)
 
     @property
     def confirmation(self) -> Confirmation | None:
@@ -291,18 +281,18 @@ class Ranked:
     @cached_property
     def changed_numerics(self) -> tuple[str, ...]:
         """The knobs by which it computes something else than the baseline, such as "fp8 = mxfp8"."""
-        return changed_numerics(self.ground.spec, self.trial.plan)
+        return changed_numerics(self.ground.rules.spec, self.trial.plan)
 
     @property
     def unaccepted_numerics(self) -> bool:
         """True when it changes the numerics, which the spec does not accept."""
-        return not may_be_recommended(self.ground.spec, self.trial.plan)
+        return not may_be_recommended(self.ground.rules.spec, self.trial.plan)
 
     @property
     def other_hardware(self) -> str:
         """How the hardware that it was measured on differs from the baseline's, for people; empty where it does not, as
         far as both are known."""
-        return _note(self.ground.reference, self.measured_by)
+        return self.ground.rules.other_hardware(self.measurement)
 
     @property
     def trains_as_baseline(self) -> Literal[True] | str | None:
@@ -314,16 +304,15 @@ class Ranked:
     @property
     def usable(self) -> bool:
         """False for what is ranked and never recommended."""
-        refused = self.trains_otherwise or self.unaccepted_numerics
-        return not refused and not self.failed_again and not self.other_hardware
+        return not self.failed_again and eligibility(self.ground.rules, self.trial.plan, self.measurement) is None
 
 
 def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     """Every measured plan, the best first; equal ones in the order of their numbers."""
-    spec, yardstick, reference = campaign.spec, yardstick_of(campaign.spec), reference_of(trials)
+    spec, yardstick, alike = campaign.spec, yardstick_of(campaign.spec), comparable(trials)
     ended = [trial for trial in trials if trial.state.final]
     again: dict[Plan, list[Trial]] = defaultdict(list)
-    for trial in sorted(comparable(trials), key=lambda trial: trial.round):
+    for trial in sorted(alike, key=lambda trial: trial.round):
         if trial.state.final and trial.origin is Origin.CONFIRMATION:
             again[trial.plan].append(trial)
     runs = [
@@ -334,27 +323,21 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     sign = -1 if yardstick.objective.smaller_is_better else 1
     runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.first.number))
     base = next((one for one in runs if one.first.origin is Origin.BASELINE), None)
-    cells = cells_of(spec.objective, trials)
+    cells = cells_of(spec.objective, alike)
+    rules = replace(ground_of(spec, trials), baseline=None if base is None else base.measurement)
     first = {
         one.first.plan: log(spec.objective.speed(_measurement(one.first), _measurement(one.first).step_time_s))
         for one in runs
-        if not _note(reference, one.first)
+        if not rules.other_hardware(_measurement(one.first))
     }
     ground = _Ground(
-        spec=spec,
+        rules=rules,
         yardstick=yardstick,
         base=base,
         cells=cells,
         variance=run_variance(first, cells, None if base is None else base.first.plan),
-        tolerance=loss_tolerance(workload_of(spec).dtype),
-        device_bytes=spec.cluster.device.memory_bytes,
-        reference=reference,
     )
     return [Ranked(rank=place, runs=one, ground=ground) for place, one in enumerate(runs, start=1)]
-
-
-def _note(reference: Reference | None, trial: Trial) -> str:
-    return "" if reference is None else reference.note(_measurement(trial))
 
 
 def _measurement(trial: Trial) -> Measurement:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.numerics import ACCEPT
+from meshtune.tuner.campaign.eligibility import ACCEPT
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.results.ranking import Ranked, rank
