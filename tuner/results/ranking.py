@@ -201,12 +201,9 @@ class Ranked:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Memory of the device that the fullest rank left free in the fullest of the runs; None where no peak is
-        known."""
+        """As the yardstick has it, in the fullest of the runs."""
         runs = [trial.measurement for trial in (self.trial, *self.runs.again)]
-        peaks = [run.fullest_rank_bytes for run in runs if run is not None]
-        known = [peak for peak in peaks if peak is not None]
-        return self.ground.rules.spec.cluster.device.memory_bytes - max(known) if known else None
+        return self.ground.yardstick.headroom_bytes(run for run in runs if run is not None)
 
     @property
     def tflops_per_device(self) -> float:
@@ -214,9 +211,8 @@ class Ranked:
 
     @property
     def mfu(self) -> float | None:
-        """A share, by the job's own word where the cluster's description has no peak; None where neither has one."""
-        mfu = self.ground.yardstick.mfu(self.measurement, self.step_time_s)
-        return self.measurement.mfu if mfu is None else mfu
+        """A share, as the yardstick has it."""
+        return self.ground.yardstick.share_of_peak(self.measurement, self.step_time_s)
 
     @cached_property
     def gain(self) -> Estimate | None:

@@ -107,9 +107,7 @@ def _asked(campaign: Campaign, space: Space) -> Section:
 
 def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
     ended = Counter(str(trial.verdict or trial.state).replace("_", " ") for trial in trials)
-    hours = sum(
-        trial.plan.world_size * sum(one.running_s for one in trial.attempts if one.state.final) for trial in trials
-    )
+    hours = sum(trial.device_s for trial in trials)
     prose = [f"The campaign is {campaign.state}" + (f": {campaign.reason}." if campaign.reason else ".")]
     if campaign.search_ended:
         prose.append(f"The search ended: {campaign.search_ended}.")
