@@ -73,25 +73,24 @@ class _Ground:
 
     rules: Ground
     yardstick: Yardstick
-    base: _Runs | None
+    base: Runs | None
     cells: Cells
     variance: RunVariance | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Runs:
-    """The runs of one plan. first: measured. again: the second runs that ended, by round."""
+class Runs:
+    """The runs of one plan. trial: the first one, which chose the plan; measured. again: the second runs that ended, by
+    round."""
 
-    first: Trial
-    again: tuple[Trial, ...]
+    trial: Trial
+    again: tuple[Trial, ...] = field(repr=False)
 
     @cached_property
     def counted(self) -> tuple[Measurement, ...]:
         """Of the second runs where there are any, of the first where not."""
         found = [trial.measurement for trial in self.again if trial.measurement is not None]
-        first = self.first.measurement
-        assert first is not None  # or it would not be ranked
-        return tuple(found) or (first,)
+        return tuple(found) or (_measurement(self.trial),)
 
     @cached_property
     def step_time_s(self) -> float:
@@ -101,14 +100,15 @@ class _Runs:
     @cached_property
     def measured_by(self) -> Trial:
         """The trial nearest to the mean: what speeds do not tell is taken from it."""
-        runs = [trial for trial in self.again if trial.measurement is not None] or [self.first]
+        runs = [trial for trial in self.again if trial.measurement is not None] or [self.trial]
         return min(runs, key=lambda trial: abs(log(_measurement(trial).step_time_s / self.step_time_s)))
 
     @property
     def measurement(self) -> Measurement:
+        """Of the trial `measured_by`; of its speeds only the mean over all second runs counts."""
         return _measurement(self.measured_by)
 
-    def speed(self, objective: Objective) -> float:
+    def speed_at(self, objective: Objective) -> float:
         """At the mean step time, as the objective compares speeds."""
         return objective.speed(self.measurement, self.step_time_s)
 
@@ -120,26 +120,12 @@ class _Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """One measured plan. trial: the one that chose it. Derived numbers are computed when they are asked for: a
+class Ranked(Runs):
+    """One measured plan. Derived numbers are computed when they are asked for: a
     recommendation from a thousand plans looks at few."""
 
     rank: int
-    runs: _Runs = field(repr=False)
     ground: _Ground = field(repr=False)
-
-    @property
-    def trial(self) -> Trial:
-        return self.runs.first
-
-    @property
-    def measurement(self) -> Measurement:
-        """Of the trial `measured_by`; of its speeds only the mean over all second runs counts."""
-        return self.runs.measurement
-
-    @property
-    def step_time_s(self) -> float:
-        return self.runs.step_time_s
 
     @property
     def unit(self) -> str:
@@ -151,20 +137,19 @@ class Ranked:
         """In the objective's unit."""
         yardstick = self.ground.yardstick
         reached = yardstick.reached(self.measurement)
-        return self.runs.estimate(reached, yardstick.of(self.measurement, self.step_time_s), self.ground.variance)
+        return self.estimate(reached, yardstick.of(self.measurement, self.step_time_s), self.ground.variance)
 
     @cached_property
     def tokens_per_s(self) -> Estimate:
         tokens = self.measurement.tokens_per_step
-        return self.runs.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
+        return self.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
 
     @property
     def once(self) -> Ranked:
         """The same setting with the numbers of its first run alone, against the baseline's first run."""
-        first, base = replace(self.runs, again=()), self.ground.base
-        alone = first if base is self.runs else None if base is None else replace(base, again=())
-        rules = replace(self.ground.rules, baseline=None if alone is None else alone.measurement)
-        return replace(self, runs=first, ground=replace(self.ground, rules=rules, base=alone, cells={}))
+        base = None if self.ground.base is None else replace(self.ground.base, again=())
+        rules = replace(self.ground.rules, baseline=None if base is None else base.measurement)
+        return replace(self, again=(), ground=replace(self.ground, rules=rules, base=base, cells={}))
 
     @property
     def first_run(self) -> Estimate:
@@ -202,7 +187,7 @@ class Ranked:
     @property
     def headroom_bytes(self) -> float | None:
         """As the yardstick has it, in the fullest of the runs."""
-        runs = [trial.measurement for trial in (self.trial, *self.runs.again)]
+        runs = [trial.measurement for trial in (self.trial, *self.again)]
         return self.ground.yardstick.headroom_bytes(run for run in runs if run is not None)
 
     @property
@@ -217,20 +202,20 @@ class Ranked:
     @cached_property
     def gain(self) -> Estimate | None:
         """Over the baseline, a ratio of speeds minus 1 (0.25: 25 % faster); None without a measured baseline."""
-        base, own, variance = self.ground.base, self.runs, self.ground.variance
+        base, variance = self.ground.base, self.ground.variance
         objective = self.ground.yardstick.objective
-        if base is None or own is base:
+        if base is None or self.trial is base.trial:
             return None if base is None else Estimate(0.0, 0.0, 0.0)
         paired = None
         if variance is not None:
-            paired = paired_gain(own.first.plan, base.first.plan, self.ground.cells, variance)
+            paired = paired_gain(self.trial.plan, base.trial.plan, self.ground.cells, variance)
         if paired is not None:
             return paired
-        if len(own.counted) == len(base.counted) == 1:
-            rate, other = (speed_of(objective, one) for one in (own.measurement, base.measurement))
+        if len(self.counted) == len(base.counted) == 1:
+            rate, other = (speed_of(objective, one) for one in (self.measurement, base.measurement))
             return over_runs(rate.over(other), variance, runs=2).as_gain()
-        ratio = own.speed(objective) / base.speed(objective)
-        runs = 1 / len(own.counted) + 1 / len(base.counted)
+        ratio = self.speed_at(objective) / base.speed_at(objective)
+        runs = 1 / len(self.counted) + 1 / len(base.counted)
         return over_runs(Estimate(ratio, ratio, ratio), variance, runs=runs).as_gain()
 
     @cached_property
@@ -240,7 +225,7 @@ class Ranked:
 
     @property
     def confirmation(self) -> Confirmation | None:
-        again = self.runs.again
+        again = self.again
         if not again:
             return None
         first = _measurement(self.trial)
@@ -252,11 +237,6 @@ class Ranked:
             first=self.ground.yardstick.of(first, first.step_time_s),
             change=first.step_time_s / self.step_time_s - 1 if measured and failed is None else None,
         )
-
-    @property
-    def measured_by(self) -> Trial:
-        """The trial whose measurement this is."""
-        return self.runs.measured_by
 
     @property
     def confirmed(self) -> bool:
@@ -312,28 +292,30 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         if trial.state.final and trial.origin is Origin.CONFIRMATION:
             again[trial.plan].append(trial)
     runs = [
-        _Runs(first=trial, again=tuple(again.get(trial.plan, ())))
+        Runs(trial=trial, again=tuple(again.get(trial.plan, ())))
         for trial in ended
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
     sign = -1 if yardstick.objective.smaller_is_better else 1
-    runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.first.number))
-    base = next((one for one in runs if one.first.origin is Origin.BASELINE), None)
+    runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.trial.number))
+    base = next((one for one in runs if one.trial.origin is Origin.BASELINE), None)
     cells = cells_of(spec.objective, alike)
     rules = replace(ground_of(spec, trials), baseline=None if base is None else base.measurement)
     first = {
-        one.first.plan: log(spec.objective.speed(_measurement(one.first), _measurement(one.first).step_time_s))
+        one.trial.plan: log(spec.objective.speed(_measurement(one.trial), _measurement(one.trial).step_time_s))
         for one in runs
-        if not rules.other_hardware(_measurement(one.first))
+        if not rules.other_hardware(_measurement(one.trial))
     }
     ground = _Ground(
         rules=rules,
         yardstick=yardstick,
         base=base,
         cells=cells,
-        variance=run_variance(first, cells, None if base is None else base.first.plan),
+        variance=run_variance(first, cells, None if base is None else base.trial.plan),
     )
-    return [Ranked(rank=place, runs=one, ground=ground) for place, one in enumerate(runs, start=1)]
+    return [
+        Ranked(rank=place, trial=one.trial, again=one.again, ground=ground) for place, one in enumerate(runs, start=1)
+    ]
 
 
 def _measurement(trial: Trial) -> Measurement:

@@ -137,7 +137,7 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
         axes.yaxis, [f"trial {entry.trial.number}" + _baseline_word(entry) for entry in again], fontsize=8
     )
     axes.invert_yaxis()
-    axes.set_xlabel(again[0].ground.yardstick.unit + ("" if known else " (of one repeat no interval is known)"))
+    axes.set_xlabel(again[0].unit + ("" if known else " (of one repeat no interval is known)"))
     canvas.plain_numbers(axes.xaxis)
     canvas.legend(axes)
     return figure
