@@ -343,3 +343,8 @@ def speed_of(objective: Objective, measurement: Measurement) -> Estimate:
 def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: float) -> Estimate:
     """As `RunVariance.around`; the estimate itself where no plan was measured twice."""
     return estimate if variance is None else variance.around(estimate, runs=runs)
+
+
+def baseline_of(ranking: Sequence[Ranked]) -> Ranked | None:
+    """None where it was not measured."""
+    return next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)

@@ -22,7 +22,7 @@ from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.knob_views import KnobView, knob_view
 from meshtune.tuner.results.quantities import rfc3339
-from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.recommendation import choice_among_first
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
@@ -208,7 +208,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
     if len(overview.first) == MAX_FIRST and choice_among_first(spec, ranking, overview.first) is None:
         ranking = rank(campaign, every())
     found = winners_of(spec, ranking)
-    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    baseline = baseline_of(ranking)
     last = [tally for tally in overview.tallies if tally.last]
     failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
     return SummaryView(
