@@ -24,8 +24,9 @@ from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD, KnobValue, readings
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.listing import NUMBER, CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.results.quantities import SORT_KEYS
 
 MAX_LISTED = 1000
 MAX_VALUES = 1000
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     TrialSort = str
 else:
     CampaignSort, TrialSort = (
-        Literal[tuple(sign + key.value for sign in ("", "-") for key in keys)] for keys in (CampaignKey, TrialKey)
+        Literal[tuple(sign + key for sign in ("", "-") for key in keys)] for keys in (CampaignKey, SORT_KEYS)
     )
 
 
@@ -140,7 +141,7 @@ class TrialQuery(_PlanFilters):
             raise InvalidQuery([Problem("page_size", f"must be at most {MAX_PER_PAGE} with view=full")])
         after = None
         if self.page_token is not None:
-            by_number = self.order.key is TrialKey.NUMBER
+            by_number = self.order.key == NUMBER
             after = _number_cursor(self.page_token) if by_number else _cursor(self.question, self.page_token)
         return TrialsWanted(
             order=self.order,
@@ -152,7 +153,7 @@ class TrialQuery(_PlanFilters):
         )
 
     def next_token(self, value: float | None, number: int) -> str:
-        if self.order.key is TrialKey.NUMBER:
+        if self.order.key == NUMBER:
             return str(number)
         return _token(self.question, Cursor(value, number))
 

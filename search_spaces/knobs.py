@@ -7,8 +7,8 @@ layout is enumerated (`search_spaces.space`); values of knobs are combined with 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from meshtune.search_spaces.conditions import Condition, Domain, parse_condition
 from meshtune.search_spaces.knob import SIZES, Knob
 from meshtune.search_spaces.knob_values import KnobValue, KnobValues, readings, word
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Plan
+
+if TYPE_CHECKING:
+    from meshtune.search_spaces.space import Space
 
 # One row per plan, one column per knob: the position of its value from 1 on, 0 where it is inactive.
 Codes = npt.NDArray[np.int64]
@@ -334,3 +337,29 @@ def sizes_of(knobs: KnobSet, cluster: ClusterSpec) -> tuple[int, ...] | None:
         checks.require(many <= per_node or many % per_node == 0, f"{knob.name}.values", told)
     checks.done()
     return tuple(devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobCount:
+    """One knob of a space. layouts: those in which it may be active, of all legal ones. without: the legal plans of the
+    space without it, and without the knobs whose conditions name it (`gone`)."""
+
+    knob: Knob
+    layouts: int
+    without: int
+    gone: tuple[str, ...]
+
+
+def count_with_knobs(space: Space) -> list[KnobCount]:
+    """Of each knob but the one that sizes the job. Raises SpaceTooLarge."""
+    total, per_node = space.plans, space.context.cluster.devices_per_node
+    found = []
+    for knob in space.knobs.searched:
+        rest = space.knobs.without(knob.name)
+        others = KnobSet([one for one in space.knobs if one.name in rest.names or one.name == knob.name])
+        less = rest.assignments(space.columns, per_node)
+        layouts = others.assignments(space.columns, per_node) > less if len(knob.values) > 1 else np.zeros(0, np.bool_)
+        without = sum(map(int, less.tolist())) if rest.searched else len(space)
+        gone = tuple(name for name in space.knobs.names if name not in rest.names and name != knob.name)
+        found.append(KnobCount(knob=knob, layouts=int(np.sum(layouts)), without=min(without, total), gone=gone))
+    return found

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import CallerHandle, ServiceHandle, administers, reads
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
+from meshtune.tuner.results.quantities import optional_time, rfc3339
 from meshtune.tuner.results.views import view_of
-from meshtune.tuner.service.views.trials import optional_time, rfc3339
 
 router = APIRouter(prefix="/v1", tags=["access"])
 

@@ -30,11 +30,11 @@ from meshtune.tuner.results.calibrations import CalibrationView, calibration_vie
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.export_options import ExportOption, options_of
 from meshtune.tuner.results.knob_views import CatalogsView, catalogs_view
+from meshtune.tuner.results.quantities import optional_time
 from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.telemetry import RunnerHealth
 from meshtune.tuner.service.trouble import TroubleKind
-from meshtune.tuner.service.views.trials import optional_time
 from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.store import NotFound
 

@@ -1,7 +1,7 @@
 """Writes what the page takes from the service: `python api/web/schemas.py SCHEMAS AXES`, both JSON.
 
 SCHEMAS: those of the OpenAPI document, the input of openapi-typescript. AXES: the axes of a plan, in order, each with
-its label and, unless it is a number, its values.
+its label and, unless it is a number, its values; and the measured quantities of a listed trial that have words.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from meshtune.api.app import create_app
 from meshtune.search_spaces.plan import AXES
 from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.results.quantities import TrialBrief, shown_in
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
@@ -37,4 +38,5 @@ axes = [
     {"name": axis.name, "label": axis.label, "values": axis.members or ([False, True] if axis.kind is bool else [])}
     for axis in AXES
 ]
-Path(sys.argv[2]).write_text(json.dumps(axes, indent=2) + "\n")
+quantities = [{"name": one.name, "label": one.words, "unit": one.unit} for one in shown_in(TrialBrief) if one.words]
+Path(sys.argv[2]).write_text(json.dumps({"axes": axes, "quantities": quantities}, indent=2) + "\n")

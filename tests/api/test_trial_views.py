@@ -13,7 +13,8 @@ from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
-from meshtune.tuner.service.views.trials import TrialBriefPage, trial_briefs, trial_view
+from meshtune.tuner.results.quantities import trial_briefs
+from meshtune.tuner.service.views.trials import TrialBriefPage, trial_view
 
 
 @pytest.fixture

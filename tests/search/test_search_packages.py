@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from simulated_lab import FAILING
 
-from meshtune.runners import packages
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search import registry
@@ -53,7 +52,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
     def points(**found: str) -> None:
         made = [EntryPoint(name, f"{__name__}:{value}", registry.GROUP) for name, value in found.items()]
-        monkeypatch.setattr(packages, "entry_points", lambda group: made if group == registry.GROUP else [])
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: made if group == registry.GROUP else [])
         registry._with_packages.cache_clear()
 
     yield points

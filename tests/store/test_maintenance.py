@@ -24,7 +24,7 @@ NEXT_VERSION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0101", "0100", None, None
+revision, down_revision, branch_labels, depends_on = "8999", "{newest}", None, None
 
 
 def upgrade():
@@ -48,15 +48,17 @@ def test_an_older_database_is_brought_to_the_newest_schema_with_its_rows(
     with Store.open(shared_url) as store:
         make.running(store, trials=2)
         before = (store.campaign("c1"), store.trials("c1"), store.events(None))
+        with store._database.reading() as connection:
+            newest = schema.version_of(connection)
     migrations = tmp_path / "migrations"
     shutil.copytree(schema._MIGRATIONS, migrations)
     monkeypatch.setattr(schema, "_MIGRATIONS", migrations)
-    (migrations / "versions" / "v0101_next.py").write_text(NEXT_VERSION)
+    (migrations / "versions" / "v8999_next.py").write_text(NEXT_VERSION.format(newest=newest))
     with Store.open(shared_url) as store:
         assert (store.campaign("c1"), store.trials("c1"), store.events(None)) == before
         with store._database.reading() as connection:
             assert connection.scalar(text("SELECT note FROM trials WHERE number = 1")) == "none"
-            assert schema.version_of(connection) == "0101"
+            assert schema.version_of(connection) == "8999"
 
 
 def test_a_change_of_the_schema_that_orphans_rows_is_undone(file_url: str, make):

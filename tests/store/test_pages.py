@@ -12,8 +12,21 @@ from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.tuner.access.tokens import Ownership, Rights, Scope, Token
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.listing import (
+    DEVICE_SECONDS,
+    NUMBER,
+    STEP_TIME,
+    CampaignKey,
+    CampaignsWanted,
+    Cursor,
+    Order,
+    TrialKey,
+    TrialsWanted,
+)
+from meshtune.tuner.campaign.objective import Objective, Yardstick
+from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
+from meshtune.tuner.results.quantities import QUANTITIES, SORT_KEYS, numbers_of
 from meshtune.tuner.store import NotFound, Store
 
 LONG_LOG = "a line of a log\n" * 50
@@ -70,38 +83,27 @@ def random_history(store: Store, make, seed: int) -> None:
                 store.plan_attempt("c1", number, now=60.0)
 
 
-def value_of(trial: Trial, key: TrialKey) -> float | None:
-    measured = trial.measurement
-    match key:
-        case TrialKey.NUMBER:
-            return trial.number
-        case TrialKey.DEVICE_SECONDS:
-            return trial.plan.world_size * sum(attempt.running_s for attempt in trial.attempts)
-        case TrialKey.STEP_TIME:
-            return None if measured is None else measured.step_time_s
-        case TrialKey.TOKENS_PER_S_PER_DEVICE:
-            return None if measured is None else measured.tokens_per_s_per_device
-        case TrialKey.PEAK_MEMORY:
-            return None if measured is None else max(measured.peak_memory_bytes, default=None)
-
-
-def in_order(trials: list[Trial], order: Order[TrialKey]) -> list[int]:
-    known = [trial for trial in trials if value_of(trial, order.key) is not None]
+def in_order(spec: CampaignSpec, trials: list[Trial], order: Order[TrialKey]) -> list[int]:
+    values, yardstick = {}, Yardstick(objective=Objective.STEP_TIME, model=spec.model)
+    for trial in trials:
+        own = {NUMBER: trial.number, DEVICE_SECONDS: trial.device_s}
+        values[trial.number] = {**own, **numbers_of(yardstick, trial.measurement, QUANTITIES)}[order.key]
     sign = -1 if order.descending else 1
-    known.sort(key=lambda trial: (sign * value_of(trial, order.key), trial.number))
-    return [trial.number for trial in known] + [trial.number for trial in trials if value_of(trial, order.key) is None]
+    known = [number for number, value in values.items() if value is not None]
+    known.sort(key=lambda number: (sign * values[number], number))
+    return known + [number for number, value in values.items() if value is None]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_pages_in_every_order_are_the_trials_in_that_order(store: Store, make, seed: int):
     random_history(store, make, seed)
     trials = store.trials("c1")
-    for order in [Order(key, descending) for key in TrialKey for descending in (False, True)]:
+    for order in [Order(key, descending) for key in SORT_KEYS for descending in (False, True)]:
         found, after = [], None
         while page := store.pages.trials("c1", TrialsWanted(order=order, after=after, limit=5)):
             found += [trial for trial, _ in page]
             after = Cursor(page[-1][1], page[-1][0].number)
-        assert [trial.number for trial in found] == in_order(trials, order), order
+        assert [trial.number for trial in found] == in_order(make.campaign().spec, trials, order), order
         found.sort(key=lambda trial: trial.number)
         assert repr(found) == repr(trials)  # NaN is not equal to itself
 
@@ -140,7 +142,7 @@ def test_listed_trials_say_what_the_whole_trials_say(store: Store, make, seed: i
 @pytest.mark.parametrize("seed", range(3))
 def test_an_overview_counts_what_the_whole_trials_say_and_has_the_first_of_an_order(store: Store, make, seed: int):
     random_history(store, make, seed)
-    trials, order = store.trials("c1"), Order(TrialKey.STEP_TIME)
+    trials, order = store.trials("c1"), Order(STEP_TIME)
     found = store.pages.overview("c1", order, 3)
     kinds: Counter[object] = Counter()
     for tally in found.tallies:
@@ -160,7 +162,7 @@ def test_an_overview_counts_what_the_whole_trials_say_and_has_the_first_of_an_or
     device_s = sum(trial.plan.world_size * attempt.running_s for trial in trials for attempt in trial.attempts)
     assert sum(tally.device_s for tally in found.tallies) == pytest.approx(device_s)
     ranked = [trial for trial in trials if trial.measurement and trial.origin is not Origin.CONFIRMATION]
-    assert found.first == in_order(ranked, order)[:3]
+    assert found.first == in_order(make.campaign().spec, ranked, order)[:3]
     again = {trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION}
     wanted = [
         listed(trial)

@@ -86,7 +86,7 @@ def test_figures_need_no_pyplot_and_change_no_setting():
         " if not name.startswith('backend')};"
         "before = now();"
         "from meshtune.tuner.results.figures import canvas, progress, settings;"
-        "canvas.svg(settings.scaling([]));"
+        "canvas.svg(settings.scaling({}));"
         "assert now() == before and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", told], check=True)

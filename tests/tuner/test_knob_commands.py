@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from meshtune.search_spaces.knobs import count_with_knobs
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import knob_catalogs
 from meshtune.tuner.cli.main import app
 from meshtune.tuner.cli.render.knobs import alike_note, settings
-from meshtune.tuner.prediction.knob_counts import count_with_knobs
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import explain, make_quote
 from meshtune.tuner.specs.document import parse_yaml

@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.decide import incumbent_step_time_s
-from meshtune.tuner.campaign.numerics import LossCheck, changed_numerics, check_losses, trains_otherwise
+from meshtune.tuner.campaign.eligibility import LossCheck, changed_numerics, check_losses, trains_otherwise
 from meshtune.tuner.campaign.second_runs import finalists, next_turn
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial

@@ -13,7 +13,7 @@ from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.numerics import LossCheck, check_losses
+from meshtune.tuner.campaign.eligibility import LossCheck, check_losses
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import variance_of_changes
 from meshtune.tuner.campaign.trial import Origin, TrialState, time_by_part

@@ -122,7 +122,7 @@ def framework_version(software: Mapping[str, str]) -> str:
 
 
 def release_of(version: str) -> str:
-    """The library with its major and minor version; the whole text where it has none."""
+    """The version to its minor one, with what stands before; the whole text where it has none."""
     found = _RELEASE.search(version)
     return version if found is None else version[: found.end()]
 

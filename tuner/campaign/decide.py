@@ -25,9 +25,9 @@ from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.eligibility import eligibility, ground_of
 from meshtune.tuner.campaign.knob_check import checked
-from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere, judged, nodes_of_other_kinds
-from meshtune.tuner.campaign.numerics import may_be_recommended
+from meshtune.tuner.campaign.node_kinds import is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState, first_runs
@@ -377,15 +377,15 @@ def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Tr
     devices where the objective is of one device.
 
     None: no racing, nothing measured yet, or a trial that must be measured to its end: the baseline, which everything
-    is compared with, and a confirmation. A plan that is never recommended, since it changes the numerics, is no rival.
+    is compared with, and a confirmation. A plan that is never recommended is no rival.
     """
     if not campaign.spec.trial.racing or trial.origin is not Origin.SEARCH:
         return None
-    spec, objective = campaign.spec, campaign.spec.objective
+    spec, objective, ground = campaign.spec, campaign.spec.objective, ground_of(campaign.spec, trials)
     measured = [
         known.measurement
-        for known in comparable(trials)
-        if known.measurement is not None and may_be_recommended(spec, known.plan)
+        for known in trials
+        if known.measurement is not None and eligibility(ground, known.plan, known.measurement) is None
     ]
     if not measured:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, NewType, TypeVar
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
@@ -29,16 +29,10 @@ class CampaignKey(StrEnum):
     LEGAL = "legal"
 
 
-class TrialKey(StrEnum):
-    """What trials are sorted by; all but the number may be unknown."""
-
-    NUMBER = "number"
-    STEP_TIME = "step_time_s"
-    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
-    PEAK_MEMORY = "peak_memory_bytes"
-    DEVICE_SECONDS = "device_seconds"
-
-
+# What trials are sorted by; all but the number may be unknown. Measured ones: `tuner.results.quantities`.
+TrialKey = NewType("TrialKey", str)
+NUMBER, DEVICE_SECONDS = TrialKey("number"), TrialKey("device_seconds")
+STEP_TIME, TOKENS_PER_S_PER_DEVICE = TrialKey("step_time_s"), TrialKey("tokens_per_s_per_device")
 Key = TypeVar("Key", CampaignKey, TrialKey)
 
 
@@ -81,7 +75,7 @@ class TrialsWanted:
     the names of Plan's fields. knobs: values by the names of knobs, None where the knob is inactive; values that the
     plan's key writes alike are alike, and equal numbers are."""
 
-    order: Order[TrialKey] = Order(TrialKey.NUMBER)
+    order: Order[TrialKey] = Order(NUMBER)
     verdict: Collection[Verdict] = ()
     state: Collection[TrialState] = ()
     origin: Collection[Origin] = ()

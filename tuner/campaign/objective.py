@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -77,6 +77,8 @@ class Yardstick:
     model: ModelSpec
     # FLOP/s of one device in the number format that the workload computes in; None: unknown.
     peak_flops: float | None = None
+    # Memory of one device; None: unknown.
+    device_bytes: int | None = None
     # Of one device, in the user's currency; None: a cost is given in device-hours.
     device_hour_price: float | None = None
 
@@ -112,6 +114,17 @@ class Yardstick:
             return None
         return 1e12 * self.tflops_per_device(measurement, step_time_s) / self.peak_flops
 
+    def share_of_peak(self, measurement: Measurement, step_time_s: float) -> float | None:
+        """As `mfu`, by the job's own word where the cluster's description has no peak; None where neither has one."""
+        mfu = self.mfu(measurement, step_time_s)
+        return measurement.mfu if mfu is None else mfu
+
+    def headroom_bytes(self, runs: Iterable[Measurement]) -> float | None:
+        """Memory of the device that the fullest rank left free in the fullest of the runs; None where no peak is
+        known."""
+        peaks = [peak for run in runs if (peak := run.fullest_rank_bytes) is not None]
+        return self.device_bytes - max(peaks) if peaks and self.device_bytes is not None else None
+
     def mfu_percent(self, measurement: Measurement, step_time_s: float) -> float:
         mfu = self.mfu(measurement, step_time_s)
         if mfu is None:
@@ -131,6 +144,7 @@ def yardstick_of(spec: CampaignSpec) -> Yardstick:
         objective=spec.objective,
         model=spec.model,
         peak_flops=spec.cluster.device.peak_flops.get(dtype),
+        device_bytes=spec.cluster.device.memory_bytes,
         device_hour_price=spec.cluster.device_hour_price,
     )
 

@@ -2,8 +2,8 @@
 
 Round 1 runs the best plan, the baseline and the others, each as a fresh job; round 2 the same ones in the opposite
 order, and so on, so that a drift of the cluster meets all alike. After each round from MIN_ROUNDS on a plan leaves that
-is surely not `stop.tolerance` faster than the baseline. The rounds end when a plan that trains as the baseline does is
-surely faster, when only the baseline is left, or after `confirm_rounds`. First runs choose the plans and count no more.
+is surely not `stop.tolerance` faster than the baseline. The rounds end when a plan is surely faster, when only the
+baseline is left, or after `confirm_rounds`. First runs choose the plans and count no more.
 A campaign that went on and found another of the best begins again, with rounds of higher numbers, so that the new plan
 runs side by side with the others; what was measured in earlier rounds counts as well. So do runs that people ask for.
 
@@ -22,16 +22,10 @@ from functools import cache
 from math import atan, cos, exp, inf, log, pi, sin, sqrt
 
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.eligibility import eligibility, ground_of
 from meshtune.tuner.campaign.node_kinds import comparable
-from meshtune.tuner.campaign.numerics import (
-    changed_numerics,
-    loss_tolerance,
-    may_be_recommended,
-    training_check,
-    trains_otherwise,
-)
 from meshtune.tuner.campaign.objective import Objective, Yardstick
-from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.campaign.units import Estimate
 
@@ -173,10 +167,10 @@ def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
 
 
 def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
-    """The speeds of all second runs that were measured, on the campaign's hardware. trials: all of them."""
+    """The speeds of all second runs that were measured. trials: as `comparable` has them."""
     return {
         (trial.plan, trial.round): log(objective.speed(measured, measured.step_time_s))
-        for trial in comparable(trials)
+        for trial in trials
         if trial.origin is Origin.CONFIRMATION and (measured := trial.measurement) is not None
     }
 
@@ -208,14 +202,15 @@ def _rounds_before(trials: Sequence[Trial], contenders: Sequence[Plan]) -> int:
 def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
     """The plans of the first round in its order: the best by their first runs, at most `spec.confirm`, and the
     baseline, if it was measured, second; none where only the baseline would run. With `spec.pareto` the front comes
-    first. Plans that change the numerics without leave are left out."""
+    first. What is never recommended is left out (`tuner.campaign.eligibility`)."""
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
+    ground = ground_of(spec, trials)
     scored = [
         (yardstick.score(trial.measurement), trial)
         for trial in trials
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
-        if may_be_recommended(spec, trial.plan)
+        if eligibility(ground, trial.plan, trial.measurement) is None
     ]
     scored.sort(key=lambda pair: (-pair[0], pair[1].number))
     measured = [trial for _, trial in scored]
@@ -235,7 +230,7 @@ def _contenders(
     spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int, before: int
 ) -> list[Plan]:
     """The plans of the next round; none where the choice is clear. before: see `_rounds_before`."""
-    cells = {cell: speed for cell, speed in cells_of(spec.objective, trials).items() if cell[1] <= rounds}
+    cells = {cell: speed for cell, speed in cells_of(spec.objective, comparable(trials)).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
     stable = [plan for plan in contenders if (plan, rounds) in cells]
     if rounds - before < MIN_ROUNDS:
@@ -249,21 +244,11 @@ def _contenders(
         gain = None if plan == baseline else paired_gain(plan, baseline, cells, variance)
         if gain is None:
             left.append(plan)
-        elif gain.low > 0 and _trains_alike(spec, trials, plan, baseline):
+        elif gain.low > 0:
             return []
         elif gain.high >= spec.stop.tolerance:
             left.append(plan)
     return left if len(left) > 1 else []
-
-
-def _trains_alike(spec: CampaignSpec, trials: Sequence[Trial], plan: Plan, baseline: Plan) -> bool:
-    """False where the first losses show another training that no knob declares: it is never recommended."""
-    one, other = (
-        next(trial.measurement for trial in trials if trial.plan == each and trial.measurement is not None)
-        for each in (plan, baseline)
-    )
-    check = training_check(one, other, loss_tolerance(workload_of(spec).dtype))
-    return check is None or not trains_otherwise(check, changed_numerics(spec, plan))
 
 
 def _front_first(measured: Sequence[Trial]) -> list[Trial]:

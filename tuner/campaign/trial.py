@@ -166,6 +166,11 @@ class Trial:
         ends = [attempt.outcome for attempt in self.attempts]
         return sum(end is None or end.cause not in _UNCOUNTED for end in ends)
 
+    @property
+    def device_s(self) -> float:
+        """How long jobs that have ended held devices, in seconds of one device."""
+        return self.plan.world_size * sum(one.running_s for one in self.attempts if one.state.final)
+
     def may_retry(self, attempts: int) -> bool:
         """Whether one more attempt may follow. attempts: of the spec; what does not count against them counts against
         MAX_ATTEMPTS."""

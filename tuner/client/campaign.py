@@ -22,11 +22,12 @@ from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, Block
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
 from meshtune.tuner.results.analysis.analysis import Analysis
+from meshtune.tuner.results.quantities import TrialBrief
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView
 from meshtune.tuner.service.ask_tell import Completion, Suggestions
 from meshtune.tuner.service.views.campaigns import CampaignView, EventView
-from meshtune.tuner.service.views.trials import TrialBrief, TrialBriefPage, TrialView
+from meshtune.tuner.service.views.trials import TrialBriefPage, TrialView
 
 MAX_PAGE = 1000
 # Between two looks of `wait`.

@@ -27,16 +27,19 @@ from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.spec import CampaignSpec, build_space, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate, percent
-from meshtune.tuner.prediction.anchoring import LAYOUT, anchor_of, anchored, layout_words
 from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 from meshtune.tuner.prediction.projection import (
+    LAYOUT,
     LEAST_FITS,
     Projection,
     Row,
     Scaling,
     TrainingRun,
     Wall,
+    anchor_of,
+    anchored,
     count_nodes,
+    layout_words,
 )
 from meshtune.tuner.prediction.quote import PART_WORDS
 

@@ -22,8 +22,8 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import ONE, Estimate, percent
-from meshtune.tuner.prediction.anchoring import scaled
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
+from meshtune.tuner.prediction.projection import scaled
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.sizes import on_nodes
 from meshtune.tuner.results.winners import winners_of

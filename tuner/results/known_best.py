@@ -24,6 +24,7 @@ from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
+from meshtune.tuner.campaign.calibration import release_of
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.trial import Trial
@@ -33,7 +34,7 @@ from meshtune.tuner.results.handover import MeasuredWith, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import recommend_among
 from meshtune.tuner.results.sizes import node_counts_of
-from meshtune.tuner.search.warm_start import OTHER_RELEASE, release_doubt, release_of
+from meshtune.tuner.search.warm_start import OTHER_RELEASE, release_doubt
 
 # Of the newest: reading a thousand takes a quarter of a second, and a launch waits for the answer.
 MAX_CAMPAIGNS = 1000

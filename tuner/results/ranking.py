@@ -22,18 +22,18 @@ from typing import Literal
 from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.node_kinds import Reference, comparable, reference_of
-from meshtune.tuner.campaign.numerics import (
+from meshtune.tuner.campaign.eligibility import (
+    Ground,
     LossCheck,
     changed_numerics,
-    loss_tolerance,
+    eligibility,
+    ground_of,
     may_be_recommended,
-    training_check,
     trains_otherwise,
 )
+from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import Cells, RunVariance, cells_of, paired_gain, run_variance
-from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate
 
@@ -69,33 +69,28 @@ class Confirmation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
     """The facts that all entries of a ranking are compared by. base: the runs of the baseline; None where it was not
-    measured. cells: of the second runs. tolerance: of losses. device_bytes: memory of a device.
-    reference: the hardware that measurements are compared on; None where it is unknown."""
+    measured. cells: of the second runs."""
 
-    spec: CampaignSpec
+    rules: Ground
     yardstick: Yardstick
-    base: _Runs | None
+    base: Runs | None
     cells: Cells
     variance: RunVariance | None
-    tolerance: float
-    device_bytes: int
-    reference: Reference | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Runs:
-    """The runs of one plan. first: measured. again: the second runs that ended, by round."""
+class Runs:
+    """The runs of one plan. trial: the first one, which chose the plan; measured. again: the second runs that ended, by
+    round."""
 
-    first: Trial
-    again: tuple[Trial, ...]
+    trial: Trial
+    again: tuple[Trial, ...] = field(repr=False)
 
     @cached_property
     def counted(self) -> tuple[Measurement, ...]:
         """Of the second runs where there are any, of the first where not."""
         found = [trial.measurement for trial in self.again if trial.measurement is not None]
-        first = self.first.measurement
-        assert first is not None  # or it would not be ranked
-        return tuple(found) or (first,)
+        return tuple(found) or (_measurement(self.trial),)
 
     @cached_property
     def step_time_s(self) -> float:
@@ -105,14 +100,15 @@ class _Runs:
     @cached_property
     def measured_by(self) -> Trial:
         """The trial nearest to the mean: what speeds do not tell is taken from it."""
-        runs = [trial for trial in self.again if trial.measurement is not None] or [self.first]
+        runs = [trial for trial in self.again if trial.measurement is not None] or [self.trial]
         return min(runs, key=lambda trial: abs(log(_measurement(trial).step_time_s / self.step_time_s)))
 
     @property
     def measurement(self) -> Measurement:
+        """Of the trial `measured_by`; of its speeds only the mean over all second runs counts."""
         return _measurement(self.measured_by)
 
-    def speed(self, objective: Objective) -> float:
+    def speed_at(self, objective: Objective) -> float:
         """At the mean step time, as the objective compares speeds."""
         return objective.speed(self.measurement, self.step_time_s)
 
@@ -124,26 +120,12 @@ class _Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """One measured plan. trial: the one that chose it. Derived numbers are computed when they are asked for: a
+class Ranked(Runs):
+    """One measured plan. Derived numbers are computed when they are asked for: a
     recommendation from a thousand plans looks at few."""
 
     rank: int
-    runs: _Runs = field(repr=False)
     ground: _Ground = field(repr=False)
-
-    @property
-    def trial(self) -> Trial:
-        return self.runs.first
-
-    @property
-    def measurement(self) -> Measurement:
-        """Of the trial `measured_by`; of its speeds only the mean over all second runs counts."""
-        return self.runs.measurement
-
-    @property
-    def step_time_s(self) -> float:
-        return self.runs.step_time_s
 
     @property
     def unit(self) -> str:
@@ -155,19 +137,19 @@ class Ranked:
         """In the objective's unit."""
         yardstick = self.ground.yardstick
         reached = yardstick.reached(self.measurement)
-        return self.runs.estimate(reached, yardstick.of(self.measurement, self.step_time_s), self.ground.variance)
+        return self.estimate(reached, yardstick.of(self.measurement, self.step_time_s), self.ground.variance)
 
     @cached_property
     def tokens_per_s(self) -> Estimate:
         tokens = self.measurement.tokens_per_step
-        return self.runs.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
+        return self.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
 
     @property
     def once(self) -> Ranked:
         """The same setting with the numbers of its first run alone, against the baseline's first run."""
-        first, base = replace(self.runs, again=()), self.ground.base
-        alone = first if base is self.runs else None if base is None else replace(base, again=())
-        return replace(self, runs=first, ground=replace(self.ground, base=alone, cells={}))
+        base = None if self.ground.base is None else replace(self.ground.base, again=())
+        rules = replace(self.ground.rules, baseline=None if base is None else base.measurement)
+        return replace(self, again=(), ground=replace(self.ground, rules=rules, base=base, cells={}))
 
     @property
     def first_run(self) -> Estimate:
@@ -204,12 +186,9 @@ class Ranked:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Memory of the device that the fullest rank left free in the fullest of the runs; None where no peak is
-        known."""
-        runs = [trial.measurement for trial in (self.trial, *self.runs.again)]
-        peaks = [run.fullest_rank_bytes for run in runs if run is not None]
-        known = [peak for peak in peaks if peak is not None]
-        return self.ground.device_bytes - max(known) if known else None
+        """As the yardstick has it, in the fullest of the runs."""
+        runs = [trial.measurement for trial in (self.trial, *self.again)]
+        return self.ground.yardstick.headroom_bytes(run for run in runs if run is not None)
 
     @property
     def tflops_per_device(self) -> float:
@@ -217,43 +196,36 @@ class Ranked:
 
     @property
     def mfu(self) -> float | None:
-        """A share, by the job's own word where the cluster's description has no peak; None where neither has one."""
-        mfu = self.ground.yardstick.mfu(self.measurement, self.step_time_s)
-        return self.measurement.mfu if mfu is None else mfu
+        """A share, as the yardstick has it."""
+        return self.ground.yardstick.share_of_peak(self.measurement, self.step_time_s)
 
     @cached_property
     def gain(self) -> Estimate | None:
         """Over the baseline, a ratio of speeds minus 1 (0.25: 25 % faster); None without a measured baseline."""
-        base, own, variance = self.ground.base, self.runs, self.ground.variance
+        base, variance = self.ground.base, self.ground.variance
         objective = self.ground.yardstick.objective
-        if base is None or own is base:
+        if base is None or self.trial is base.trial:
             return None if base is None else Estimate(0.0, 0.0, 0.0)
         paired = None
         if variance is not None:
-            paired = paired_gain(own.first.plan, base.first.plan, self.ground.cells, variance)
+            paired = paired_gain(self.trial.plan, base.trial.plan, self.ground.cells, variance)
         if paired is not None:
             return paired
-        if len(own.counted) == len(base.counted) == 1:
-            rate, other = (speed_of(objective, one) for one in (own.measurement, base.measurement))
+        if len(self.counted) == len(base.counted) == 1:
+            rate, other = (speed_of(objective, one) for one in (self.measurement, base.measurement))
             return over_runs(rate.over(other), variance, runs=2).as_gain()
-        ratio = own.speed(objective) / base.speed(objective)
-        runs = 1 / len(own.counted) + 1 / len(base.counted)
+        ratio = self.speed_at(objective) / base.speed_at(objective)
+        runs = 1 / len(self.counted) + 1 / len(base.counted)
         return over_runs(Estimate(ratio, ratio, ratio), variance, runs=runs).as_gain()
 
     @cached_property
     def training(self) -> LossCheck | None:
-        """The first losses against the baseline's; None without a measured baseline, and as `training_check`."""
-        base = None if self.ground.base is None else self.ground.base.measurement
-        own = self.measurement
-        if base is None:
-            return None
-        if own is base and own.first_losses:
-            return LossCheck(True, 0, 0.0)
-        return training_check(own, base, self.ground.tolerance)
+        """The first losses against the baseline's; None where there is nothing to compare."""
+        return self.ground.rules.losses(self.measurement)
 
     @property
     def confirmation(self) -> Confirmation | None:
-        again = self.runs.again
+        again = self.again
         if not again:
             return None
         first = _measurement(self.trial)
@@ -265,11 +237,6 @@ class Ranked:
             first=self.ground.yardstick.of(first, first.step_time_s),
             change=first.step_time_s / self.step_time_s - 1 if measured and failed is None else None,
         )
-
-    @property
-    def measured_by(self) -> Trial:
-        """The trial whose measurement this is."""
-        return self.runs.measured_by
 
     @property
     def confirmed(self) -> bool:
@@ -290,18 +257,18 @@ class Ranked:
     @cached_property
     def changed_numerics(self) -> tuple[str, ...]:
         """The knobs by which it computes something else than the baseline, such as "fp8 = mxfp8"."""
-        return changed_numerics(self.ground.spec, self.trial.plan)
+        return changed_numerics(self.ground.rules.spec, self.trial.plan)
 
     @property
     def unaccepted_numerics(self) -> bool:
         """True when it changes the numerics, which the spec does not accept."""
-        return not may_be_recommended(self.ground.spec, self.trial.plan)
+        return not may_be_recommended(self.ground.rules.spec, self.trial.plan)
 
     @property
     def other_hardware(self) -> str:
         """How the hardware that it was measured on differs from the baseline's, for people; empty where it does not, as
         far as both are known."""
-        return _note(self.ground.reference, self.measured_by)
+        return self.ground.rules.other_hardware(self.measurement)
 
     @property
     def trains_as_baseline(self) -> Literal[True] | str | None:
@@ -313,47 +280,42 @@ class Ranked:
     @property
     def usable(self) -> bool:
         """False for what is ranked and never recommended."""
-        refused = self.trains_otherwise or self.unaccepted_numerics
-        return not refused and not self.failed_again and not self.other_hardware
+        return not self.failed_again and eligibility(self.ground.rules, self.trial.plan, self.measurement) is None
 
 
 def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     """Every measured plan, the best first; equal ones in the order of their numbers."""
-    spec, yardstick, reference = campaign.spec, yardstick_of(campaign.spec), reference_of(trials)
+    spec, yardstick, alike = campaign.spec, yardstick_of(campaign.spec), comparable(trials)
     ended = [trial for trial in trials if trial.state.final]
     again: dict[Plan, list[Trial]] = defaultdict(list)
-    for trial in sorted(comparable(trials), key=lambda trial: trial.round):
+    for trial in sorted(alike, key=lambda trial: trial.round):
         if trial.state.final and trial.origin is Origin.CONFIRMATION:
             again[trial.plan].append(trial)
     runs = [
-        _Runs(first=trial, again=tuple(again.get(trial.plan, ())))
+        Runs(trial=trial, again=tuple(again.get(trial.plan, ())))
         for trial in ended
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
     sign = -1 if yardstick.objective.smaller_is_better else 1
-    runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.first.number))
-    base = next((one for one in runs if one.first.origin is Origin.BASELINE), None)
-    cells = cells_of(spec.objective, trials)
+    runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.trial.number))
+    base = next((one for one in runs if one.trial.origin is Origin.BASELINE), None)
+    cells = cells_of(spec.objective, alike)
+    rules = replace(ground_of(spec, trials), baseline=None if base is None else base.measurement)
     first = {
-        one.first.plan: log(spec.objective.speed(_measurement(one.first), _measurement(one.first).step_time_s))
+        one.trial.plan: log(spec.objective.speed(_measurement(one.trial), _measurement(one.trial).step_time_s))
         for one in runs
-        if not _note(reference, one.first)
+        if not rules.other_hardware(_measurement(one.trial))
     }
     ground = _Ground(
-        spec=spec,
+        rules=rules,
         yardstick=yardstick,
         base=base,
         cells=cells,
-        variance=run_variance(first, cells, None if base is None else base.first.plan),
-        tolerance=loss_tolerance(workload_of(spec).dtype),
-        device_bytes=spec.cluster.device.memory_bytes,
-        reference=reference,
+        variance=run_variance(first, cells, None if base is None else base.trial.plan),
     )
-    return [Ranked(rank=place, runs=one, ground=ground) for place, one in enumerate(runs, start=1)]
-
-
-def _note(reference: Reference | None, trial: Trial) -> str:
-    return "" if reference is None else reference.note(_measurement(trial))
+    return [
+        Ranked(rank=place, trial=one.trial, again=one.again, ground=ground) for place, one in enumerate(runs, start=1)
+    ]
 
 
 def _measurement(trial: Trial) -> Measurement:
@@ -381,3 +343,8 @@ def speed_of(objective: Objective, measurement: Measurement) -> Estimate:
 def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: float) -> Estimate:
     """As `RunVariance.around`; the estimate itself where no plan was measured twice."""
     return estimate if variance is None else variance.around(estimate, runs=runs)
+
+
+def baseline_of(ranking: Sequence[Ranked]) -> Ranked | None:
+    """None where it was not measured."""
+    return next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)

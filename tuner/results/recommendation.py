@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from math import inf
 
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.numerics import ACCEPT
+from meshtune.tuner.campaign.eligibility import ACCEPT
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 
 # Of the front, in the reason; the others are in its table.
 MAX_ALTERNATIVES = 3
@@ -74,7 +74,7 @@ def _choose(
     spec: CampaignSpec, ranking: Sequence[Ranked], candidates: Sequence[Ranked]
 ) -> tuple[Ranked | None, bool, str]:
     """The choice, whether it is better than the baseline, and why."""
-    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    baseline = baseline_of(ranking)
     if baseline is not None and not baseline.failed_again:
         return _against(baseline, candidates)
     if not candidates:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from io import BytesIO, StringIO
 from typing import Any
 
 from meshtune.runners.extras import require_extra
-from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.results.quantities import QUANTITIES, TIMES, numbers_of, times_of
 from meshtune.tuner.results.record import record_of
 
 KNOB = "knob_"
@@ -98,76 +98,40 @@ def parquet_of(table: Table, metadata: Mapping[str, str]) -> bytes:
 
 
 def _row(campaign: Campaign, yardstick: Yardstick, trial: Trial, knobs: Sequence[str]) -> dict[str, Any]:
-    last, outcome, expected = trial.last, trial.outcome, trial.expectation
+    last, expected = trial.last, trial.expectation
     return {
         "campaign": campaign.id,
         "simulated": campaign.simulated,
-        "number": trial.number,
-        "origin": str(trial.origin),
-        "round": trial.round,
-        "state": str(trial.state),
-        "verdict": None if outcome is None else str(outcome.verdict),
-        "failure": None if outcome is None or outcome.failure is None else str(outcome.failure),
-        "reason": None if outcome is None else outcome.reason,
+        **{name: getattr(trial, name) for name in ("number", "origin", "round", "state")},
+        **{name: getattr(trial.outcome, name, None) for name in ("verdict", "failure", "reason")},
         "plan": trial.plan.key,
         **trial.plan.axes_as_dict(),
         **{KNOB + name: trial.plan.knobs.get(name) for name in knobs},
-        **_measured(campaign, yardstick, trial.measurement),
-        "predicted_step_time_s": None if expected is None else expected.step_time_s,
-        "predicted_step_time_low_s": None if expected is None else expected.step_time_low_s,
-        "predicted_step_time_high_s": None if expected is None else expected.step_time_high_s,
-        "p_fits": None if expected is None else expected.p_fits,
-        "planned_at": _time(last.planned_at),
-        "submitted_at": _time(last.submitted_at),
-        "started_at": _time(last.started_at),
-        "finished_at": _time(last.finished_at),
+        **numbers_of(yardstick, trial.measurement, QUANTITIES),
+        "objective_unit": yardstick.unit,
+        **{name: getattr(expected, name.removeprefix("predicted_"), None) for name in _EXPECTED},
+        **times_of(last),
         "nodes": " ".join(last.nodes) or None,
         "attempts": len(trial.attempts),
-        "device_hours": trial.plan.world_size * sum(one.running_s for one in trial.attempts if one.state.final) / 3600,
+        "device_hours": trial.device_s / 3600,
     }
-
-
-def _measured(campaign: Campaign, yardstick: Yardstick, measured: Measurement | None) -> dict[str, Any]:
-    unit = {"objective_unit": yardstick.unit}
-    if measured is None:
-        return {**dict.fromkeys(_MEASURED), **unit}
-    step_s, interval, fullest = measured.step_time_s, measured.step_time_interval_s, measured.fullest_rank_bytes
-    mfu = yardstick.mfu(measured, step_s)
-    values: dict[str, Any] = {
-        "objective": yardstick.of(measured, step_s),
-        "step_time_s": step_s,
-        "step_time_low_s": interval.low,
-        "step_time_high_s": interval.high,
-        "tokens_per_s": measured.tokens_per_s,
-        "tokens_per_s_per_device": measured.tokens_per_s_per_device,
-        "tflops_per_device": yardstick.tflops_per_device(measured, step_s),
-        "mfu": measured.mfu if mfu is None else mfu,
-        "peak_memory_bytes": measured.summary.max_memory_bytes,
-        "peak_held_bytes": measured.summary.max_held_bytes,
-        "headroom_bytes": None if fullest is None else int(campaign.spec.cluster.device.memory_bytes - fullest),
-    }
-    return {**values, **unit}
 
 
 _ABOUT = ("campaign", "simulated", "number", "origin", "round", "state", "verdict", "failure", "reason", "plan")
-_MEASURED = (
-    *("objective", "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "tokens_per_s_per_device"),
-    *("tflops_per_device", "mfu", "peak_memory_bytes", "peak_held_bytes", "headroom_bytes"),
-)
-_TIMES = ("planned_at", "submitted_at", "started_at", "finished_at")
-_NUMBERS = (
-    *_MEASURED,
-    "objective_unit",
-    *("predicted_step_time_s", "predicted_step_time_low_s", "predicted_step_time_high_s", "p_fits"),
-    *(*_TIMES, "nodes", "attempts", "device_hours"),
-)
-_WHOLE = ("number", "round", "attempts", *(name for name in _MEASURED if name.endswith("_bytes")))
+_EXPECTED = ("predicted_step_time_s", "predicted_step_time_low_s", "predicted_step_time_high_s", "p_fits")
+_NUMBERS: Mapping[str, type] = {
+    **{one.name: one.kind for one in QUANTITIES},
+    "objective_unit": str,
+    **dict.fromkeys(_EXPECTED, float),
+    **dict.fromkeys(TIMES, datetime),
+    "nodes": str,
+    "attempts": int,
+    "device_hours": float,
+}
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(_ABOUT, str),
-    **dict.fromkeys(_NUMBERS, float),
-    **dict.fromkeys(_WHOLE, int),
-    **dict.fromkeys(("objective_unit", "nodes"), str),
-    **dict.fromkeys(_TIMES, datetime),
+    **dict.fromkeys(("number", "round"), int),
+    **_NUMBERS,
     "simulated": bool,
     # A member of an enumeration is a word.
     **{axis.name: axis.kind if axis.kind in (bool, int) else str for axis in AXES},
@@ -195,7 +159,3 @@ def _written(cell: Cell) -> Cell:
     if isinstance(cell, datetime):
         return cell.isoformat().replace("+00:00", "Z")
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -12,7 +12,8 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, TrialState, time_by_part
-from meshtune.tuner.results.views import ObjectiveView, objective_view
+from meshtune.tuner.results.quantities import numbers_of, shown_in
+from meshtune.tuner.results.views import ObjectiveView, objective_view, view_of
 
 FEWEST, MOST = 2, 5
 
@@ -58,6 +59,9 @@ class TrialComparison:
     trials: tuple[ComparedTrial, ...]
 
 
+_OF_TRIAL = shown_in(ComparedTrial, but=["objective"])
+
+
 def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison:
     """trials: complete ones, with their profiles."""
     settings = [_settings(trial) for trial in trials]
@@ -84,18 +88,13 @@ def _speed(campaign: Campaign, trial: Trial) -> float | None:
 
 def _compared(campaign: Campaign, trial: Trial, speed: float | None, first: float | None) -> ComparedTrial:
     measured, yardstick = trial.measurement, yardstick_of(campaign.spec)
-    mfu = None if measured is None else yardstick.mfu(measured, measured.step_time_s)
-    return ComparedTrial(
+    return view_of(
+        ComparedTrial,
+        trial,
         trial=trial.number,
         plan_key=trial.plan.key,
-        origin=trial.origin,
-        state=trial.state,
-        verdict=trial.verdict,
         objective=None if measured is None else objective_view(campaign.spec, yardstick.reached(measured)),
-        step_time_s=None if measured is None else measured.step_time_s,
-        tokens_per_s=None if measured is None else measured.tokens_per_s,
         relative=None if speed is None or first is None else speed / first,
-        mfu=measured.mfu if mfu is None and measured is not None else mfu,
-        peak_memory_bytes=None if measured is None else measured.max_memory_bytes,
         parts=() if measured is None else tuple(time_by_part(measured.profile)),
+        **numbers_of(yardstick, measured, _OF_TRIAL),
     )

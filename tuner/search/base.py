@@ -15,7 +15,7 @@ from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.numerics import numerics_kept, value_in
+from meshtune.tuner.campaign.eligibility import numerics_kept, value_in
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Proposal, Trial

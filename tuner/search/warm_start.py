@@ -7,7 +7,6 @@ Other differences lower its weight: docs/how-to/warm-start.md has the weights an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
@@ -18,6 +17,7 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.training import Training
+from meshtune.tuner.campaign.calibration import release_of
 from meshtune.tuner.campaign.campaign import Campaign, Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial
@@ -36,7 +36,6 @@ MAX_CAMPAIGNS, MAX_TRIALS, MAX_TRIALS_EACH = 50, 200, 50
 TEACHING = (Verdict.OK, Verdict.OOM)
 # A device's driver and Python come in many versions, and a step's time hardly depends on them.
 IDLE_SOFTWARE = frozenset({"driver", "python"})
-_RELEASE = re.compile(r"\d+\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +138,6 @@ def lessons_text(lessons: Sequence[Lesson], search: str) -> str:
         f"{learns} from {len(lessons)} earlier campaign{'' if len(lessons) == 1 else 's'}, "
         f"{trials} trial{'' if trials == 1 else 's'}"
     )
-
-
-def release_of(version: str) -> str:
-    """Major and minor version; the whole text where it does not begin with them."""
-    found = _RELEASE.match(version)
-    return version if found is None else found[0]
 
 
 def _ground(spec: CampaignSpec, training: Training) -> tuple[str, ...]:

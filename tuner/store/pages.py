@@ -31,7 +31,16 @@ from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.listing import CampaignsWanted, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.listing import (
+    DEVICE_SECONDS,
+    NUMBER,
+    STEP_TIME,
+    TOKENS_PER_S_PER_DEVICE,
+    CampaignsWanted,
+    Order,
+    TrialKey,
+    TrialsWanted,
+)
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
@@ -66,14 +75,15 @@ _TALLIES = (
     .group_by(*_ALIKE)
 )
 _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
-_TRIAL_KEYS: Mapping[TrialKey, ColumnElement[Any]] = {
-    TrialKey.NUMBER: trials.c.number,
-    TrialKey.STEP_TIME: measurements.c.median_step_time_s,
-    TrialKey.TOKENS_PER_S_PER_DEVICE: (
+# Other keys are columns of measurements.
+_TRIAL_KEYS: Mapping[str, ColumnElement[Any]] = {
+    NUMBER: trials.c.number,
+    STEP_TIME: measurements.c.median_step_time_s,
+    TOKENS_PER_S_PER_DEVICE: (
         cast(measurements.c.tokens_per_step, Double) / measurements.c.median_step_time_s / measurements.c.devices
     ),
-    TrialKey.PEAK_MEMORY: measurements.c.max_memory_bytes,
-    TrialKey.DEVICE_SECONDS: _DEVICE_S,
+    "peak_memory_bytes": measurements.c.max_memory_bytes,
+    DEVICE_SECONDS: _DEVICE_S,
 }
 
 
@@ -198,7 +208,8 @@ def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
 
 def _trial_page(campaign_id: str, wanted: TrialsWanted) -> Select[Any]:
     """The numbers and values of the page, by the last attempt of each trial and its measurement."""
-    value = _TRIAL_KEYS[wanted.order.key]
+    key = wanted.order.key
+    value = measurements.c[key] if key not in _TRIAL_KEYS else _TRIAL_KEYS[key]
     query = (
         select(trials.c.number, value.label("value"))
         .select_from(trials)
@@ -209,7 +220,7 @@ def _trial_page(campaign_id: str, wanted: TrialsWanted) -> Select[Any]:
     if wanted.after is not None:
         query = query.where(_after(wanted, value))
     by_value = value.desc() if wanted.order.descending else value
-    if wanted.order.key is TrialKey.NUMBER:
+    if wanted.order.key == NUMBER:
         return query.order_by(by_value).limit(wanted.limit)
     return query.order_by(value.is_(None), by_value, trials.c.number).limit(wanted.limit)
 
@@ -221,7 +232,7 @@ def _after(wanted: TrialsWanted, value: ColumnElement[Any]) -> ColumnElement[boo
     if last is None:
         return and_(value.is_(None), trials.c.number > number)
     further = value < last if wanted.order.descending else value > last
-    if wanted.order.key is TrialKey.NUMBER:
+    if wanted.order.key == NUMBER:
         return further  # no two are equal; so said, an index finds the place
     return or_(further, and_(value == last, trials.c.number > number), value.is_(None))
 

@@ -12,9 +12,9 @@ from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects
 from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
+from meshtune.tuner.results.figures import settings
 from meshtune.tuner.results.figures.canvas import svg
-from meshtune.tuner.results.figures.searches import Curve, curves_by_search, efficiency_by_devices, knob_shares
-from meshtune.tuner.results.figures.settings import knob_effects
+from meshtune.tuner.results.figures.searches import Curve, curves_by_search, knob_shares
 from meshtune.tuner.results.report.page import Picture, Section, Table
 from meshtune.tuner.studies.evidence import (
     Evidence,
@@ -92,7 +92,7 @@ def worth(evidence: Evidence) -> Section:
     return Section(
         heading="What a change of a knob is worth",
         prose=[f"From pairs of measured plans of {run.campaign.id} that differ in one knob alone."],
-        pictures=[Picture(svg=svg(knob_effects(effects)), title="What a change of a knob is worth")],
+        pictures=[Picture(svg=svg(settings.knob_effects(effects)), title="What a change of a knob is worth")],
     )
 
 
@@ -104,7 +104,7 @@ def scaling(evidence: Evidence) -> Section:
     strong = len({runs[0].spec.global_batch_size for runs in sizes}) == 1
     kind = "Strong scaling" if strong else "Weak scaling"
     told = "of one global batch" if strong else "of global batches that grow with the devices"
-    figure = efficiency_by_devices(f"{kind} of one layout", ways)
+    figure = settings.scaling(ways, f"{kind} of one layout")
     return Section(
         heading=kind,
         prose=[f"The same layout at every size, {told}: the speed of a device over that at the smallest."],

@@ -55,10 +55,10 @@ def spaces(
     cluster: ClusterFileOption = None,
 ) -> None:
     """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
+    from meshtune.search_spaces.knobs import count_with_knobs
     from meshtune.tuner.cli.render.display import space_table, space_text
     from meshtune.tuner.cli.render.knobs import knobs_table
     from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
-    from meshtune.tuner.prediction.knob_counts import count_with_knobs
 
     _, _, space = read_spec_file(spec, None, cluster)
     if why:

@@ -9,11 +9,11 @@ from rich.text import Text
 
 from meshtune.search_spaces.knob import Knob, Numerics
 from meshtune.search_spaces.knob_values import KnobValue, word
+from meshtune.search_spaces.knobs import KnobCount
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import number, percent
 from meshtune.tuner.cli.render.terminal import new_table
-from meshtune.tuner.prediction.knob_counts import KnobCount
 from meshtune.tuner.results.sizes import SizePoint
 
 _WAYS = {

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.trial import Origin, PartTime, time_by_part
+from meshtune.tuner.campaign.trial import PartTime, time_by_part
 from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.prediction.predict import Basis, foresee
 from meshtune.tuner.prediction.quote import MIN_SHARE, PART_WORDS
 from meshtune.tuner.results.analysis.knob_effects import Evidence, Moves, knob_changes, signed
-from meshtune.tuner.results.ranking import Ranked
+from meshtune.tuner.results.ranking import Ranked, baseline_of
 
 TOP = 3
 # With profiles come parts that the physics has no name for.
@@ -51,7 +51,7 @@ def explain_winners(
     training: Training, ranking: Sequence[Ranked], basis: Basis | None, runs: Evidence = Evidence.MEASURED
 ) -> tuple[Winner, ...]:
     """The best of the ranked plans. basis: of predictions; None where there can be none. runs: what they are."""
-    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    baseline = baseline_of(ranking)
     winners = []
     for place, own in enumerate(ranking[:TOP], start=1):
         slower = ranking[place] if place < len(ranking) else None

@@ -15,25 +15,7 @@ from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.results.analysis.analysis import Failures
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory
-from meshtune.tuner.results.figures.canvas import (
-    AGAIN,
-    BASELINE,
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    HEIGHT,
-    MARKS,
-    VERMILLION,
-    Mark,
-    legend,
-    mark_of,
-    name_ticks,
-    new_figure,
-    plain_numbers,
-    say,
-    whole_numbers,
-)
+from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked
 
 # Lanes and knobs that fit a printed page and can still be read.
@@ -45,13 +27,13 @@ MIN_SPAN = 0.004
 def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     """Every trial's objective by its own run, the best first run so far, and what failed, below, by how."""
     yardstick = yardstick_of(campaign.spec)
-    figure, axes = new_figure(f"Best so far: {yardstick.objective.words}")
-    groups: dict[Mark, list[Trial]] = {}
+    figure, axes = canvas.new_figure(f"Best so far: {yardstick.objective.words}")
+    groups: dict[canvas.Mark, list[Trial]] = {}
     for trial in trials:
-        if (mark := mark_of(trial)) is not None:
+        if (mark := canvas.mark_of(trial)) is not None:
             groups.setdefault(mark, []).append(trial)
     measured = [trial for trial in trials if trial.measurement is not None]
-    for mark in sorted(groups, key=[*MARKS.values(), BASELINE, AGAIN].index):
+    for mark in sorted(groups, key=[*canvas.MARKS.values(), canvas.BASELINE, canvas.AGAIN].index):
         shown = [trial for trial in groups[mark] if trial.measurement is not None]
         if shown:
             numbers = [trial.number for trial in shown]
@@ -59,7 +41,7 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     _best_line(axes, yardstick, [trial for trial in measured if trial.origin is not Origin.CONFIRMATION], trials)
     # In lanes below all numbers: what has no speed has no height.
     failed = {mark: [trial.number for trial in some if trial.measurement is None] for mark, some in groups.items()}
-    lanes = [mark for mark in MARKS.values() if failed.get(mark)]
+    lanes = [mark for mark in canvas.MARKS.values() if failed.get(mark)]
     for lane, mark in enumerate(lanes):
         heights, words = [-0.04 - 0.07 * lane] * len(failed[mark]), f"{mark.word} ({len(failed[mark])})"
         lifted = axes.get_xaxis_transform()
@@ -67,19 +49,19 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     axes.tick_params(axis="x", pad=4 + 12 * len(lanes))
     axes.set_xlabel("trial, in the order of planning")
     axes.set_ylabel(yardstick.unit)
-    whole_numbers(axes.xaxis)
-    plain_numbers(axes.yaxis)
-    legend(axes)
+    canvas.whole_numbers(axes.xaxis)
+    canvas.plain_numbers(axes.yaxis)
+    canvas.legend(axes)
     if not trials:
-        say(axes, "no trial was planned")
+        canvas.say(axes, "no trial was planned")
     return figure
 
 
 def failures_over_time(failures: Failures) -> Figure:
     """The share of trials that failed, in windows of ten by cause, and of all so far."""
-    figure, axes = new_figure("Failures over time: share of trials without a speed")
+    figure, axes = canvas.new_figure("Failures over time: share of trials without a speed")
     if failures.all is None:
-        say(axes, "no trial has ended")
+        canvas.say(axes, "no trial has ended")
         return figure
     hatches = dict(zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True))
     for verdict in FAILED:
@@ -94,18 +76,18 @@ def failures_over_time(failures: Failures) -> Figure:
                 [100 * height for height in heights],
                 bottom=[100 * bottom for bottom in bottoms],
                 width=[0.9 * (window.last - window.first + 1) for window in failures.windows],
-                color=MARKS[verdict].colour,
+                color=canvas.MARKS[verdict].colour,
                 edgecolor="white",
                 hatch=hatches[verdict],
-                label=f"{MARKS[verdict].word}, of ten trials",
+                label=f"{canvas.MARKS[verdict].word}, of ten trials",
             )
     rates = [100 * one.rate for one in failures.so_far]
-    axes.plot([one.trial for one in failures.so_far], rates, color=BLACK, linewidth=1.5, label="all so far")
+    axes.plot([one.trial for one in failures.so_far], rates, color=canvas.BLACK, linewidth=1.5, label="all so far")
     axes.set_ylim(0, 100)
     axes.set_xlabel("trial, in the order of planning")
     axes.set_ylabel("failed, %")
-    whole_numbers(axes.xaxis)
-    legend(axes, columns=3)
+    canvas.whole_numbers(axes.xaxis)
+    canvas.legend(axes, columns=3)
     return figure
 
 
@@ -113,20 +95,20 @@ def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
     """The share of plans that ran out of memory by each value, of the knobs that tell the most."""
     shown = knobs[:MAX_KNOBS]
     rows = sum(len(one.values) for one in shown) + len(shown)
-    figure, axes = new_figure("Out of memory by value of a knob", height=max(HEIGHT, 0.2 * rows + 1.0))
+    figure, axes = canvas.new_figure("Out of memory by value of a knob", height=max(canvas.HEIGHT, 0.2 * rows + 1.0))
     if not shown:
-        say(axes, "nothing ran out of memory, or everything did")
+        canvas.say(axes, "nothing ran out of memory, or everything did")
         return figure
     names: list[str] = []
     for knob in shown:
         for one in knob.values:
             at = len(names)
             name = f"{knob.knob} = {'inactive' if one.value is None else word(one.value)}"
-            axes.barh(at, 100 * one.share, color=VERMILLION, edgecolor="white", hatch="///", height=0.7)
+            axes.barh(at, 100 * one.share, color=canvas.VERMILLION, edgecolor="white", hatch="///", height=0.7)
             axes.text(100 * one.share + 1, at, f"{one.oom} of {one.plans}", va="center", fontsize=8)
             names.append(name)
         names.append("")
-    name_ticks(axes.yaxis, names[:-1], fontsize=8)
+    canvas.name_ticks(axes.yaxis, names[:-1], fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlim(0, 112)
@@ -137,25 +119,27 @@ def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
 def second_runs(ranking: Sequence[Ranked]) -> Figure:
     """The objective by the first run beside that of the second runs, with intervals, of what was measured again."""
     again = [entry for entry in ranking if entry.confirmed]
-    figure, axes = new_figure("First runs and second runs", height=max(2.2, 0.35 * len(again) + 1.4))
+    figure, axes = canvas.new_figure("First runs and second runs", height=max(2.2, 0.35 * len(again) + 1.4))
     if not again:
-        say(axes, "nothing was measured again")
+        canvas.say(axes, "nothing was measured again")
         return figure
     known = again[0].interval_known
     series = (
-        ("first run", -0.15, Mark("o", BLUE, "", hollow=True), [entry.first_run for entry in again]),
-        ("mean of second runs", 0.15, Mark("s", GREEN, ""), [entry.objective for entry in again]),
+        ("first run", -0.15, canvas.Mark("o", canvas.BLUE, "", hollow=True), [entry.first_run for entry in again]),
+        ("mean of second runs", 0.15, canvas.Mark("s", canvas.GREEN, ""), [entry.objective for entry in again]),
     )
     for name, offset, mark, values in series:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
         spread = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
         heights = [row + offset for row in range(len(again))]
         axes.errorbar([one.value for one in values], heights, xerr=spread if known else None, **style)
-    name_ticks(axes.yaxis, [f"trial {entry.trial.number}" + _baseline_word(entry) for entry in again], fontsize=8)
+    canvas.name_ticks(
+        axes.yaxis, [f"trial {entry.trial.number}" + _baseline_word(entry) for entry in again], fontsize=8
+    )
     axes.invert_yaxis()
-    axes.set_xlabel(again[0].ground.yardstick.unit + ("" if known else " (of one repeat no interval is known)"))
-    plain_numbers(axes.xaxis)
-    legend(axes)
+    axes.set_xlabel(again[0].unit + ("" if known else " (of one repeat no interval is known)"))
+    canvas.plain_numbers(axes.xaxis)
+    canvas.legend(axes)
     return figure
 
 
@@ -167,9 +151,9 @@ def timeline(trials: Sequence[Trial]) -> Figure:
         for attempt in trial.attempts
         if attempt.started_at is not None
     ]
-    figure, axes = new_figure("Trials by node", height=HEIGHT)
+    figure, axes = canvas.new_figure("Trials by node", height=canvas.HEIGHT)
     if not runs:
-        say(axes, "no job has started")
+        canvas.say(axes, "no job has started")
         return figure
     begin = min(start for _, _, start, _ in runs)
     nodes = sorted({node for _, attempt, _, _ in runs for node in attempt.nodes})
@@ -182,7 +166,7 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
         mine = list(attempt.nodes) or [f"slot {next(free) + 1}"]
         verdict = None if attempt.outcome is None else attempt.outcome.verdict
-        mark = MARKS[verdict] if verdict is not None else Mark("", GREY, "under way")
+        mark = canvas.MARKS[verdict] if verdict is not None else canvas.Mark("", canvas.GREY, "under way")
         for lane in mine:
             if lane in places:
                 axes.barh(
@@ -200,11 +184,11 @@ def timeline(trials: Sequence[Trial]) -> Figure:
         if len(runs) <= MAX_LANES and mine[0] in places:
             middle = ((start + end) / 2 - begin) / unit
             axes.text(middle, places[mine[0]], str(trial.number), ha="center", va="center", fontsize=6, color="white")
-    name_ticks(axes.yaxis, shown, fontsize=7)
+    canvas.name_ticks(axes.yaxis, shown, fontsize=7)
     axes.invert_yaxis()
     more = f" ({len(lanes) - len(shown)} more are not shown)" if len(lanes) > len(shown) else ""
     axes.set_xlabel(f"{name} since the first start{more}")
-    legend(axes)
+    canvas.legend(axes)
     return figure
 
 
@@ -221,7 +205,9 @@ def _best_line(axes: Axes, yardstick: Yardstick, first_runs: Sequence[Trial], tr
         best.append((trial.number, pick(best[-1][1], value) if best else value))
     if best:
         best.append((max(trial.number for trial in trials), best[-1][1]))
-        axes.step(*zip(*best, strict=True), where="post", color=BLACK, linewidth=1.2, label="best first run so far")
+        axes.step(
+            *zip(*best, strict=True), where="post", color=canvas.BLACK, linewidth=1.2, label="best first run so far"
+        )
 
 
 def _baseline_word(entry: Ranked) -> str:

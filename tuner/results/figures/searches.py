@@ -9,22 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.figures.canvas import (
-    BLACK,
-    BLUE,
-    GREY,
-    HEIGHT,
-    LIGHT,
-    ORANGE,
-    SERIES,
-    legend,
-    name_ticks,
-    new_figure,
-    plain_numbers,
-    say,
-    whole_numbers,
-)
+from meshtune.tuner.results.figures import canvas
 
 STYLES = ("-", "--", ":", "-.")
 # A curve of a run: its number at each trial, None before there is one.
@@ -46,9 +31,9 @@ class Beside:
 def curves_by_search(title: str, unit: str, searches: Mapping[str, Sequence[Curve]], *, whole: bool = False) -> Figure:
     """The median over the runs of each search, and from the least to the greatest, trial by trial. whole: the scale is
     from 0 to 100."""
-    figure, axes = new_figure(title)
+    figure, axes = canvas.new_figure(title)
     for place, (name, curves) in enumerate(searches.items()):
-        colour, style = SERIES[place % len(SERIES)][0], STYLES[place % len(STYLES)]
+        colour, style = canvas.SERIES[place % len(canvas.SERIES)][0], STYLES[place % len(STYLES)]
         longest = max(map(len, curves), default=0)
         points = []
         for at in range(longest):
@@ -61,15 +46,15 @@ def curves_by_search(title: str, unit: str, searches: Mapping[str, Sequence[Curv
             axes.plot(trials, middle, color=colour, linestyle=style, linewidth=1.8, label=f"{name}, {len(curves)} runs")
             axes.fill_between(trials, low, high, color=colour, alpha=0.15, linewidth=0)
     if not axes.lines:
-        say(axes, "no run has a number")
+        canvas.say(axes, "no run has a number")
         return figure
     if whole:
         axes.set_ylim(0, 100)
     axes.set_xlabel("trials; lines are medians, bands reach from the least to the greatest run")
     axes.set_ylabel(unit)
-    whole_numbers(axes.xaxis)
-    plain_numbers(axes.yaxis)
-    legend(axes)
+    canvas.whole_numbers(axes.xaxis)
+    canvas.plain_numbers(axes.yaxis)
+    canvas.legend(axes)
     return figure
 
 
@@ -82,65 +67,38 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
     }
     knobs = list(dict.fromkeys(knob for found in means.values() for knob in found))
     knobs.sort(key=lambda knob: -max(found.get(knob, 0.0) for found in means.values()))
-    figure, axes = new_figure(title, height=max(HEIGHT, 0.45 * len(knobs) + 1.4))
+    figure, axes = canvas.new_figure(title, height=max(canvas.HEIGHT, 0.45 * len(knobs) + 1.4))
     if not knobs:
-        say(axes, "too few plans were measured")
+        canvas.say(axes, "too few plans were measured")
         return figure
     thick = 0.8 / len(means)
     for place, (way, found) in enumerate(means.items()):
-        colour, hatch = SERIES[place % len(SERIES)]
+        colour, hatch = canvas.SERIES[place % len(canvas.SERIES)]
         heights = [row - 0.4 + thick * (place + 0.5) for row in range(len(knobs))]
         shares = [100 * found.get(knob, 0.0) for knob in knobs]
         style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "alpha": 0.75}
         axes.barh(heights, shares, height=0.9 * thick, label=way, **style)
         for height, knob in zip(heights, knobs, strict=True):
             dots = [100 * share for share in ways[way].get(knob, ())]
-            axes.plot(dots, [height] * len(dots), "o", color=BLACK, markersize=2.5)
-    name_ticks(axes.yaxis, knobs, fontsize=8)
+            axes.plot(dots, [height] * len(dots), "o", color=canvas.BLACK, markersize=2.5)
+    canvas.name_ticks(axes.yaxis, knobs, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("mean absolute SHAP value, % of the speed; dots are runs")
-    plain_numbers(axes.xaxis)
-    legend(axes)
-    return figure
-
-
-def efficiency_by_devices(title: str, ways: Mapping[str, Sequence[tuple[int, Estimate]]]) -> Figure:
-    """The speed of a device at each number of devices over that at the fewest, in percent. ways: such as predicted and
-    measured; with the ends over runs."""
-    figure, axes = new_figure(title)
-    for place, (way, points) in enumerate(ways.items()):
-        devices = [many for many, _ in points]
-        shares = [share.times(100) for _, share in points]
-        spread = [[one.value - one.low for one in shares], [one.high - one.value for one in shares]]
-        style: dict[str, Any] = {"fmt": f"{'os'[place % 2]}-", "color": (BLUE, ORANGE)[place % 2], "capsize": 3}
-        axes.errorbar(devices, [one.value for one in shares], yerr=spread, label=way, **style)
-    sizes = sorted({many for points in ways.values() for many, _ in points})
-    if not sizes:
-        say(axes, "nothing was measured")
-        return figure
-    axes.axhline(100, color=GREY, linewidth=0.8)
-    ends = [end for points in ways.values() for _, share in points for end in (100 * share.low, 100 * share.high)]
-    axes.set_ylim(max(0.0, min(ends) - 10), max(105.0, max(ends) + 5))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes)
-    axes.minorticks_off()
-    axes.set_xlabel("devices")
-    axes.set_ylabel(f"efficiency against {sizes[0]:,} devices, %")
-    plain_numbers(axes.xaxis, axes.yaxis)
-    legend(axes)
+    canvas.plain_numbers(axes.xaxis)
+    canvas.legend(axes)
     return figure
 
 
 def published_beside_ours(rows: Sequence[Beside]) -> Figure:
     """Ours over the published figure, with its spread and what it may be off by."""
     names = list(dict.fromkeys(row.name for row in rows))
-    figure, axes = new_figure("Ours over what was published", height=max(2.4, 0.4 * len(names) + 1.3))
+    figure, axes = canvas.new_figure("Ours over what was published", height=max(2.4, 0.4 * len(names) + 1.3))
     if not rows:
-        say(axes, "nothing was published to compare with")
+        canvas.say(axes, "nothing was published to compare with")
         return figure
     allowed = {row.name: row.within for row in rows}
     for at, name in enumerate(names):
-        axes.barh(at, 2 * allowed[name], left=1 - allowed[name], height=0.6, color=LIGHT, alpha=0.6)
+        axes.barh(at, 2 * allowed[name], left=1 - allowed[name], height=0.6, color=canvas.LIGHT, alpha=0.6)
     ways = list(dict.fromkeys(row.of for row in rows))
     for place, way in enumerate(ways):
         some = [row for row in rows if row.of == way]
@@ -148,16 +106,16 @@ def published_beside_ours(rows: Sequence[Beside]) -> Figure:
         spread = [[row.ratio - row.low for row in some], [row.high - row.ratio for row in some]]
         style: dict[str, Any] = {
             "fmt": "os"[place % 2],
-            "color": (BLUE, ORANGE)[place % 2],
-            "ecolor": GREY,
+            "color": (canvas.BLUE, canvas.ORANGE)[place % 2],
+            "ecolor": canvas.GREY,
             "capsize": 2,
             "markersize": 5,
         }
         axes.errorbar([row.ratio for row in some], heights, xerr=spread, label=way, **style)
-    axes.axvline(1, color=BLACK, linewidth=0.8)
-    name_ticks(axes.yaxis, names, fontsize=7)
+    axes.axvline(1, color=canvas.BLACK, linewidth=0.8)
+    canvas.name_ticks(axes.yaxis, names, fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("ours / published; grey is what the row allows")
-    plain_numbers(axes.xaxis)
-    legend(axes)
+    canvas.plain_numbers(axes.xaxis)
+    canvas.legend(axes)
     return figure

@@ -18,21 +18,7 @@ from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence, value_in
 from meshtune.tuner.results.comparison import Comparison
-from meshtune.tuner.results.figures.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    HEIGHT,
-    LIGHT,
-    ORANGE,
-    SERIES,
-    legend,
-    name_ticks,
-    new_figure,
-    plain_numbers,
-    say,
-)
+from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.sizes import SizePoint
 
@@ -49,35 +35,35 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
         for name, entry in settings[:MAX_SETTINGS]
         if (parts := time_by_part(entry.measurement.profile))
     ]
-    figure, axes = new_figure("Time of a profiled step by part", height=max(2.2, 0.4 * len(profiled) + 1.5))
+    figure, axes = canvas.new_figure("Time of a profiled step by part", height=max(2.2, 0.4 * len(profiled) + 1.5))
     if not profiled:
-        say(axes, "no step was profiled")
+        canvas.say(axes, "no step was profiled")
         return figure
     names = list(dict.fromkeys(part.part for _, parts in profiled for part in parts))
     begin = [0.0] * len(profiled)
     for place, part in enumerate(names):
-        colour, hatch = SERIES[place % len(SERIES)]
+        colour, hatch = canvas.SERIES[place % len(canvas.SERIES)]
         times = [next((one.time_s for one in parts if one.part == part), 0.0) for _, parts in profiled]
         if not any(times):
             continue
         style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
         axes.barh(range(len(profiled)), times, left=begin, label=part.replace("_", " "), **style)
         begin = [start + time for start, time in zip(begin, times, strict=True)]
-    name_ticks(axes.yaxis, [name for name, _ in profiled], fontsize=8)
+    canvas.name_ticks(axes.yaxis, [name for name, _ in profiled], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("seconds of a step")
-    plain_numbers(axes.xaxis)
-    legend(axes, columns=5)
+    canvas.plain_numbers(axes.xaxis)
+    canvas.legend(axes, columns=5)
     return figure
 
 
 def predicted_against_measured(check: ForecastCheck) -> Figure:
     """Step times as the search expected them when it chose the plans, with their 95 % intervals, against measured."""
-    figure, axes = new_figure("Predicted against measured step time", height=1.3 * HEIGHT)
+    figure, axes = canvas.new_figure("Predicted against measured step time", height=1.3 * canvas.HEIGHT)
     if not check.forecasts:
-        say(axes, "the search expected nothing of any measured plan")
+        canvas.say(axes, "the search expected nothing of any measured plan")
         return figure
-    for within, shape, colour, name in ((True, "o", BLUE, "inside"), (False, "s", ORANGE, "outside")):
+    for within, shape, colour, name in ((True, "o", canvas.BLUE, "inside"), (False, "s", canvas.ORANGE, "outside")):
         some = [one for one in check.forecasts if one.within is within]
         if some:
             expected = [one.expected_s for one in some]
@@ -94,28 +80,30 @@ def predicted_against_measured(check: ForecastCheck) -> Figure:
             axes.errorbar(measured, [one.value for one in expected], yerr=spread, label=words, **style)
     every = [one.measured_s for one in check.forecasts] + [one.expected_s.value for one in check.forecasts]
     ends = [min(every) * 0.95, max(every) * 1.05]
-    axes.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", label="equal")
+    axes.plot(ends, ends, color=canvas.GREY, linewidth=1, linestyle="--", label="equal")
     axes.set_xscale("log", base=10)
     axes.set_yscale("log", base=10)
     axes.set_xlabel("measured, seconds of a step")
     axes.set_ylabel("predicted, seconds of a step")
-    plain_numbers(axes.xaxis, axes.yaxis)
+    canvas.plain_numbers(axes.xaxis, axes.yaxis)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(axis.get_major_formatter())
         axis.set_tick_params(which="both", labelsize=7)
-    legend(axes, columns=3)
+    canvas.legend(axes, columns=3)
     return figure
 
 
 def knob_effects(effects: Sequence[Effect]) -> Figure:
     """What a change of one knob is worth, all else equal, the largest first."""
     shown = effects[:MAX_EFFECTS]
-    figure, axes = new_figure("What a change of a knob is worth", height=max(HEIGHT, 0.24 * len(shown) + 1.4))
+    figure, axes = canvas.new_figure(
+        "What a change of a knob is worth", height=max(canvas.HEIGHT, 0.24 * len(shown) + 1.4)
+    )
     if not shown:
-        say(axes, "no two measured plans differ in one knob alone, and nothing can be predicted")
+        canvas.say(axes, "no two measured plans differ in one knob alone, and nothing can be predicted")
         return figure
     for evidence in Evidence:
-        colour, hatch = (ORANGE, "///") if evidence is Evidence.PREDICTED else (BLUE, "")
+        colour, hatch = (canvas.ORANGE, "///") if evidence is Evidence.PREDICTED else (canvas.BLUE, "")
         rows = [row for row, one in enumerate(shown) if one.evidence is evidence]
         if rows:
             gains = [shown[row].gain.times(100) for row in rows]
@@ -124,24 +112,24 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
                 "color": colour,
                 "hatch": hatch,
                 "edgecolor": "white",
-                "ecolor": BLACK,
+                "ecolor": canvas.BLACK,
                 "capsize": 2,
             }
             axes.barh(rows, [one.value for one in gains], xerr=spread, label=str(evidence), height=0.7, **style)
-    name_ticks(axes.yaxis, [" with ".join(map(str, one.moves)) for one in shown], fontsize=8)
+    canvas.name_ticks(axes.yaxis, [" with ".join(map(str, one.moves)) for one in shown], fontsize=8)
     axes.set_ylim(max(len(shown), 6) - 0.4, -0.6)
-    axes.axvline(0, color=BLACK, linewidth=0.8)
+    axes.axvline(0, color=canvas.BLACK, linewidth=0.8)
     more = f" ({len(effects) - len(shown)} smaller ones are not shown)" if len(effects) > len(shown) else ""
     axes.set_xlabel(f"faster by, %{more}")
-    plain_numbers(axes.xaxis)
-    legend(axes)
+    canvas.plain_numbers(axes.xaxis)
+    canvas.legend(axes)
     return figure
 
 
 def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) -> Figure:
     """The best first run of every pair of values of two axes or knobs; a cross where all that was tried failed."""
     yardstick = yardstick_of(campaign.spec)
-    figure, axes = new_figure(f"Best of each {across} and {up}, {yardstick.unit}", height=1.2 * HEIGHT)
+    figure, axes = canvas.new_figure(f"Best of each {across} and {up}, {yardstick.unit}", height=1.2 * canvas.HEIGHT)
     axes.grid(False)
     cells: dict[tuple[str, str], list[Trial]] = {}
     values: tuple[dict[str, object], dict[str, object]] = ({}, {})
@@ -155,7 +143,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
         cells.setdefault((names[0], names[1]), []).append(trial)
     columns, rows = (_ordered(known) for known in values)
     if not cells or len(columns) * len(rows) > MAX_CELLS:
-        say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
+        canvas.say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
         return figure
     pick = min if yardstick.objective.smaller_is_better else max
     found = np.full((len(rows), len(columns)), np.nan)
@@ -165,7 +153,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
         if runs:
             found[place] = pick(yardstick.of(one, one.step_time_s) for one in runs)
         elif any(one.verdict in FAILED for one in tried):
-            axes.plot(place[1], place[0], marker="x", color=GREY, markersize=8)
+            axes.plot(place[1], place[0], marker="x", color=canvas.GREY, markersize=8)
     better_is_dark = "cividis" if yardstick.objective.smaller_is_better else "cividis_r"
     # Paths, not an image: it stays sharp in print.
     edges = [np.arange(size + 1) - 0.5 for size in (len(columns), len(rows))]
@@ -174,9 +162,11 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
         if isfinite(value):
             dark = float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5
             text = f"{value:.4g}"
-            axes.text(column_at, row_at, text, ha="center", va="center", fontsize=7, color="white" if dark else BLACK)
-    name_ticks(axes.xaxis, columns, fontsize=8)
-    name_ticks(axes.yaxis, rows, fontsize=8)
+            axes.text(
+                column_at, row_at, text, ha="center", va="center", fontsize=7, color="white" if dark else canvas.BLACK
+            )
+    canvas.name_ticks(axes.xaxis, columns, fontsize=8)
+    canvas.name_ticks(axes.yaxis, rows, fontsize=8)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     return figure
@@ -184,7 +174,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
 
 def scaling_by_size(points: Sequence[SizePoint]) -> Figure:
     """The best of each size of a campaign whose knob sizes the jobs: speed of one device over the smallest size's."""
-    return scaling([("measured", [(one.devices, one.efficiency) for one in points])])
+    return scaling({"measured": [(one.devices, one.efficiency) for one in points]})
 
 
 def scaling_of(comparison: Comparison) -> Figure:
@@ -193,31 +183,34 @@ def scaling_of(comparison: Comparison) -> Figure:
     measured = [(one.devices, one.efficiency) for one in found if one.efficiency is not None]
     shares = [(one.devices, one.projected.efficiency) for one in found if one.projected is not None]
     projected = [(devices, share) for devices, share in shares if share is not None]
-    return scaling([("measured", measured), ("projected", projected)])
+    return scaling({"measured": measured, "projected": projected})
 
 
-def scaling(series: Sequence[tuple[str, Sequence[tuple[int, Estimate]]]]) -> Figure:
+def scaling(
+    series: Mapping[str, Sequence[tuple[int, Estimate]]],
+    title: str = "Scaling: speed of one device against the smallest size",
+) -> Figure:
     """Efficiency by the number of devices, a share of the smallest size's speed per device. series: by their names."""
-    figure, axes = new_figure("Scaling: speed of one device against the smallest size")
-    sizes = sorted({devices for _, points in series for devices, _ in points})
+    figure, axes = canvas.new_figure(title)
+    sizes = sorted({devices for points in series.values() for devices, _ in points})
     if len(sizes) < 2:
-        say(axes, "fewer than two sizes were measured")
+        canvas.say(axes, "fewer than two sizes were measured")
         return figure
-    marks = (("o", BLUE, "-"), ("s", ORANGE, "--"), ("^", GREEN, ":"), ("D", BLACK, "-."))
-    for (name, points), (shape, colour, line) in zip(series, marks, strict=False):
+    marks = (("o", canvas.BLUE, "-"), ("s", canvas.ORANGE, "--"), ("^", canvas.GREEN, ":"), ("D", canvas.BLACK, "-."))
+    for (name, points), (shape, colour, line) in zip(series.items(), marks, strict=False):
         shares = [one.times(100) for _, one in points]
         spread = [[one.value - one.low for one in shares], [one.high - one.value for one in shares]]
         style: dict[str, Any] = {"marker": shape, "color": colour, "linestyle": line, "capsize": 3, "markersize": 5}
         if points:
             axes.errorbar([at for at, _ in points], [one.value for one in shares], yerr=spread, label=name, **style)
-    axes.axhline(100, color=LIGHT, linewidth=1)
+    axes.axhline(100, color=canvas.LIGHT, linewidth=1)
     axes.set_ylim(bottom=0)
     axes.set_xscale("log", base=_SCALE)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("devices")
     axes.set_ylabel("efficiency, %")
-    legend(axes)
+    canvas.legend(axes)
     return figure
 
 

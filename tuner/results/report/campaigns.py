@@ -16,13 +16,13 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.spec import Budget, document_of, space_of
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.figures.canvas import svg
-from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.report.analysis import failure_section, forecast_section, matter_section
 from meshtune.tuner.results.report.page import Picture, Section, Table, page
 from meshtune.tuner.results.sizes import SizePoint
@@ -107,9 +107,7 @@ def _asked(campaign: Campaign, space: Space) -> Section:
 
 def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
     ended = Counter(str(trial.verdict or trial.state).replace("_", " ") for trial in trials)
-    hours = sum(
-        trial.plan.world_size * sum(one.running_s for one in trial.attempts if one.state.final) for trial in trials
-    )
+    hours = sum(trial.device_s for trial in trials)
     prose = [f"The campaign is {campaign.state}" + (f": {campaign.reason}." if campaign.reason else ".")]
     if campaign.search_ended:
         prose.append(f"The search ended: {campaign.search_ended}.")
@@ -124,7 +122,7 @@ def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
 
 def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> Section:
     unit = yardstick_of(campaign.spec).unit
-    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    baseline = baseline_of(ranking)
     named = [
         ("recommended", winners.recommended),
         ("fastest confirmed", winners.fastest_confirmed),
@@ -174,7 +172,7 @@ def _left(entry: Ranked) -> str:
 
 def _parts(winners: Winners, ranking: Sequence[Ranked]) -> Section:
     named = [("recommended", winners.recommended), ("fastest once", winners.fastest_once)]
-    named += [("baseline", next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None))]
+    named += [("baseline", baseline_of(ranking))]
     named += [(f"rank {entry.rank}", entry) for entry in ranking[:OTHERS]]
     shown: dict[int, tuple[str, Ranked]] = {}
     for name, entry in named:

@@ -15,17 +15,17 @@ from meshtune.runners.base import Cause
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.changes import extendable
-from meshtune.tuner.campaign.listing import Order, TrialKey
+from meshtune.tuner.campaign.listing import STEP_TIME, TOKENS_PER_S_PER_DEVICE, Order, TrialKey
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.knob_views import KnobView, knob_view
-from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.quantities import rfc3339
+from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.recommendation import choice_among_first
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
-from meshtune.tuner.service.views.trials import rfc3339
 
 if TYPE_CHECKING:  # clients of a service read these views, and need no database
     from meshtune.tuner.store.pages import Overview
@@ -210,7 +210,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
     if len(overview.first) == MAX_FIRST and choice_among_first(spec, ranking, overview.first) is None:
         ranking = rank(campaign, every())
     found = winners_of(spec, ranking)
-    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    baseline = baseline_of(ranking)
     last = [tally for tally in overview.tallies if tally.last]
     failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
     return SummaryView(
@@ -235,8 +235,8 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
 def order_of(spec: CampaignSpec) -> Order[TrialKey]:
     """The order of trials by the spec's objective. All objectives but one order as tokens per second and device do."""
     if spec.objective is Objective.STEP_TIME:
-        return Order(TrialKey.STEP_TIME)
-    return Order(TrialKey.TOKENS_PER_S_PER_DEVICE, descending=True)
+        return Order(STEP_TIME)
+    return Order(TOKENS_PER_S_PER_DEVICE, descending=True)
 
 
 def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | None:

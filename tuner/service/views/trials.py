@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from math import isfinite
 
 from typing_extensions import TypeAliasType
@@ -15,10 +15,8 @@ from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
-from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.quantities import TrialBrief, times_of
 from meshtune.tuner.results.views import view_of
 
 
@@ -137,40 +135,6 @@ class TrialPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialBrief:
-    """A trial by its last attempt. failure: why it failed; null for one that did not. objective: the campaign's, by
-    this run alone. peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left
-    of its device. device_seconds: of jobs that have ended, over all attempts; attempts: how many there were. wait: why
-    it waits in a queue, or is refused, as the attempt says. All measured numbers are null where nothing was measured.
-    The whole trial has the rest."""
-
-    number: int
-    origin: Origin
-    state: TrialState
-    verdict: Verdict | None
-    failure: Cause | None
-    reason: str
-    plan: Plan
-    plan_key: str
-    step_time_s: float | None
-    step_time_low_s: float | None
-    step_time_high_s: float | None
-    objective: Estimate | None
-    tokens_per_s_per_device: float | None
-    peak_memory_bytes: int | None
-    headroom_bytes: float | None
-    expectation: Expectation | None
-    device_seconds: float
-    attempts: int
-    nodes: tuple[str, ...]
-    wait: str
-    planned_at: datetime
-    submitted_at: datetime | None
-    started_at: datetime | None
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialBriefPage:
     trials: list[TrialBrief]
     next_page_token: str | None
@@ -224,50 +188,5 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
         phase=None if outcome is None else outcome.phase,
         log_tail="" if outcome is None else outcome.log_tail,
         partial=None if partial is None else _partial_view(partial),
-        planned_at=rfc3339(attempt.planned_at),
-        submitted_at=optional_time(attempt.submitted_at),
-        started_at=optional_time(attempt.started_at),
-        finished_at=optional_time(attempt.finished_at),
+        **times_of(attempt),
     )
-
-
-def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial]) -> list[TrialBrief]:
-    yardstick = yardstick_of(spec)
-    return [_brief(spec, yardstick, trial) for trial in trials]
-
-
-def _brief(spec: CampaignSpec, yardstick: Yardstick, trial: Trial) -> TrialBrief:
-    last, outcome, measured = trial.last, trial.outcome, trial.measurement
-    interval = None if measured is None else measured.step_time_interval_s
-    fullest = None if measured is None else measured.fullest_rank_bytes
-    return view_of(
-        TrialBrief,
-        trial,
-        failure=None if outcome is None else outcome.failure,
-        reason="" if outcome is None else outcome.reason,
-        plan_key=trial.plan.key,
-        step_time_s=None if measured is None else measured.step_time_s,
-        step_time_low_s=None if interval is None else interval.low,
-        step_time_high_s=None if interval is None else interval.high,
-        objective=None if measured is None else yardstick.reached(measured),
-        tokens_per_s_per_device=None if measured is None else measured.tokens_per_s_per_device,
-        peak_memory_bytes=None if measured is None else measured.max_memory_bytes,
-        headroom_bytes=None if fullest is None else spec.cluster.device.memory_bytes - fullest,
-        device_seconds=trial.plan.world_size * sum(one.running_s for one in trial.attempts if one.state.final),
-        attempts=len(trial.attempts),
-        nodes=last.nodes,
-        wait=last.wait,
-        planned_at=rfc3339(last.planned_at),
-        submitted_at=optional_time(last.submitted_at),
-        started_at=optional_time(last.started_at),
-        finished_at=optional_time(last.finished_at),
-    )
-
-
-def rfc3339(seconds: float) -> datetime:
-    """Seconds since the epoch as a time that is written by RFC 3339."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def optional_time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else rfc3339(seconds)

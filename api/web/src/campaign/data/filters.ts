@@ -1,7 +1,7 @@
 /** Which trials a person is looking at: conditions in data units, so that a trial that arrives later is judged by them
  * too. They live in the address, and every chart and the table obey the same ones. */
 import type { TrialBrief } from "../../api/types";
-import { outcomeOf, valueOf } from "./values";
+import { isContinuous, outcomeOf, valueOf } from "./values";
 
 /** Either a closed range of numbers, or any of some words. */
 export type Condition =
@@ -77,12 +77,10 @@ function readRange(words: readonly string[]): Condition | null {
 
 /** The values of one name in the query of an address. */
 export function written(name: string, condition: Condition): string[] {
-  const number = MEASURED.has(name) ? short : String;
+  // An address that can be read aloud; brushes of what was measured are given in pixels, which are coarser.
+  const number = isContinuous(name) ? short : String;
   return condition.kind === "range" ? [`${number(condition.low)}..${number(condition.high)}`] : [...condition.words];
 }
-
-// An address that can be read aloud; brushes of what was measured are given in pixels, which are coarser.
-const MEASURED = new Set(["objective", "memory", "step_time", "tokens", "headroom", "device_hours", "predicted_step_time", "predicted_memory"]);
 
 function short(value: number): string {
   return String(Number(value.toPrecision(6)));

@@ -2,13 +2,15 @@ import { expect, test } from "vitest";
 import type { Goal } from "./goal";
 import { quantitiesOf, quantityLabel, quantityWords } from "./quantities";
 import { trial } from "./trial.fixture";
-import { AXES, knobDimension, valueOf } from "./values";
+import { AXES, knobDimension, MEASURED, valueOf } from "./values";
 
 const SPEED: Goal = { label: "tokens/s per device", unit: "tokens/s/device", smallerIsBetter: false };
 
 test("an axis of a chart is the objective, any number of a trial, or what the plans differ in; the objective comes once", () => {
   const names = quantitiesOf(SPEED, [AXES[0]!, knobDimension("size", [1, 2])]).map(({ name }) => name);
-  expect(names).toEqual(["objective", "memory", "step_time", "headroom", "predicted_step_time", "predicted_memory", "device_hours", "number", "tp", "knobs.size"]);
+  const measured = MEASURED.map(({ name }) => name);
+  expect(measured.slice(0, 4)).toEqual(["memory", "step_time", "tokens", "headroom"]);
+  expect(names).toEqual(["objective", ...measured.filter((name) => name !== "tokens"), "predicted_step_time", "predicted_memory", "device_hours", "number", "tp", "knobs.size"]);
 });
 
 test("every one of them has a value of a measured trial, a name and words with a unit", () => {

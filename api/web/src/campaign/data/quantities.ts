@@ -1,19 +1,18 @@
 /** What an axis of a chart can be: every number of a trial, and every dimension of its plan. */
-import { bareObjective, bytes, number, stepTime } from "../../format";
+import { bareObjective, bytes, number, share, stepTime } from "../../format";
 import type { Goal } from "./goal";
-import { type Dimension, labelOf } from "./values";
+import { type Dimension, labelOf, MEASURED } from "./values";
 
 type Words = (value: number, digits?: number) => string;
 
 const plain: Words = (value, digits = 4) => number(value, digits);
 const exact: Words = (value) => String(value);
 
+const BY_UNIT: Readonly<Record<string, Words>> = { s: stepTime, B: bytes, share };
+
 /** By the names of `values.ts`. */
 const MEASURES: Readonly<Record<string, readonly [label: string, words: Words]>> = {
-  memory: ["peak memory", bytes],
-  step_time: ["step time", stepTime],
-  tokens: ["tokens/s per device", plain],
-  headroom: ["headroom", bytes],
+  ...Object.fromEntries(MEASURED.map(({ name, label, unit }) => [name, [label, BY_UNIT[unit] ?? plain] as const])),
   predicted_step_time: ["predicted step time", stepTime],
   predicted_memory: ["predicted memory", bytes],
   device_hours: ["device-hours", plain],

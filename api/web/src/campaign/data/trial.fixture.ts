@@ -1,5 +1,6 @@
 /** Trials for tests: a measured one by default. */
 import type { Plan, TrialBrief } from "../../api/types";
+import { MEASURED } from "./values";
 
 const PLAN: Plan = {
   tp: 1,
@@ -21,6 +22,8 @@ const PLAN: Plan = {
   knobs: {},
 };
 
+const NUMBERS = Object.fromEntries(MEASURED.map(({ field }) => [field, 1]));
+
 export function trial(number: number, plan: Partial<Plan> = {}, more: Partial<TrialBrief> = {}): TrialBrief {
   return {
     number,
@@ -31,6 +34,7 @@ export function trial(number: number, plan: Partial<Plan> = {}, more: Partial<Tr
     reason: "",
     plan: { ...PLAN, ...plan },
     plan_key: `tp${plan.tp ?? 1} pp${plan.pp ?? 1}`,
+    ...NUMBERS,
     step_time_s: 1,
     step_time_low_s: 0.9,
     step_time_high_s: 1.1,
@@ -48,7 +52,7 @@ export function trial(number: number, plan: Partial<Plan> = {}, more: Partial<Tr
     started_at: null,
     finished_at: `2026-01-01T00:00:${String(number).padStart(2, "0")}Z`,
     ...more,
-  };
+  } as TrialBrief;
 }
 
 export function reaching(number: number, value: number | null, more: Partial<TrialBrief> = {}): TrialBrief {

@@ -1,6 +1,6 @@
 /** What a trial says under one name: a dimension of its plan, or something that was measured. Charts, filters and columns
  * all ask here, so that they cannot disagree. */
-import axes from "../../api/axes.json";
+import taken from "../../api/axes.json";
 import type { CampaignView, KnobValue, TrialBrief } from "../../api/types";
 
 export type Value = KnobValue;
@@ -20,7 +20,7 @@ const KNOB = "knobs.";
 export const INACTIVE = "–";
 
 /** The axes of a plan in the order of reading. */
-export const AXES: readonly Dimension[] = axes.map(({ name, label, values }) => ({ name, label, title: name, values }));
+export const AXES: readonly Dimension[] = taken.axes.map(({ name, label, values }) => ({ name, label, title: name, values }));
 
 const LABELS: Readonly<Record<string, string>> = Object.fromEntries(AXES.map(({ name, label }) => [name, label]));
 
@@ -39,20 +39,48 @@ export function labelOf(name: string): string {
   return LABELS[name] ?? (name.startsWith(KNOB) ? name.slice(KNOB.length) : name);
 }
 
-const MEASURES: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = {
-  number: (trial) => trial.number,
+/** A number that a trial's own run measured. field: of the trial. unit: s, B, or empty. */
+export interface Measured {
+  readonly name: string;
+  readonly field: keyof TrialBrief;
+  readonly label: string;
+  readonly unit: string;
+}
+
+// Names in addresses and of columns, in the order of reading; others come after them, by the names of their fields.
+const SHORT: Readonly<Record<string, string>> = {
+  peak_memory_bytes: "memory",
+  step_time_s: "step_time",
+  tokens_per_s_per_device: "tokens",
+  headroom_bytes: "headroom",
+};
+const FIRST = Object.keys(SHORT);
+const place = ({ field }: Measured) => FIRST.indexOf(field) + 1 || FIRST.length + 1;
+
+export const MEASURED: readonly Measured[] = taken.quantities
+  .map(({ name, label, unit }) => ({ name: SHORT[name] ?? name, field: name as keyof TrialBrief, label, unit }))
+  .sort((a, b) => place(a) - place(b));
+
+const NUMBERS: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = {
   objective: (trial) => trial.objective?.value ?? null,
-  memory: (trial) => trial.peak_memory_bytes,
-  step_time: (trial) => trial.step_time_s,
-  tokens: (trial) => trial.tokens_per_s_per_device,
-  headroom: (trial) => trial.headroom_bytes,
+  ...Object.fromEntries(MEASURED.map(({ name, field }) => [name, (trial: TrialBrief) => trial[field] as number | null])),
   device_hours: (trial) => trial.device_seconds / 3600,
   predicted_step_time: (trial) => trial.expectation?.step_time_s ?? null,
   predicted_memory: (trial) => trial.expectation?.peak_bytes ?? null,
+};
+
+const MEASURES: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = {
+  ...NUMBERS,
+  number: (trial) => trial.number,
   verdict: outcomeOf,
   failure: (trial) => trial.failure,
   origin: (trial) => trial.origin,
 };
+
+/** Whether it is a number on a continuous scale, unlike one that counts. */
+export function isContinuous(name: string): boolean {
+  return name in NUMBERS;
+}
 
 /** Null where the trial has no such value. */
 export function valueOf(trial: TrialBrief, name: string): Value | null {

@@ -1,13 +1,14 @@
 /** The columns of the trials table: the dimensions that vary, and what came of them. */
 import type { ComponentChildren } from "preact";
 import type { TrialBrief } from "../../api/types";
-import { bareObjective, bytes, duration, gain, interval, number, probability, stepTime } from "../../format";
+import { bareObjective, bytes, duration, gain, interval, number, probability, stepTime, UNKNOWN } from "../../format";
 import { href } from "../../router";
 import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
 import { type Baseline, gainOf, type Goal } from "../data/goal";
+import { quantityWords } from "../data/quantities";
 import { surprise } from "../data/rows";
-import { type Dimension, INACTIVE, valueOf } from "../data/values";
+import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
 
 /** by: what the column sorts by (see `rows.ts`). hidden: not shown until it is asked for. */
 export interface Column {
@@ -52,11 +53,16 @@ export function columnsOf(context: Context): Column[] {
     column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
+    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, label, (trial) => words(valueOf(trial, name), name, goal), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
     column("setting", "setting", (trial) => trial.plan_key, { numeric: false, hidden: true }),
     column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
   ];
+}
+
+function words(value: ReturnType<typeof valueOf>, name: string, goal: Goal): string {
+  return typeof value === "number" ? quantityWords(name, value, goal) : UNKNOWN;
 }
 
 function column(name: string, head: string, cell: Column["cell"], more: Partial<Column> = {}): Column {

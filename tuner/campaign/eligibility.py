@@ -1,22 +1,25 @@
-"""Numerics: which plans compute something else than the reference does, by their knobs, and what follows from it.
+"""Which measured plans may be recommended: by their numerics, the hardware they were measured on, and their losses.
 
-The reference is the baseline; without one, every knob at its default. An inactive knob counts as its default. A plan
-that changes the numerics is measured and shown, and recommended only where the spec accepts it (`accept: numerics`);
-its losses are then those of another computation, and need not be the baseline's, as long as they are finite. Any other
-plan whose first losses differ by more than the tolerance is never recommended.
+Numerics are compared with the baseline's; without one, with every knob at its default. An inactive knob counts as its
+default. A plan that changes the numerics is measured and shown, and recommended only where the spec accepts it
+(`accept: numerics`); its losses are then those of another computation, and need not be the baseline's, as long as they
+are finite. Any other plan whose first losses differ by more than the tolerance is never recommended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from math import inf, isfinite, isinf
 
 from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.knob import Knob, Numerics
 from meshtune.search_spaces.knob_values import KnobValue, same_value, word
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.node_kinds import Reference, reference_of
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.trial import Origin, Trial
 
 ACCEPT = "`accept: numerics` in the spec"
 # Two trainings are the same when their first losses differ by at most this, by number format. float32 layouts of the
@@ -60,11 +63,55 @@ def check_losses(first: Sequence[float], second: Sequence[float], tolerance: flo
     return LossCheck(not above, step, differences[step])
 
 
-def training_check(one: Measurement, other: Measurement, tolerance: float) -> LossCheck | None:
-    """The first losses of two runs, compared; None for another global batch, which trains otherwise by intent."""
-    if one.tokens_per_step != other.tokens_per_step:
-        return None
-    return check_losses(one.first_losses, other.first_losses, tolerance)
+class Reason(Enum):
+    """Why a measured plan is never recommended."""
+
+    NUMERICS = auto()  # changes them without leave
+    HARDWARE = auto()  # measured on other hardware than the campaign's
+    TRAINING = auto()  # its losses are another training's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the measurements of a campaign are held against. reference: their hardware; None where it is unknown.
+    baseline: None where it was not measured. tolerance: of losses."""
+
+    spec: CampaignSpec
+    reference: Reference | None
+    baseline: Measurement | None
+    tolerance: float
+
+    def losses(self, measured: Measurement) -> LossCheck | None:
+        """The first losses against the baseline's; None without a measured baseline, and for another global batch,
+        which trains otherwise by intent."""
+        base = self.baseline
+        if base is None or measured.tokens_per_step != base.tokens_per_step:
+            return None
+        return check_losses(measured.first_losses, base.first_losses, self.tolerance)
+
+    def other_hardware(self, measured: Measurement) -> str:
+        """How the hardware differs from the reference, for people; empty where it does not, as far as known."""
+        return "" if self.reference is None else self.reference.note(measured)
+
+
+def ground_of(spec: CampaignSpec, trials: Sequence[Trial]) -> Ground:
+    measured = (trial.measurement for trial in trials if trial.origin is Origin.BASELINE)
+    return Ground(
+        spec=spec,
+        reference=reference_of(trials),
+        baseline=next(filter(None, measured), None),
+        tolerance=loss_tolerance(workload_of(spec).dtype),
+    )
+
+
+def eligibility(ground: Ground, plan: Plan, measured: Measurement) -> Reason | None:
+    """Why the plan is never recommended by this measurement; None where it may be."""
+    if not may_be_recommended(ground.spec, plan):
+        return Reason.NUMERICS
+    if ground.other_hardware(measured):
+        return Reason.HARDWARE
+    otherwise = trains_otherwise(ground.losses(measured), changed_numerics(ground.spec, plan))
+    return Reason.TRAINING if otherwise else None
 
 
 def changed_numerics(spec: CampaignSpec, plan: Plan) -> tuple[str, ...]:
