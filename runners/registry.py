@@ -130,7 +130,7 @@ RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.i
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TrainingProgram:
     """A training code. workload: "module:class(options)". words: what its jobs run, for people. harmless: as a
     scheduler's."""
 
@@ -139,8 +139,8 @@ class Program:
     harmless: frozenset[str] | None = None
 
 
-WORKLOADS: Mapping[str, Program] = {
-    "torch": Program(
+WORKLOADS: Mapping[str, TrainingProgram] = {
+    "torch": TrainingProgram(
         "meshtune.runners.programs.workloads.torch:TorchWorkload",
         "the built-in trainer",
         harmless=frozenset(
@@ -150,11 +150,11 @@ WORKLOADS: Mapping[str, Program] = {
             }
         ),
     ),
-    "command": Program("meshtune.runners.programs.workloads.command:CommandWorkload", "the spec's own command"),
-    "megatron": Program("meshtune.runners.programs.workloads.megatron:MegatronWorkload", "Megatron"),
-    "deepspeed": Program("meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload", "DeepSpeed"),
-    "torchtitan": Program("meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload", "torchtitan"),
-    "simulated": Program(
+    "command": TrainingProgram("meshtune.runners.programs.workloads.command:CommandWorkload", "the spec's own command"),
+    "megatron": TrainingProgram("meshtune.runners.programs.workloads.megatron:MegatronWorkload", "Megatron"),
+    "deepspeed": TrainingProgram("meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload", "DeepSpeed"),
+    "torchtitan": TrainingProgram("meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload", "torchtitan"),
+    "simulated": TrainingProgram(
         "meshtune.runners.programs.workloads.simulated:SimulatedWorkload",
         "a simulation",
         harmless=frozenset({"framework", "contexts", "measuring", "effects"}),

@@ -186,7 +186,7 @@ OPTIONS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(TrainerOptions):
+class TrainerJob(TrainerOptions):
     """One profiling run of `model` under `plan`.
 
     memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
@@ -209,14 +209,14 @@ class Job(TrainerOptions):
         object.__setattr__(self, "device", DeviceKind(self.device))
 
 
-def render_job(job: Job) -> str:
+def render_job(job: TrainerJob) -> str:
     return render_versioned(job, JOB_VERSION)
 
 
-def parse_job(text: str) -> Job:
+def parse_job(text: str) -> TrainerJob:
     """Raises JobMalformed."""
     try:
-        return read_versioned(Job, text, JOB_VERSION)
+        return read_versioned(TrainerJob, text, JOB_VERSION)
     except ValueError as error:
         raise JobMalformed(str(error)) from error
 
@@ -225,7 +225,7 @@ def parse_job(text: str) -> Job:
 SHAPES = frozenset({Shape.HEAD_DIM})
 
 
-def compile_obstacle(job: Job) -> str:
+def compile_obstacle(job: TrainerJob) -> str:
     """Why no layer of the job can be compiled; empty where they can."""
     plan = job.plan
     if plan.pp > 1 and plan.schedule.splits_backward:
@@ -235,7 +235,7 @@ def compile_obstacle(job: Job) -> str:
     return ""
 
 
-def require_supported(job: Job) -> None:
+def require_supported(job: TrainerJob) -> None:
     """Raise InvalidValue naming everything that the trainer cannot run as asked; memory is not judged."""
     checks = Checks()
     _check_features(job, checks)
@@ -247,7 +247,7 @@ def require_supported(job: Job) -> None:
     checks.done()
 
 
-def _check_features(job: Job, checks: Checks) -> None:
+def _check_features(job: TrainerJob, checks: Checks) -> None:
     plan, schedule = job.plan, job.plan.schedule
     for shape in sorted(job.model.shapes - SHAPES):
         checks.require(False, f"model.{shape}", "the trainer has no such layers, and would run another model")
@@ -272,7 +272,7 @@ def _check_features(job: Job, checks: Checks) -> None:
     checks.require(schedule is not Schedule.ZBV or plan.vpp == 2, "plan.vpp", f"zbv needs vpp(2), not vpp({plan.vpp})")
 
 
-def _check_settings(job: Job, checks: Checks) -> None:
+def _check_settings(job: TrainerJob, checks: Checks) -> None:
     """What means nothing here is refused where a knob asks for it: it would be measured as if it did."""
     plan, kernel = job.plan, job.attention
     knobs = {knob.place for knob in job.knobs.values() if knob.way == "option"}
@@ -296,7 +296,7 @@ def _check_settings(job: Job, checks: Checks) -> None:
     checks.require(not why, "compile", why)
 
 
-def _check_float8(job: Job, checks: Checks) -> None:
+def _check_float8(job: TrainerJob, checks: Checks) -> None:
     if not job.float8:
         return
     plan, model = job.plan, job.model
@@ -311,7 +311,7 @@ def _check_float8(job: Job, checks: Checks) -> None:
         checks.require(side % 16 == 0, "float8", f"{side} is a side of a product in 8 bits, and no multiple of 16")
 
 
-def _check_shapes(job: Job, checks: Checks) -> None:
+def _check_shapes(job: TrainerJob, checks: Checks) -> None:
     plan, model = job.plan, job.model
     tp, cp, seq_len, kv_heads = plan.tp, plan.cp, model.seq_len, model.kv_heads
     for name in ("heads", "ffn"):
@@ -329,7 +329,7 @@ def _check_shapes(job: Job, checks: Checks) -> None:
         checks.require(size % (tp * cp) == 0, "plan.cp", told)
 
 
-def _check_pipeline(job: Job, checks: Checks) -> None:
+def _check_pipeline(job: TrainerJob, checks: Checks) -> None:
     pp, vpp, layers, schedule = job.plan.pp, job.plan.vpp, job.model.layers, job.plan.schedule
     batches = job.plan.grad_accum_steps
     checks.require(pp * vpp <= layers, "plan.pp", f"pp({pp}) * vpp({vpp}) is above layers({layers})")
@@ -348,7 +348,7 @@ def _check_pipeline(job: Job, checks: Checks) -> None:
     checks.require(not in_rounds or batches % rounds == 0, "plan.grad_accum_steps", told)
 
 
-def _check_experts(job: Job, checks: Checks) -> None:
+def _check_experts(job: TrainerJob, checks: Checks) -> None:
     plan, model = job.plan, job.model
     dp, ep, cp, experts = plan.dp, plan.ep, plan.cp, model.experts
     checks.require(dp % ep == 0, "plan.ep", f"ep({ep}) does not divide dp({dp})")

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.report import send
 from meshtune.runners.trainer.compiling import note
-from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.job import TrainerJob
 from meshtune.runners.trainer.timing.attention import MATH
 from meshtune.runners.trainer.timing.measure import Timings
 from meshtune.search_spaces.knob_values import KnobValue
@@ -52,7 +52,7 @@ def driver_version(path: Path) -> str | None:
 
 
 def report(
-    job: Job,
+    job: TrainerJob,
     timings: Timings,
     peaks: Sequence[Sequence[int]],
     build_s: float,
@@ -90,7 +90,7 @@ def report(
     send(write_result(directory, conclude(job, timings, measurement), extra))
 
 
-def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
+def conclude(job: TrainerJob, timings: Timings, measurement: Measurement) -> Outcome:
     """The verdict, and a sentence for whatever people should know about the numbers."""
     interval = measurement.step_time_interval_s
     if timings.pruned:

@@ -60,7 +60,7 @@ class PlanBaseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskSearch:
     """Let the search choose up to n plans."""
 
     n: int
@@ -148,11 +148,9 @@ class Close:
     reason: str
 
 
-Intent = (
-    PlanBaseline | Ask | EndSearch | Confirm | Submit | NoteWait | MarkRunning | Finish | Retry | Cancel | Pause | Close
-)
 # The intents that lead to another job.
-Starting = PlanBaseline | Ask | Confirm | Submit | Retry
+Starting = PlanBaseline | AskSearch | Confirm | Submit | Retry
+Intent = Starting | EndSearch | NoteWait | MarkRunning | Finish | Cancel | Pause | Close
 
 
 def decide(
@@ -243,7 +241,7 @@ def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Inte
     if most is not None and planned >= most:
         return [EndSearch(f"the budget of {most} trials is spent")]
     n = room if most is None else min(room, most - planned)
-    return [Ask(n)] if n > 0 else []
+    return [AskSearch(n)] if n > 0 else []
 
 
 def _submits(campaign: Campaign, unfinished: Sequence[Trial]) -> list[Intent]:

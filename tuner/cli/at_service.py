@@ -20,7 +20,7 @@ from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.cli.common import console, refuse_unknown
 from meshtune.tuner.cli.following import CampaignNow, ended_trials, follow
 from meshtune.tuner.cli.options import Place
-from meshtune.tuner.cli.render.display import Listed
+from meshtune.tuner.cli.render.display import CampaignRow
 from meshtune.tuner.cli.spec_file import plan_fields, read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client
@@ -29,7 +29,7 @@ from meshtune.tuner.client.spec import body_of
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.analysis.analysis import Analysis
-from meshtune.tuner.results.known_best import BestKnown, Question
+from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.specs.document import changed_document
 
@@ -51,13 +51,13 @@ class AtService:
         with Client(self._place.server) as client:
             yield CampaignAtService(_find(client, campaign_id), self._place)
 
-    def listed(self, most: int) -> list[Listed]:
+    def listed(self, most: int) -> list[CampaignRow]:
         """The newest campaigns, so many at the most."""
         with Client(self._place.server) as client:
             views = [campaign.view for campaign in client.campaigns(limit=most)]
-            return [Listed(view, view.created_at, view.trials) for view in views]
+            return [CampaignRow(view, view.created_at, view.trials) for view in views]
 
-    def recommend(self, question: Question) -> BestKnown:
+    def recommend(self, question: LaunchQuestion) -> BestKnown:
         with Client(self._place.server) as client:
             return client.recommend(**{field.name: getattr(question, field.name) for field in fields(question)})
 

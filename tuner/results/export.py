@@ -158,7 +158,7 @@ class ExportView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class ExportFormat:
     """One form of a setting."""
 
     name: str
@@ -182,7 +182,7 @@ def _dialect(
     command: Callable[[Export, Files], str],
     program: str = "",
     dtypes: Sequence[str] = DTYPES,
-) -> Format:
+) -> ExportFormat:
     """The words of another program. renderer: "module:function(model, plan, cluster, options) -> files by name".
     program: by default that of the workload of this name. dtypes: the number formats that it has."""
 
@@ -195,10 +195,11 @@ def _dialect(
         files: Files = load(renderer)(export.spec.model, export.plan, export.cluster, options)
         return with_keys(name, files, export.told(name))
 
-    return Format(name=name, words=words, render=render, command=command, program=program or WORKLOADS[name].words)
+    program = program or WORKLOADS[name].words
+    return ExportFormat(name=name, words=words, render=render, command=command, program=program)
 
 
-def _scheduler(name: str, scheduler: Scheduler) -> Format:
+def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
     """A scheduler's script beside the job's files."""
     command, script = f"{scheduler.send} {scheduler.script_file}", scheduler.script_file
 
@@ -206,7 +207,7 @@ def _scheduler(name: str, scheduler: Scheduler) -> Format:
         gang = {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
         return {**export.job.files, **gang, script: load_part(name, "script")(export.job, export.runner_options(name))}
 
-    return Format(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
+    return ExportFormat(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
 
 
 def _job_line(export: Export, files: Files) -> str:
@@ -267,12 +268,12 @@ def _torchrun(nodes: int, processes_per_node: int) -> str:
 
 
 _FORMATS = (
-    Format(
+    ExportFormat(
         name="json",
         words="the setting with its measurement, for programs",
         render=lambda export: {"setting.json": json.dumps(export.setting, indent=1) + "\n"},
     ),
-    Format(
+    ExportFormat(
         name="job",
         words="the files of the job that measured it, to run it again by hand",
         render=lambda export: export.job.files,
@@ -302,7 +303,7 @@ _FORMATS = (
 )
 _SCRIPTS = {name: _scheduler(name, scheduler) for name, scheduler in schedulers().items() if scheduler.script}
 # By name. A runner that takes a script has the name of its format; another package's takes none of those above.
-FORMATS: Mapping[str, Format] = {
+FORMATS: Mapping[str, ExportFormat] = {
     **(own := {format.name: format for format in _FORMATS}),
     **{name: format for name, format in _SCRIPTS.items() if name not in own},
 }

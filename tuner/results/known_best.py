@@ -56,7 +56,7 @@ class Provenance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question(Checked):
+class LaunchQuestion(Checked):
     """The question of a launch. Whatever is left out is as in the newest campaign that fits. software: versions by name
     that the job will run on. simulated: ask simulated campaigns, and only them."""
 
@@ -125,7 +125,7 @@ class BestKnown:
 
 
 def best_known(
-    question: Question,
+    question: LaunchQuestion,
     standing: Provenance,
     plan: Plan,
     *,
@@ -213,7 +213,7 @@ class Advice:
         )
 
 
-def best_measured(question: Question, records: CampaignRecords) -> BestKnown | None:
+def best_measured(question: LaunchQuestion, records: CampaignRecords) -> BestKnown | None:
     """The best plan that was measured for just this; None where none was. Raises NothingKnown for unknown names."""
     records = records.only(simulated=question.simulated)
     target = target_of(question, records.campaigns)
@@ -256,7 +256,7 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
     )
 
 
-def target_of(question: Question, campaigns: Sequence[Campaign]) -> Target:
+def target_of(question: LaunchQuestion, campaigns: Sequence[Campaign]) -> Target:
     """The values of the names: in the newest campaign that uses them, else among the presets. Raises NothingKnown,
     also for more nodes than a cluster may have."""
     models = {one.spec.model.name: one.spec.model for one in reversed(campaigns)}

@@ -47,7 +47,7 @@ class Ticker:
         try:
             begun = time.monotonic()
             for intent in self._decide(session):
-                if not isinstance(intent, decisions.Ask) or may_ask():
+                if not isinstance(intent, decisions.AskSearch) or may_ask():
                     acted |= self._act(intent, session)
                 if session.over or (acted and time.monotonic() - begun > LONG_TICK_S):
                     break  # what is left is decided again, on what is new by then
@@ -136,7 +136,7 @@ class Ticker:
             case decisions.PlanBaseline():
                 assert session.campaign.spec.baseline is not None
                 self.store.plan_trials(id, [Choice(session.campaign.spec.baseline)], Origin.BASELINE, now=now)
-            case decisions.Ask(n):
+            case decisions.AskSearch(n):
                 return self._ask(session, n)
             case decisions.EndSearch(reason):
                 self.store.end_search(id, reason, now=now)

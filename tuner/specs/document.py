@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from meshtune.runners.packages import Packaged
-from meshtune.runners.registry import WORKLOADS, Program, schedulers
+from meshtune.runners.registry import WORKLOADS, TrainingProgram, schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -140,7 +140,7 @@ class CommandNotAllowed(InvalidSpec):
 
 def harmless() -> Mapping[str, Mapping[str, frozenset[str]]]:
     """section -> kind -> the options that are harmless. Of a kind that is not here, nothing is."""
-    sections: Mapping[str, Mapping[str, Packaged | Program]] = {
+    sections: Mapping[str, Mapping[str, Packaged | TrainingProgram]] = {
         "workload": WORKLOADS,
         "runner": schedulers(),
         "search": searches(),

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, select, update
 
 from meshtune.runners.outcome import Outcome
-from meshtune.tuner.access.quotas import CLAIM_S, Limits, refusal
+from meshtune.tuner.access.quotas import CLAIM_S, ServiceLimits, refusal
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Attempt, Choice, Origin, Trial, TrialState, job_name
 from meshtune.tuner.store.campaigns import (
     add_event,
@@ -105,7 +105,7 @@ class TrialRows:
             add_event(connection, campaign_id, now, "trial.planned", planned_data(trial))
             return trial
 
-    def claim(self, campaign_id: str, number: int, limits: Limits, *, now: float) -> bool:
+    def claim(self, campaign_id: str, number: int, limits: ServiceLimits, *, now: float) -> bool:
         """Whether the trial's planned attempt may be sent now: one decision for all processes, so that no two take the
         last place. It counts as sent for CLAIM_S from now, and may be claimed again. Raises NotFound."""
         with self._database.writing() as connection:

@@ -15,11 +15,11 @@ from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
 from meshtune.tuner.results.figures import settings
 from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.figures.searches import Curve, curves_by_search, knob_shares
-from meshtune.tuner.results.report.page import Picture, Section, Table
+from meshtune.tuner.results.report.page import PageTable, Picture, Section
 from meshtune.tuner.studies.evidence import (
     Evidence,
-    Quantity,
     Run,
+    StepQuantity,
     Unanswered,
     measured_speeds,
     measured_step,
@@ -56,7 +56,7 @@ def failures(evidence: Evidence) -> Section:
     return Section(
         heading="Failures as the searches go on",
         pictures=[Picture(svg=svg(figure), title="Failures over trials, by search")],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset(range(1, len(columns))))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset(range(1, len(columns))))],
     )
 
 
@@ -69,6 +69,7 @@ def shapley(evidence: Evidence) -> Section:
                 ways[way][knob].append(share)
     figure = knob_shares("What each knob accounts for, by SHAP", ways)
     knobs = list(dict.fromkeys(knob for found in ways.values() for knob in found))
+    columns = ["knob", *(f"{way}, % of the speed" for way in ways)]
     rows = [[knob, *(_mean_text(ways[way].get(knob, [])) for way in ways)] for knob in knobs]
     return Section(
         heading="Which knobs matter, by SHAP",
@@ -77,9 +78,7 @@ def shapley(evidence: Evidence) -> Section:
             "in all plans that were measured has no share among them."
         ],
         pictures=[Picture(svg=svg(figure), title="Mean absolute SHAP value of each knob")],
-        tables=[
-            Table(columns=["knob", *(f"{way}, % of the speed" for way in ways)], rows=rows, numbers=frozenset({1, 2}))
-        ],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({1, 2}))],
     )
 
 
@@ -122,7 +121,7 @@ def _efficiencies(way: str, sizes: Sequence[Sequence[Run]]) -> list[tuple[int, E
         for run in runs[:1] if way == PREDICTED else runs:
             with suppress(Unanswered):
                 step = predicted_step(run, "baseline") if way == PREDICTED else measured_step(run, "baseline")
-                speeds[run.seed] = Quantity.TFLOPS_PER_DEVICE.of(step)
+                speeds[run.seed] = StepQuantity.TFLOPS_PER_DEVICE.of(step)
         if not speeds:
             continue
         base = base or speeds

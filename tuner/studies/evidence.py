@@ -76,7 +76,7 @@ class Step:
         return self.spec.model.flops_per_token * self.tokens_per_s / self.plan.world_size
 
 
-class Quantity(StrEnum):
+class StepQuantity(StrEnum):
     """A number of a step. hardware_tflops_per_device counts the layers' forward pass once more under full recomputation
     (Narayanan et al. 2021, equation 3). bubble, bubble_of_pipeline: the bubble's share of the step, and of what the
     step is without the replicas' collectives and the optimizer."""
@@ -97,30 +97,30 @@ class Quantity(StrEnum):
     def of(self, step: Step) -> float:
         """In its unit. Raises Unanswered where a peak or a profile is needed and there is none."""
         model, flops = step.spec.model, step.flops_per_device
-        if self is Quantity.MFU:
+        if self is StepQuantity.MFU:
             dtype = workload_of(step.spec).dtype
             peak = step.spec.cluster.device.peak_flops.get(dtype)
             if peak is None:
                 raise Unanswered(f"no peak in {dtype} is known of {step.spec.cluster.device.name}")
             return 100 * flops / peak
-        if self is Quantity.HARDWARE_TFLOPS_PER_DEVICE and step.plan.recompute is Recompute.FULL:
+        if self is StepQuantity.HARDWARE_TFLOPS_PER_DEVICE and step.plan.recompute is Recompute.FULL:
             head = 6.0 * model.hidden * model.vocab
             return flops * (4 / 3 * (model.flops_per_token - head) + head) / model.flops_per_token / 1e12
-        if self in (Quantity.TFLOPS_PER_DEVICE, Quantity.HARDWARE_TFLOPS_PER_DEVICE):
+        if self in (StepQuantity.TFLOPS_PER_DEVICE, StepQuantity.HARDWARE_TFLOPS_PER_DEVICE):
             return flops / 1e12
-        if self is Quantity.STEP_TIME:
+        if self is StepQuantity.STEP_TIME:
             return step.step_s
-        if self in (Quantity.BUBBLE, Quantity.BUBBLE_OF_PIPELINE):
-            return 100 * _bubble(step, of_pipeline=self is Quantity.BUBBLE_OF_PIPELINE)
-        return step.tokens_per_s / (1 if self is Quantity.TOKENS_PER_S else step.plan.world_size)
+        if self in (StepQuantity.BUBBLE, StepQuantity.BUBBLE_OF_PIPELINE):
+            return 100 * _bubble(step, of_pipeline=self is StepQuantity.BUBBLE_OF_PIPELINE)
+        return step.tokens_per_s / (1 if self is StepQuantity.TOKENS_PER_S else step.plan.world_size)
 
 
 _UNITS = {
-    Quantity.TFLOPS_PER_DEVICE: "TFLOP/s",
-    Quantity.HARDWARE_TFLOPS_PER_DEVICE: "TFLOP/s",
-    Quantity.TOKENS_PER_S: "tokens/s",
-    Quantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
-    Quantity.STEP_TIME: "s",
+    StepQuantity.TFLOPS_PER_DEVICE: "TFLOP/s",
+    StepQuantity.HARDWARE_TFLOPS_PER_DEVICE: "TFLOP/s",
+    StepQuantity.TOKENS_PER_S: "tokens/s",
+    StepQuantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
+    StepQuantity.STEP_TIME: "s",
 }
 
 

@@ -19,9 +19,9 @@ from meshtune.tuner.results.analysis.shapley import explain_knobs
 from meshtune.tuner.studies.evidence import (
     Evidence,
     PlanOf,
-    Quantity,
     Run,
     Step,
+    StepQuantity,
     Unanswered,
     measured_speeds,
     measured_step,
@@ -86,7 +86,7 @@ class Subject(_OfCampaign):
 class Value(Subject):
     """A quantity of a plan: of the baseline, of the best that a campaign finds, or of one that is named."""
 
-    quantity: Quantity
+    quantity: StepQuantity
 
     def problems(self, way: str, unit: str) -> list[Problem]:
         return _unit_problems(unit, self.quantity.unit)
@@ -100,7 +100,7 @@ class Ratio(Subject):
     """A quantity of one plan over that of another: `x` and `%` (100 is as much), such as the efficiency of scaling.
     With `gain`, by how much it is more: `%`."""
 
-    quantity: Quantity
+    quantity: StepQuantity
     over: Subject
     gain: bool = False
 

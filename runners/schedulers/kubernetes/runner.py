@@ -14,7 +14,7 @@ from typing import Any
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
-from meshtune.runners.schedulers.batch.records import Record, RecordingRunner
+from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
 from meshtune.runners.schedulers.batch.shared_look import SharedRunner, share
 from meshtune.runners.schedulers.kubernetes.api import Document, KubernetesApi, Rejected
 from meshtune.runners.schedulers.kubernetes.manifests import (
@@ -67,7 +67,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         except Rejected as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from None
 
-    def _find_sent(self, record: Record) -> str | None:
+    def _find_sent(self, record: JobRecord) -> str | None:
         id = object_name(JobSpec(name=record.name, command=(), directory=record.directory, time_limit_s=0.0))
         try:
             return id if self._api.job(id) is not None else None
@@ -111,7 +111,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             if error.code not in (403, 409):
                 raise
 
-    def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+    def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         seen, statuses = self._look(records), dict[str, JobStatus]()
         for id, record in records.items():
             cancelled = record.cancel_asked
@@ -121,7 +121,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             statuses[id] = status
         return statuses
 
-    def _look(self, ids: Mapping[str, Record]) -> dict[str, SeenJob]:
+    def _look(self, ids: Mapping[str, JobRecord]) -> dict[str, SeenJob]:
         """Raises RunnerUnavailable."""
         try:
             jobs = {job["metadata"]["name"]: job for job in self._api.jobs()}
@@ -144,7 +144,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             seen[id] = replace(one, waits=next((words[name] for name in reversed(names) if name in words), ""))
         return seen
 
-    def _close_job(self, id: str, record: Record, seen: SeenJob, status: JobStatus) -> None:
+    def _close_job(self, id: str, record: JobRecord, seen: SeenJob, status: JobStatus) -> None:
         """Keep what the pods of a failed job wrote; delete what would go on. Raises RunnerUnavailable."""
         if status.state is not JobState.SUCCEEDED:
             # One request that gets no answer is enough; a pod that has not started has no log.

@@ -17,7 +17,7 @@ from meshtune.runners.command import Answer
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.batch.base import BatchRunner
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, noted_end, read_notes, render_gang
-from meshtune.runners.schedulers.batch.records import Record
+from meshtune.runners.schedulers.batch.records import JobRecord
 from meshtune.runners.schedulers.batch.script import REQUEUED_FILE, submit_host
 from meshtune.runners.schedulers.slurm.nodes import (
     NODE_FORMAT,
@@ -137,14 +137,14 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         number = _NUMBER.search(answer.out) if answer.code == 0 else None
         return answer, number.group(1) if number else None
 
-    def _search(self, record: Record) -> str | None:
+    def _search(self, record: JobRecord) -> str | None:
         """By name and folder, at the controller and in the accounting."""
         queued = self._ask("squeue", "--noheader", "--states=all", f"--name={record.name}", "--format=%i|%Z")
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.sent_at - CLOCKS_APART_S))
         accounted = (f"--name={record.name}", f"--starttime={since}", "--format=JobIDRaw,WorkDir")
         return _oldest(queued, record.directory) or _oldest(self._sacct(*accounted), record.directory)
 
-    def _look(self, records: Mapping[str, Record]) -> dict[str, JobStatus]:
+    def _look(self, records: Mapping[str, JobRecord]) -> dict[str, JobStatus]:
         """By one squeue for all, and one sacct and sinfo where they can tell more."""
         specs = {id: record.job() for id, record in records.items()}
         notes = {id: read_notes(record.directory) for id, record in records.items()}

@@ -310,9 +310,9 @@ def recommend(
 ) -> None:
     """Print the best known plan for a model on some nodes of a cluster: measured, or projected and said to be."""
     from meshtune.tuner.cli.render.analysis import recommendation_lines
-    from meshtune.tuner.results.known_best import Question, environment_text, software_versions
+    from meshtune.tuner.results.known_best import LaunchQuestion, environment_text, software_versions
 
-    question = Question(
+    question = LaunchQuestion(
         model=model,
         cluster=cluster,
         nodes=nodes,

@@ -181,7 +181,7 @@ def trials_table(trials: Sequence[Trial]) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class CampaignRow:
     """A campaign in a list. counts: of its trials, by verdict or state."""
 
     campaign: Campaign | CampaignView
@@ -189,7 +189,7 @@ class Listed:
     counts: Mapping[str, int]
 
 
-def campaigns_table(rows: Sequence[Listed]) -> Table:
+def campaigns_table(rows: Sequence[CampaignRow]) -> Table:
     """Campaigns with their progress."""
     table = new_table("Campaigns", "campaign", "state", "created", "trials", "legal plans", "reason")
     for row in rows:

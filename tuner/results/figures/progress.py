@@ -28,7 +28,7 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     """Every trial's objective by its own run, the best first run so far, and what failed, below, by how."""
     yardstick = yardstick_of(campaign.spec)
     figure, axes = canvas.new_figure(f"Best so far: {yardstick.objective.words}")
-    groups: dict[canvas.Mark, list[Trial]] = {}
+    groups: dict[canvas.Marker, list[Trial]] = {}
     for trial in trials:
         if (mark := canvas.mark_of(trial)) is not None:
             groups.setdefault(mark, []).append(trial)
@@ -125,8 +125,8 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
         return figure
     known = again[0].interval_known
     series = (
-        ("first run", -0.15, canvas.Mark("o", canvas.BLUE, "", hollow=True), [entry.first_run for entry in again]),
-        ("mean of second runs", 0.15, canvas.Mark("s", canvas.GREEN, ""), [entry.objective for entry in again]),
+        ("first run", -0.15, canvas.Marker("o", canvas.BLUE, "", hollow=True), [entry.first_run for entry in again]),
+        ("mean of second runs", 0.15, canvas.Marker("s", canvas.GREEN, ""), [entry.objective for entry in again]),
     )
     for name, offset, mark, values in series:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
@@ -166,7 +166,7 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
         mine = list(attempt.nodes) or [f"slot {next(free) + 1}"]
         verdict = None if attempt.outcome is None else attempt.outcome.verdict
-        mark = canvas.MARKS[verdict] if verdict is not None else canvas.Mark("", canvas.GREY, "under way")
+        mark = canvas.MARKS[verdict] if verdict is not None else canvas.Marker("", canvas.GREY, "under way")
         for lane in mine:
             if lane in places:
                 axes.barh(

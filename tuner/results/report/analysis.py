@@ -14,7 +14,7 @@ from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory, memory_failures
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.figures.canvas import svg
-from meshtune.tuner.results.report.page import Picture, Section, Table
+from meshtune.tuner.results.report.page import PageTable, Picture, Section
 
 MAX_CULPRITS, MAX_KNOBS = 3, 5
 
@@ -30,7 +30,7 @@ def matter_section(campaign: Campaign, trials: Sequence[Trial], found: Analysis)
     else:
         rows = [(one.knob, percent(one.share)) for one in known.importances]
         caption = f"Share of the variance in speed that each knob explains ({known.method} on {known.plans} plans)"
-        tables.append(Table(columns=("knob", "share"), rows=rows, numbers=frozenset({1}), caption=caption))
+        tables.append(PageTable(columns=("knob", "share"), rows=rows, numbers=frozenset({1}), caption=caption))
         if len(known.importances) > 1:
             across, up = (one.knob for one in known.importances[:2])
             drawn = svg(settings.heat_map(campaign, trials, across, up))
@@ -65,7 +65,7 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
     )
     rows = [(knob.knob, percent(knob.explained)) for knob in knobs[:MAX_KNOBS]]
     caption = "How much of what ran out of memory and what fitted the value of one knob tells (eta squared)"
-    tables = [Table(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
+    tables = [PageTable(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
     return Section(heading="Failures", prose=prose, pictures=pictures, tables=tables)
 
 

@@ -24,7 +24,7 @@ from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.report.analysis import failure_section, forecast_section, matter_section
-from meshtune.tuner.results.report.page import Picture, Section, Table, page
+from meshtune.tuner.results.report.page import PageTable, Picture, Section, page
 from meshtune.tuner.results.sizes import SizePoint
 from meshtune.tuner.results.winners import Winners, winners_of
 
@@ -102,7 +102,7 @@ def _asked(campaign: Campaign, space: Space) -> Section:
         ("baseline", "none" if spec.baseline is None else spec.baseline.key),
         ("owner", " of the project ".join(name for name in (campaign.owner or "command line", spec.project) if name)),
     ]
-    return Section(heading="What was asked", tables=[Table(columns=("", ""), rows=rows)])
+    return Section(heading="What was asked", tables=[PageTable(columns=("", ""), rows=rows)])
 
 
 def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
@@ -151,7 +151,7 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         heading="What was found",
         prose=[f"Recommended: {told}." if winners.recommended else f"No recommendation: {told}."],
         tables=[
-            Table(
+            PageTable(
                 columns=("", *(name for name, _ in shown)),
                 rows=rows,
                 caption="Fastest once: the best first run. Fastest confirmed: the best by its second runs."
@@ -208,7 +208,7 @@ def _again(ranking: Sequence[Ranked]) -> Section:
         heading="Second runs",
         prose=prose,
         pictures=[Picture(svg=svg(progress.second_runs(ranking)), title="First and second runs")],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
     )
 
 
@@ -227,7 +227,7 @@ def _scaling(points: Sequence[SizePoint]) -> Section:
             "The best measured setting of each size; efficiency is speed per device over that of the smallest size."
         ],
         pictures=[Picture(svg=svg(settings.scaling_by_size(points)), title="Scaling")],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
     )
 
 
@@ -243,11 +243,11 @@ def _environment(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -
     return Section(
         heading="Software and hardware",
         prose=[f"{basis}."],
-        tables=[Table(columns=("", ""), rows=rows)],
+        tables=[PageTable(columns=("", ""), rows=rows)],
     )
 
 
-def _every(campaign: Campaign, trials: Sequence[Trial]) -> Table:
+def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
     yardstick = yardstick_of(campaign.spec)
     columns = (
         "trial",
@@ -280,7 +280,7 @@ def _every(campaign: Campaign, trials: Sequence[Trial]) -> Table:
                 "" if outcome is None or measured is not None else outcome.reason[:200],
             )
         )
-    return Table(
+    return PageTable(
         columns=columns,
         rows=rows,
         numbers=frozenset({0, 4, 5, 6, 7, 8}),
@@ -314,7 +314,7 @@ def _comparison_section(comparison: Comparison) -> Section:
             *(f"{note}." for note in comparison.notes),
         ],
         pictures=[picture] if len({one.devices for one in comparison.campaigns if one.efficiency}) > 1 else [],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset({1, 2, 5, 6, 7}))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({1, 2, 5, 6, 7}))],
     )
 
 

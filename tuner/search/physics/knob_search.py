@@ -85,7 +85,7 @@ def joined(parts: Sequence[Candidates]) -> Candidates:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ground:
+class KnobGround:
     """What candidates are drawn from. taken: the keys of plans that were chosen before. ran_out: plans that ran out of
     memory, with the codes of each."""
 
@@ -225,14 +225,14 @@ class KnobSearch:
     def _plan(self, candidates: Candidates, at: int) -> Plan:
         return self.task.space.plan(int(candidates.layouts[at]), candidates.codes[at].tolist())
 
-    def _ground(self, seen: Sequence[Observation]) -> Ground:
+    def _ground(self, seen: Sequence[Observation]) -> KnobGround:
         space, taken = self.task.space, set[bytes]()
         found = [(one.plan, at) for one in seen if (at := space.find(one.plan)) is not None]
         if found:
             codes = space.knobs.known_codes([plan for plan, _ in found])
             taken.update(Candidates(np.array([at for _, at in found]), codes).keys())
         ran_out = self.trials.ran_out if self.options.fits else ()
-        return Ground(space, taken, list(zip(ran_out, space.knobs.known_codes(ran_out), strict=True)))
+        return KnobGround(space, taken, list(zip(ran_out, space.knobs.known_codes(ran_out), strict=True)))
 
     def _best(self, seen: Sequence[Observation]) -> list[Observation]:
         """The measured plans, those of use first, and of these the best."""
@@ -252,7 +252,7 @@ class KnobSearch:
         rows = self.scales.of(self.catalogue.at(candidates.layouts, candidates.codes))
         return weigh(self.trials, rows, self.belief, self.task, self.seed, residual=self.options.residual)
 
-    def _candidates(self, ground: Ground, layouts: IntColumn, seen: Sequence[Observation]) -> Candidates:
+    def _candidates(self, ground: KnobGround, layouts: IntColumn, seen: Sequence[Observation]) -> Candidates:
         if (listed := ground.listed()) is not None:
             return listed
         assignments, known = self._assignments(seen), set[bytes]()
@@ -313,10 +313,10 @@ class KnobSearch:
         wanted = others if (seen + 1) % OTHERS == 0 else of_use
         return wanted if np.any(wanted) else ~wanted
 
-    def _left_over(self, ground: Ground, n: int) -> list[Choice]:
+    def _left_over(self, ground: KnobGround, n: int) -> list[Choice]:
         """Plans that surely run out of memory: when nothing else is left."""
         listing = self.task.space.listing(100_000)
         if listing is None:
             return []
-        rest = Ground(ground.space, ground.taken, ()).fresh(Candidates(*listing), set())
+        rest = KnobGround(ground.space, ground.taken, ()).fresh(Candidates(*listing), set())
         return [Choice(self._plan(rest, at)) for at in range(min(n, len(rest)))]
