@@ -48,7 +48,7 @@ DEFAULTS = ServiceSettings()
 
 def from_environment(environment: Mapping[str, str]) -> ServiceSettings:
     """Raises InvalidValue, which names the variables."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, kind in get_type_hints(ServiceSettings).items():
         variable = variable_of(name)
@@ -56,12 +56,12 @@ def from_environment(environment: Mapping[str, str]) -> ServiceSettings:
         if not text:
             continue
         try:
-            found[name] = TypeAdapter(kind).validate_python(text)
+            values[name] = TypeAdapter(kind).validate_python(text)
         except ValueError:
             problems.append(Problem(variable, f"must be {_WORDS[kind]}, not {text!r}"))
     if problems:
         raise InvalidValue(problems)
-    return ServiceSettings(**found)
+    return ServiceSettings(**values)
 
 
 def variable_of(field: str) -> str:

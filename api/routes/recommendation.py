@@ -92,11 +92,11 @@ async def get_recommendation(
         software=software_versions(software),
         simulated=simulated,
     )
-    found = await run_in_threadpool(_measured_or_near, service, question, caller)
-    if isinstance(found, Neighbourhood):
-        cost = found.space.combinations + PER_TRIAL * sum(len(source.trials) for source in found.sources)
-        found = await pool.run(caller.sha256, cost, project, found)
-    return PlainTextResponse(environment_text(found)) if format is Format.ENV else found
+    answer = await run_in_threadpool(_measured_or_near, service, question, caller)
+    if isinstance(answer, Neighbourhood):
+        cost = answer.space.combinations + PER_TRIAL * sum(len(source.trials) for source in answer.sources)
+        answer = await pool.run(caller.sha256, cost, project, answer)
+    return PlainTextResponse(environment_text(answer)) if format is Format.ENV else answer
 
 
 @router.get("/comparison", tags=["recommendations"])

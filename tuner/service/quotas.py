@@ -78,11 +78,11 @@ class CampaignQuotas:
     def limits(self) -> ServiceLimits | None:
         """The limits as the file says now; None where it sets none. Raises InvalidLimits."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
             read = self._read  # other threads read too
-            if read is None or read[:2] != (found.st_mtime_ns, found.st_size):
+            if read is None or read[:2] != (status.st_mtime_ns, status.st_size):
                 limits = parse_limits(read_file(self._path, SLOW_LIMITS.max_bytes))
-                self._read = read = (found.st_mtime_ns, found.st_size, limits)
+                self._read = read = (status.st_mtime_ns, status.st_size, limits)
             return read[2]
         except FileNotFoundError:
             self._read = None

@@ -171,11 +171,11 @@ class Session:
             spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 2, reader=readers
         )
         others = [other for other in others if anchor is None or other.id != anchor.campaign]
-        found = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
+        sources = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
         start = None if anchor is None else anchor.lesson(version)
-        lessons = [*([] if start is None else [start]), *(earlier.lesson for earlier in found)]
+        lessons = [*([] if start is None else [start]), *(earlier.lesson for earlier in sources)]
         self.store.keep_lessons(self.campaign.id, lessons, now=now)
-        past = tuple(earlier.past for earlier in found)
+        past = tuple(earlier.past for earlier in sources)
         if past != self.task.past or start != self._start:  # searches keep what they worked out for a task
             calibration = UNCALIBRATED if anchor is None else anchor.holding_for(self.task.training, version)
             self.task = replace(self.task, past=past, calibration=calibration)

@@ -92,7 +92,7 @@ class Ticker:
         if by_job:
             with self.metrics.polling(campaign.spec.runner.kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
-        now, found = self.clock(), {}
+        now, polled = self.clock(), {}
         running_s = session.observed([(by_job[job_id].last, status) for job_id, status in statuses.items()])
         for job_id, status in statuses.items():
             trial = by_job[job_id]
@@ -104,8 +104,8 @@ class Ticker:
             directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
-                found[trial.number] = PolledJob(by_our_clock(status, sent_at, now), outcome, running_s[job])
-        return found
+                polled[trial.number] = PolledJob(by_our_clock(status, sent_at, now), outcome, running_s[job])
+        return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
         """Do what was decided; False when there was nothing to do after all."""

@@ -290,8 +290,8 @@ def trials_numbered(
     connection: Connection, campaign_id: str, numbers: Collection[int], *, listed: bool = False
 ) -> dict[int, Trial]:
     """Those of the trials that there are, by number."""
-    found = read_trials(connection, campaign_id, trials.c.number.in_(list(numbers)), listed=listed)
-    return {trial.number: trial for trial in found}
+    numbered = read_trials(connection, campaign_id, trials.c.number.in_(list(numbers)), listed=listed)
+    return {trial.number: trial for trial in numbered}
 
 
 def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, StepTimes]:
@@ -309,10 +309,10 @@ def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[in
 
 
 def _read_trial(connection: Connection, campaign_id: str, number: int) -> Trial:
-    found = read_trials(connection, campaign_id, trials.c.number == number)
-    if not found:
+    matches = read_trials(connection, campaign_id, trials.c.number == number)
+    if not matches:
         raise NotFound(f"campaign {campaign_id} has no trial {number}")
-    return found[0]
+    return matches[0]
 
 
 def _require_new_plans(
