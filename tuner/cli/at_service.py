@@ -142,11 +142,11 @@ class CampaignAtService:
             self._remote.resume()
         return self.followed(ended_trials(self.record().trials))
 
-    def followed(self, told: Collection[int] = ()) -> Record:
+    def followed(self, ended: Collection[int] = ()) -> Record:
         """As it is once it rests. told: trials of which a log says nothing any more. Ctrl-C ends this alone."""
         remote = self._remote
         try:
-            follow(lambda: _look(remote), lambda watch: _drive(remote, watch), told)
+            follow(lambda: _look(remote), lambda watch: _drive(remote, watch), ended)
         except KeyboardInterrupt:
             console.print(
                 f"\n{self.id} goes on at {self._place.server}. To follow it again, to look at it, or to end it:"
@@ -194,8 +194,8 @@ def _spec_told(spec: Path) -> Iterator[None]:
     except InvalidRequest as error:
         if not error.problem.type.endswith("/invalid-spec"):
             raise
-        found = [Problem(_path(mistake.pointer), mistake.detail) for mistake in error.mistakes]
-        raise wrong_spec(spec, found) from None
+        problems = [Problem(_path(mistake.pointer), mistake.detail) for mistake in error.mistakes]
+        raise wrong_spec(spec, problems) from None
 
 
 def _path(pointer: str) -> str:

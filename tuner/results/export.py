@@ -189,8 +189,8 @@ def _dialect(
     def render(export: Export) -> Files:
         measured = dtype_of(export.spec)
         if "dtype" not in export.options and measured in DTYPES and measured not in dtypes:
-            told = f"is {measured}; the format has {' and '.join(dtypes)} alone: --option dtype={dtypes[-1]} changes it"
-            raise CannotExpress(program or WORKLOADS[name].words, [Problem("number format", told)])
+            fact = f"is {measured}; the format has {' and '.join(dtypes)} alone: --option dtype={dtypes[-1]} changes it"
+            raise CannotExpress(program or WORKLOADS[name].words, [Problem("number format", fact)])
         options = tell(name, export.workload_options(name), export.told(name))
         files: Files = load(renderer)(export.spec.model, export.plan, export.cluster, options)
         return with_keys(name, files, export.told(name))
@@ -233,12 +233,12 @@ def _deepspeed_line(export: Export, files: Files) -> str:
             spec.model, export.plan, spec.seed, own
         )
     size = f"--num_nodes {export.cluster.nodes} --num_gpus {export.cluster.devices_per_node}"
-    told = export.told("deepspeed")
-    words = " ".join(filter(None, [words, shlex.join(told.arguments)]))
+    given = export.told("deepspeed")
+    words = " ".join(filter(None, [words, shlex.join(given.arguments)]))
     program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
     on_cpu = {"DS_ACCELERATOR": "cpu"} if spec.cluster.device.kind is DeviceKind.CPU else {}
     # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
-    return f"{_environment({**on_cpu, **told.variables})}deepspeed {size} --no_local_rank {program} {words}"
+    return f"{_environment({**on_cpu, **given.variables})}deepspeed {size} --no_local_rank {program} {words}"
 
 
 def _torchtitan_line(export: Export, files: Files) -> str:
@@ -400,7 +400,7 @@ def _warned(file: str, text: str, handover: Handover) -> str:
     """The text of a file with the warning as a comment where it may have one, after the line that names a shell."""
     if Path(file).suffix not in COMMENTED:
         return text
-    told = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
-    comment = "".join(f"# {line}\n" for line in [*told, f"    {handover.confirm}"])
+    lines = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
+    comment = "".join(f"# {line}\n" for line in [*lines, f"    {handover.confirm}"])
     first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
     return f"{first}\n{comment}{rest}" if first else comment + rest

@@ -167,16 +167,16 @@ def _around(question: LaunchQuestion, target: Target, records: CampaignRecords) 
                 own = on_nodes(spec, nodes)
                 far = distance(training_of(moved), training_of(own))
                 specs.append((hypot(*doubts(moved, own)), far, campaign, nodes))
-    told = set[str]()
+    seen = set[str]()
     for doubt, far, campaign, nodes in sorted(specs, key=lambda entry: entry[:2]):
         # Of a campaign with several sizes the nearest one that has an answer.
-        if campaign.id in told:
+        if campaign.id in seen:
             continue
         trials = records.trials_of(campaign.id)
         advice = advice_of(campaign, trials, nodes)
         if advice is None:
             continue
-        told.add(campaign.id)
+        seen.add(campaign.id)
         own = on_nodes(campaign.spec, nodes)
         # Beside what follows from the two specs: what the best plan ran on, and its batch.
         batch = advice.choice.trial.plan.global_batch_size
@@ -200,16 +200,16 @@ def _moved(spec: CampaignSpec, question: LaunchQuestion, target: Target) -> Camp
 
 
 def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
-    found = []
+    notes = []
     if spec.model != asked.model:
         same = spec.model.name == asked.model.name
-        found.append(f"another model {spec.model.name}" if same else f"{spec.model.name}, asked for {asked.model.name}")
+        notes.append(f"another model {spec.model.name}" if same else f"{spec.model.name}, asked for {asked.model.name}")
     if spec.cluster.name != asked.cluster.name or not alike(spec.cluster, asked.cluster):
         own, wanted = (f"{one.name} ({one.devices_per_node} devices a node)" for one in (spec.cluster, asked.cluster))
-        found.append(f"{own}, asked for {wanted}")
+        notes.append(f"{own}, asked for {wanted}")
     if spec.cluster.nodes != asked.cluster.nodes:
-        found.append(f"{spec.cluster.nodes} nodes, asked for {asked.cluster.nodes}")
-    return found
+        notes.append(f"{spec.cluster.nodes} nodes, asked for {asked.cluster.nodes}")
+    return notes
 
 
 def _calibrated(sources: Sequence[Neighbour]) -> Calibration:

@@ -84,8 +84,8 @@ def judge(
 ) -> Revalidation:
     """The finding on the first of `to_measure`'s entries from fresh runs of them, one outcome each."""
     variance, objective = run_variance_of(rank(campaign, trials)), campaign.spec.objective
-    found = [_remeasured(entry, outcome, objective, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
-    optimum, rival = found[0], found[1] if len(found) > 1 else None
+    runs = [_remeasured(entry, outcome, objective, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
+    optimum, rival = runs[0], runs[1] if len(runs) > 1 else None
     own, *others = (outcome.measurement for outcome in outcomes)
     other = others[0] if others else None
     lead = None if own is None or other is None else _gain(other, own, objective, variance)
@@ -115,7 +115,7 @@ def _words(
 ) -> str:
     """known: the intervals are more than that of one repeat."""
 
-    def told(share: Estimate, sign: str = "") -> str:
+    def percents(share: Estimate, sign: str = "") -> str:
         return share.percent_text(sign) if known else f"{100 * share.value:{sign}.1f} %"
 
     change = optimum.change
@@ -123,10 +123,10 @@ def _words(
         ended = f"{optimum.verdict}: {optimum.reason}"
         return f"fails now: {ended}; tune again" if finding is Standing.FAILED else f"not measured: {ended}; try again"
     if finding is Standing.OVERTAKEN and lead is not None and rival is not None:
-        return f"the runner-up, {rival.plan_key}, is better now by {told(lead)}: tune again"
+        return f"the runner-up, {rival.plan_key}, is better now by {percents(lead)}: tune again"
     if finding is Standing.SLOWER:
-        return f"slower by {told(Estimate(-change.value, -change.high, -change.low))} than it was"
-    return f"stands: {told(change, '+')} against the record"
+        return f"slower by {percents(Estimate(-change.value, -change.high, -change.low))} than it was"
+    return f"stands: {percents(change, '+')} against the record"
 
 
 def _remeasured(entry: Ranked, outcome: Outcome, objective: Objective, variance: RunVariance | None) -> Remeasured:

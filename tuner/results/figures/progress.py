@@ -162,7 +162,7 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     whole = max(end for *_, end in runs) - begin
     shown, unit, name = lanes[:MAX_LANES], *_unit(whole)
     figure.set_figheight(max(2.2, 0.22 * len(shown) + 1.4))
-    places, told, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
+    places, labelled, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
     for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
         mine = list(attempt.nodes) or [f"slot {next(free) + 1}"]
         verdict = None if attempt.outcome is None else attempt.outcome.verdict
@@ -178,9 +178,9 @@ def timeline(trials: Sequence[Trial]) -> Figure:
                     linewidth=0.5,
                     height=0.8,
                     hatch="" if verdict is Verdict.OK else "////",
-                    label="" if mark.word in told else mark.word,
+                    label="" if mark.word in labelled else mark.word,
                 )
-                told.add(mark.word)
+                labelled.add(mark.word)
         if len(runs) <= MAX_LANES and mine[0] in places:
             middle = ((start + end) / 2 - begin) / unit
             axes.text(middle, places[mine[0]], str(trial.number), ha="center", va="center", fontsize=6, color="white")
@@ -217,12 +217,12 @@ def _baseline_word(entry: Ranked) -> str:
 def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:
     """The first lane that is free, by span, in the order of their starts."""
     free_at: list[float] = []
-    found = []
+    places = []
     for start, end in sorted(spans):
         slot = next((slot for slot, free in enumerate(free_at) if free <= start), len(free_at))
         free_at[slot:] = [end, *free_at[slot + 1 :]]
-        found.append(slot)
-    return found
+        places.append(slot)
+    return places
 
 
 def _unit(seconds: float) -> tuple[float, str]:

@@ -19,11 +19,11 @@ from meshtune.tuner.results.report.page import PageTable, Picture, Section
 MAX_CULPRITS, MAX_KNOBS = 3, 5
 
 
-def matter_section(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -> Section:
+def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis) -> Section:
     """Why the best plans win, what changes are worth, which knobs matter, and the best of the two that matter most."""
-    prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in found.winners]
-    known = found.sensitivity
-    pictures = [Picture(svg=svg(settings.knob_effects(found.effects)), title="What a change of a knob is worth")]
+    prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in analysis.winners]
+    known = analysis.sensitivity
+    pictures = [Picture(svg=svg(settings.knob_effects(analysis.effects)), title="What a change of a knob is worth")]
     tables = []
     if known.nothing:
         prose.append(f"Which knobs matter is not known: {known.nothing}.")
@@ -75,9 +75,9 @@ def _worst(knob: KnobMemory) -> str:
     return f"{knob.knob} = {shown} the most: {value.oom} of the {value.plans} plans that had it"
 
 
-def forecast_section(found: Analysis) -> Section:
+def forecast_section(analysis: Analysis) -> Section:
     """What the search expected against what came."""
-    steps, fits, prose = found.hindsight.steps, found.hindsight.fits, []
+    steps, fits, prose = analysis.hindsight.steps, analysis.hindsight.fits, []
     if steps is not None:
         order = "" if steps.spearman is None else f"; rank correlation {steps.spearman:.2f}"
         prose.append(
@@ -90,7 +90,7 @@ def forecast_section(found: Analysis) -> Section:
             f" (Brier score {fits.brier:.3f}; {fits.brier_of_share:.3f} for knowing the share that fitted)."
         )
     picture = Picture(
-        svg=svg(settings.predicted_against_measured(found.hindsight)),
+        svg=svg(settings.predicted_against_measured(analysis.hindsight)),
         title="Predicted against measured step time",
         caption="As the search expected it when it chose the plan, before it had measured it.",
     )

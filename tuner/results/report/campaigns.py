@@ -57,7 +57,7 @@ def render_report(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> str:
 def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
     trials = sorted(trials, key=lambda trial: trial.number)
     space, ranking = space_of(campaign.spec), rank(campaign, trials)
-    winners, found = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
+    winners, analysis = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
     return [
         _asked(campaign, space),
         _state(campaign, trials),
@@ -66,17 +66,17 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
             heading="Best so far",
             pictures=[Picture(svg=svg(progress.best_so_far(campaign, trials)), title="Best so far")],
         ),
-        matter_section(campaign, trials, found),
-        failure_section(space, trials, found.failures),
+        matter_section(campaign, trials, analysis),
+        failure_section(space, trials, analysis.failures),
         _parts(winners, ranking),
-        forecast_section(found),
+        forecast_section(analysis),
         _again(ranking),
-        *([_scaling(found.scaling)] if found.scaling else []),
+        *([_scaling(analysis.scaling)] if analysis.scaling else []),
         Section(
             heading="Trials by node",
             pictures=[Picture(svg=svg(progress.timeline(trials)), title="Trials by node")],
         ),
-        _environment(campaign, trials, found),
+        _environment(campaign, trials, analysis),
         Section(heading="Every trial", tables=[_every(campaign, trials)], new_page=True),
         Section(heading="The spec", verbatim=_spec_text(campaign), new_page=True),
     ]
@@ -146,10 +146,10 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         ("peak memory", *(NONE if not entry.memory_bytes else gibibytes(entry.memory_bytes) for _, entry in shown)),
         ("memory left", *(_left(entry) for _, entry in shown)),
     ]
-    told = winners.recommendation.reason
+    reason = winners.recommendation.reason
     return Section(
         heading="What was found",
-        prose=[f"Recommended: {told}." if winners.recommended else f"No recommendation: {told}."],
+        prose=[f"Recommended: {reason}." if winners.recommended else f"No recommendation: {reason}."],
         tables=[
             PageTable(
                 columns=("", *(name for name, _ in shown)),
@@ -231,7 +231,7 @@ def _scaling(points: Sequence[SizePoint]) -> Section:
     )
 
 
-def _environment(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -> Section:
+def _environment(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis) -> Section:
     measured = [trial.measurement for trial in trials if trial.measurement is not None]
     software = Counter((name, version) for one in measured for name, version in one.software.items())
     hardware = Counter(kinds_text(one.hardware) for one in measured if one.hardware)
@@ -239,7 +239,7 @@ def _environment(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -
     rows = [("device, as the spec describes it", f"{device.name}, {gibibytes(int(device.memory_bytes))}")]
     rows += [("devices, as jobs saw them", f"{words} ({count} trials)") for words, count in hardware.most_common()]
     rows += [(name, f"{version} ({count} trials)") for (name, version), count in sorted(software.items())]
-    basis = found.unpredicted if found.basis is None else f"Basis of what is predicted: {found.basis.words}"
+    basis = analysis.unpredicted if analysis.basis is None else f"Basis of what is predicted: {analysis.basis.words}"
     return Section(
         heading="Software and hardware",
         prose=[f"{basis}."],
@@ -319,12 +319,12 @@ def _comparison_section(comparison: Comparison) -> Section:
 
 
 def _budget(budget: Budget) -> str:
-    told = [
+    limits = [
         *([] if budget.trials is None else [f"{budget.trials} trials"]),
         *([] if budget.wall_time_s is None else [f"{seconds(budget.wall_time_s)} of work"]),
         *([] if budget.device_hours is None else [f"{number(budget.device_hours)} device-hours"]),
     ]
-    return ", ".join(told)
+    return ", ".join(limits)
 
 
 def _interval(value: Estimate, *, known: bool = True) -> str:
