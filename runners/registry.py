@@ -188,8 +188,8 @@ def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[
     """Starts nothing. Raises UnknownBackend, MissingExtra, InvalidValue."""
     if kind not in ("local", SIMULATED, EXTERNAL) and os.environ.get(RUN_AS):
         own = "`local`, `simulated` and `external`"
-        told = f"{kind} would run jobs as the service's user: with {RUN_AS} there are {own} only"
-        raise InvalidValue([Problem("", told)])
+        problem = f"{kind} would run jobs as the service's user: with {RUN_AS} there are {own} only"
+        raise InvalidValue([Problem("", problem)])
     if kind in EXTRAS:
         require_extra(kind, f"the runner {kind}")
     runner: Runner = load_part(kind, "runner")(root, cluster, options)

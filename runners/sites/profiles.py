@@ -70,8 +70,8 @@ class Site(Closed):
             hint = did_you_mean(self.cluster, presets)
             checks.require(self.cluster in presets, "cluster", f"no cluster preset is called {self.cluster!r}; {hint}")
         for name in self.evidence:
-            told = "is evidence for nothing: there is no such option in `runner`"
-            checks.require(name in self.runner or (name == "cluster" and bool(self.cluster)), f"evidence.{name}", told)
+            fault = "is evidence for nothing: there is no such option in `runner`"
+            checks.require(name in self.runner or (name == "cluster" and bool(self.cluster)), f"evidence.{name}", fault)
 
     @property
     def kind(self) -> str:

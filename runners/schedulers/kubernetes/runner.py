@@ -41,8 +41,8 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
 
     def _placed(self, spec: JobSpec) -> JobSpec:
         if spec.start is Start.JOB and spec.nodes > 1:
-            told = f"a script that launches for itself cannot reach the other {spec.nodes - 1} pods"
-            raise Refused(f"{spec.name} cannot run on Kubernetes: {told}")
+            problem = f"a script that launches for itself cannot reach the other {spec.nodes - 1} pods"
+            raise Refused(f"{spec.name} cannot run on Kubernetes: {problem}")
         if not self._options.sees(spec.directory):
             raise Refused(f"{spec.name} would run in {spec.directory}, which is on none of claims and host_paths")
         # Where this service's own interpreter is named, the pods' is meant.
@@ -100,8 +100,8 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         except Rejected as error:
             if error.code == 404:
                 place = f"the namespace {self._options.namespace}"
-                told = f"{place} has no LocalQueue {self._options.queue} of Kueue"
-                raise Rejected(404, told) from None
+                problem = f"{place} has no LocalQueue {self._options.queue} of Kueue"
+                raise Rejected(404, problem) from None
 
     def _require_service(self) -> None:
         """Make the Service if it is not there; who has made it before may have kept us the right to."""
@@ -171,9 +171,9 @@ def _workload_words(workloads: Sequence[Document]) -> dict[str, str]:
     words = {}
     for workload in workloads:
         conditions = (workload.get("status") or {}).get("conditions") or []
-        told = [one.get("message") or "" for one in conditions if _says_why(one)]
+        messages = [one.get("message") or "" for one in conditions if _says_why(one)]
         for owner in workload["metadata"].get("ownerReferences") or []:
-            words[owner["name"]] = f"Kueue: {told[-1]}" if told else "waits in a queue of Kueue"
+            words[owner["name"]] = f"Kueue: {messages[-1]}" if messages else "waits in a queue of Kueue"
     return words
 
 
