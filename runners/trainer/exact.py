@@ -117,14 +117,14 @@ def _moved(sample: MemorySample, start: MemorySample, end: MemorySample) -> Memo
 
 def count_passes(job: TrainerJob, rank: int) -> float:
     """The passes of one layer and micro-batch that `exact_peak` will run: what its time follows from."""
-    found: list[float] = []
+    passes: list[float] = []
 
     def count(sized: TrainerJob) -> MemorySample:
-        found.append(_passes(sized))
+        passes.append(_passes(sized))
         return MemorySample(0, 0, 0)
 
     extend(job, _layers(job, rank // (job.plan.world_size // job.plan.pp)), count)
-    return sum(found)
+    return sum(passes)
 
 
 def _passes(job: TrainerJob) -> float:
@@ -194,8 +194,8 @@ def require_estimable(job: TrainerJob, rank: int = 0) -> None:
     require_supported(job)
     plan = job.plan
     checks = Checks()
-    told = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
-    checks.require(0 <= rank < plan.world_size, "rank", told)
+    problem = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
+    checks.require(0 <= rank < plan.world_size, "rank", problem)
     checks.done()
 
 

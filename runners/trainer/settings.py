@@ -34,14 +34,14 @@ def seen_settings(
 ) -> dict[str, KnobValue | None]:
     """The knobs that the job was told, by name, as its process has them. ran: the attention kernels. environment: as
     the process found it when it began."""
-    found: dict[str, KnobValue | None] = {}
+    seen: dict[str, KnobValue | None] = {}
     for name, knob in job.knobs.items():
         if knob.way == "env":
-            told: Any = {"place": knob.place, "text": knob.text, "value": knob.value, "texts": knob.texts}
-            found[name] = seen_variable(told, environment)
+            reader: Any = {"place": knob.place, "text": knob.text, "value": knob.value, "texts": knob.texts}
+            seen[name] = seen_variable(reader, environment)
         elif knob.way == "option":
-            found[name] = _seen(knob.place, job, trainer, ran)
-    return found
+            seen[name] = _seen(knob.place, job, trainer, ran)
+    return seen
 
 
 def _seen(option: str, job: TrainerJob, trainer: Trainer, ran: Collection[str]) -> KnobValue:

@@ -59,11 +59,11 @@ class LossScaler:
     def unscale(self, gradients: list[Tensor]) -> bool:
         """Divide the gradients by the factor in place; return whether those of all ranks are finite, else the step must
         be skipped. Then adjust the factor. Collective over all ranks, and waits for the device, as Megatron does."""
-        found = torch.zeros((), device=self._device)
+        overflow = torch.zeros((), device=self._device)
         reciprocal = torch.full((), 1 / self.factor, device=self._device)
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, reciprocal)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        if found.item():
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, reciprocal)
+        dist.all_reduce(overflow, dist.ReduceOp.MAX)
+        if overflow.item():
             self.skipped += 1
             self.factor, self._finite_in_a_row = self.factor * BACKOFF, 0
             return False

@@ -170,26 +170,26 @@ def predicted_step(run: Run, chosen: PlanOf) -> Step:
 def measured_step(run: Run, chosen: PlanOf) -> Step:
     """Raises Unanswered where the plan was not measured, with how its trial ended."""
     if chosen == "best":
-        measured = [(trial, found) for trial in run.trials if (found := trial.measurement) is not None]
+        measured = [(trial, numbers) for trial in run.trials if (numbers := trial.measurement) is not None]
         if not measured:
             raise Unanswered("nothing was measured")
-        trial, found = max(measured, key=lambda pair: speed_of(run, pair[1]))
+        trial, numbers = max(measured, key=lambda pair: speed_of(run, pair[1]))
     else:
         plan = plan_in(run.spec, run.space, chosen)
         tried = [trial for trial in run.trials if trial.plan == plan]
-        ended = [(trial, found) for trial in tried if (found := trial.measurement) is not None]
+        ended = [(trial, numbers) for trial in tried if (numbers := trial.measurement) is not None]
         if not ended:
             raise Unanswered(
                 f"{plan.key} ended {tried[-1].verdict or tried[-1].state}" if tried else f"{plan.key} never ran"
             )
-        trial, found = ended[-1]
-    parts = {one.part: one.time_s for one in time_by_part(found.profile)}
-    return Step(spec=run.spec, plan=trial.plan, step_s=found.step_time_s, parts_s=parts)
+        trial, numbers = ended[-1]
+    parts = {one.part: one.time_s for one in time_by_part(numbers.profile)}
+    return Step(spec=run.spec, plan=trial.plan, step_s=numbers.step_time_s, parts_s=parts)
 
 
 def measured_speeds(run: Run) -> dict[Plan, float]:
     """By plan."""
-    return {trial.plan: speed_of(run, found) for trial in run.trials if (found := trial.measurement) is not None}
+    return {trial.plan: speed_of(run, one) for trial in run.trials if (one := trial.measurement) is not None}
 
 
 def with_failures(run: Run) -> dict[Plan, float]:
@@ -199,6 +199,6 @@ def with_failures(run: Run) -> dict[Plan, float]:
     return {**dict.fromkeys(failed, min(speeds.values())), **speeds} if speeds else {}
 
 
-def speed_of(run: Run, found: Measurement) -> float:
+def speed_of(run: Run, measured: Measurement) -> float:
     """As the campaign's objective compares plans: the more the better."""
-    return run.spec.objective.speed(found, found.step_time_s)
+    return run.spec.objective.speed(measured, measured.step_time_s)

@@ -41,8 +41,8 @@ def _sections(loaded: LoadedStudy, report: StudyReport, evidence: Evidence) -> I
         tables=[table],
         pictures=[Picture(svg=svg(figure), title="Ours over what was published")] if report.compared else [],
     )
-    if found := list(misses(report)):
-        yield Section(heading="What is off, and why", tables=[PageTable(columns=["figure", "why"], rows=found)])
+    if missed := list(misses(report)):
+        yield Section(heading="What is off, and why", tables=[PageTable(columns=["figure", "why"], rows=missed)])
     if study.notes:
         yield Section(heading="Notes", prose=[study.notes])
     for drawing in study.draw:
