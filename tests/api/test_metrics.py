@@ -150,9 +150,8 @@ def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, s
 
 def test_metrics_need_the_scope_to_read_everything_unless_they_are_open(app, service, token, problem):
     assert TestClient(app).get("/metrics").status_code == 401
-    problem(
-        TestClient(app, headers=token("w", Scope.READ, Scope.LAUNCH)).get("/metrics"), 403, "/problems/scope-missing"
-    )
+    writer = TestClient(app, headers=token("w", Scope.READ, Scope.LAUNCH))
+    problem(writer.get("/metrics"), 403, "/problems/scope-missing")
     assert TestClient(app, headers=token("r", Scope.READ_ALL)).get("/metrics").status_code == 200
     opened = create_app(service, settings=ServiceSettings(metrics_open=True))
     assert TestClient(opened).get("/metrics").status_code == 200

@@ -44,9 +44,7 @@ def campaigns(lab, make):
                 make.trial(
                     place,
                     make.measurement(
-                        float(steps[space.index_of(plan)]),
-                        devices=spec.cluster.devices,
-                        software=software,
+                        float(steps[space.index_of(plan)]), devices=spec.cluster.devices, software=software
                     ),
                     plan=plan,
                 )

@@ -66,7 +66,7 @@ class AtService:
         """A new campaign of a spec."""
         body = _body_with(spec, cluster=cluster, changes={"project": project} if project else {})
         with Client(self._place.server) as client:
-            with _spec_told(spec):
+            with _spec_mistakes(spec):
                 campaign = client.create(body)
             yield CampaignAtService(campaign, self._place)
 
@@ -74,7 +74,7 @@ class AtService:
         self, spec: Path, *, cluster: Path | None, model: str = "", project: str = "", to_run: bool = False
     ) -> Quote:
         body = _body_with(spec, cluster=cluster, model=model, changes={"project": project} if project else {})
-        with Client(self._place.server) as client, _spec_told(spec):
+        with Client(self._place.server) as client, _spec_mistakes(spec):
             return client.estimate(body, to_run=to_run)
 
     def why(self, spec: Any, plan: Mapping[str, Any]) -> Explanation:
@@ -187,8 +187,8 @@ def _body_with(
 
 
 @contextmanager
-def _spec_told(spec: Path) -> Iterator[None]:
-    """The mistakes that the service finds in a spec, as those that are found here. Raises WrongCall."""
+def _spec_mistakes(spec: Path) -> Iterator[None]:
+    """Mistakes in a spec: the service's answer raises WrongCall, as a check at home does."""
     try:
         yield
     except InvalidRequest as error:

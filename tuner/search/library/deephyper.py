@@ -72,10 +72,10 @@ class DeepHyperSearch:
         worths = history.traded_off(seed) if history.pareto else history.scores
         values: list[float | str] = [*history.graded(worths)]
         if worths and self.options.filter_failures != "graded":
-            samples = zip(values, history.told, strict=True)
+            samples = zip(values, history.samples, strict=True)
             values = [f"F_{one.verdict}" if one.score is None else value for value, one in samples]
         lie = max(worths, default=0.0)
-        features = [*(one.features for one in history.told), *under_way]
+        features = [*(one.features for one in history.samples), *under_way]
         return list(zip(features, [*values, *(lie for _ in under_way)], strict=True))
 
     def _build(self, encoding: Encoding, offered: list[Features], seed: int, kappa: float, scratch: str) -> Any:

@@ -232,19 +232,19 @@ class History:
     pareto: bool
     plans: Space | Listing
     encoding: Encoding
-    told: Sequence[Sample]
+    samples: Sequence[Sample]
     pending: Sequence[Features]
     taken: IntArray
     unseen: IntArray
 
     @property
     def scores(self) -> list[float]:
-        return [one.score for one in self.told if one.score is not None]
+        return [one.score for one in self.samples if one.score is not None]
 
     def traded_off(self, seed: int) -> list[float]:
         """Score and peak memory of each success as one number, weighed against each other at random, anew at every
         ask: the augmented Chebyshev function of both, each between its extremes (Knowles 2006, ParEGO)."""
-        values = np.array([(one.score, -one.peak_bytes) for one in self.told if one.score is not None])
+        values = np.array([(one.score, -one.peak_bytes) for one in self.samples if one.score is not None])
         if not len(values):
             return []
         span = np.ptp(values, axis=0)
@@ -267,7 +267,7 @@ class History:
             least - unit * FAILED * (1.0 + min(max(one.excess, 0.0), MOST_EXCESS))
             if one.score is None
             else next(successes)
-            for one in self.told
+            for one in self.samples
         ]
 
 

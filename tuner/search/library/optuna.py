@@ -227,7 +227,7 @@ def _study(
         )
 
     wanted = history.scores if worths is None else worths
-    for one, score in zip(history.told, history.graded(wanted), strict=True):
+    for one, score in zip(history.samples, history.graded(wanted), strict=True):
         lacks = max(one.excess, LEAST_LACKING) if one.score is None else min(one.excess, 0.0)
         add(one.features, [score, one.peak_bytes] if pareto else [score], lacks)
     for features in away:
