@@ -46,7 +46,7 @@ from meshtune.api.routes import (
     stream,
     trials,
 )
-from meshtune.api.settings import DEFAULTS, Settings
+from meshtune.api.settings import DEFAULTS, ServiceSettings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
 from meshtune.api.worker_pool import WorkerPool
@@ -68,7 +68,10 @@ DIED = 70
 
 
 def create_app(
-    service: Service, close: Callable[[], None] = lambda: None, settings: Settings = DEFAULTS, streams: int = STREAMS
+    service: Service,
+    close: Callable[[], None] = lambda: None,
+    settings: ServiceSettings = DEFAULTS,
+    streams: int = STREAMS,
 ) -> FastAPI:
     """The application over a service, which it drives while it runs. streams: how many of events it serves at once.
 

@@ -86,23 +86,23 @@ class CampaignCache:
     def find(self, key: Hashable, version: Hashable) -> Any:
         """The value of this version, None where there is none."""
         with self._lock:
-            found = self._entries.get(key)
-        return found[1] if found is not None and found[0] == version else None
+            entry = self._entries.get(key)
+        return entry[1] if entry is not None and entry[0] == version else None
 
     def get(self, key: Hashable, version: Hashable, compute: Callable[[], Value]) -> Value:
         """The value of this version. Of several threads that ask for it, one computes it and the others wait."""
-        found: Value | None = self.find(key, version)
-        if found is not None:
-            return found
+        value: Value | None = self.find(key, version)
+        if value is not None:
+            return value
         with self._lock:
             turn = self._turns.setdefault(key, threading.Lock())
         with turn:
-            found = self.find(key, version)
-            if found is None:
-                found = compute()
+            value = self.find(key, version)
+            if value is None:
+                value = compute()
                 with self._lock, suppress(ValueError):  # larger than the whole cache
-                    self._entries[key] = (version, found)
-            return found
+                    self._entries[key] = (version, value)
+            return value
 
 
 def _size(entry: tuple[Hashable, Any]) -> int:
@@ -156,12 +156,12 @@ class Documents:
         turn = self._turns.setdefault(key, asyncio.Lock())
         async with turn:
             event = await run_in_threadpool(self._store.newest_event, campaign_id, kinds)
-            found: Rendered | None = self._cache.find(key, event)
-            if found is None:
+            rendered: Rendered | None = self._cache.find(key, event)
+            if rendered is None:
                 campaign, trials = await run_in_threadpool(self._store.recorded, campaign_id)
                 body = await self._pool.run(token, cost(campaign, trials), work, campaign, trials)
-                found = await run_in_threadpool(self._cache.get, key, event, lambda: answer_of(body, media_type))
-            return found
+                rendered = await run_in_threadpool(self._cache.get, key, event, lambda: answer_of(body, media_type))
+            return rendered
 
 
 def analysis_json(campaign: Campaign, trials: Sequence[Trial]) -> bytes:

@@ -54,10 +54,10 @@ def state(name: str) -> Callable[[Request], Awaitable[Any]]:
     """A dependency that is an attribute of the application's state."""
 
     # On the event loop: a thread for each would cost more than the rest of a request.
-    async def found(request: Request) -> Any:
+    async def attribute(request: Request) -> Any:
         return getattr(request.app.state, name)
 
-    return found
+    return attribute
 
 
 ServiceHandle = Annotated[Service, Depends(state("service"))]
@@ -192,10 +192,10 @@ administers = Security(_scoped, scopes=[Scope.ADMIN.value])
 
 def require_readable(caller: Token, service: Service, id: str) -> Ownership:
     """Whose the campaign is. Raises NotFound, the same for one that the caller may not read as for none."""
-    found = service.ownerships([id]).get(id)
-    if found is None or not caller.reads(found):
+    ownership = service.ownerships([id]).get(id)
+    if ownership is None or not caller.reads(ownership):
         raise NotFound(f"there is no campaign {id}")
-    return found
+    return ownership
 
 
 CampaignPath = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
@@ -207,9 +207,9 @@ def _readable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceH
 
 
 def _changeable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceHandle) -> str:
-    found = require_readable(caller, service, campaign_id)
-    if not caller.changes(found):
-        owner = f"of {found.owner}" if found.owner else "of the command line"
+    ownership = require_readable(caller, service, campaign_id)
+    if not caller.changes(ownership):
+        owner = f"of {ownership.owner}" if ownership.owner else "of the command line"
         raise ScopeMissing(f"changing a campaign {owner} needs the scope admin, or its project")
     return campaign_id
 
@@ -222,9 +222,9 @@ ChangeableId = Annotated[str, Depends(_changeable)]
 def require_permitted(caller: Token, document: object, under: str = "") -> None:
     """Before a spec is read. Raises CommandNotAllowed where it names a command or files, and ScopeMissing where it
     names a project, and the caller may not. under: where the body has the spec."""
-    found = [] if caller.may(Scope.COMMAND) else commands_named(document)
-    if found:
-        raise CommandNotAllowed([problem.under(under) for problem in found])
+    problems = [] if caller.may(Scope.COMMAND) else commands_named(document)
+    if problems:
+        raise CommandNotAllowed([problem.under(under) for problem in problems])
     project = document.get("project") if isinstance(document, Mapping) else None
     if project and isinstance(project, str) and not caller.adds_to(project):
         message = f"the token {caller.name} may put no campaign into the project {project}; `project: null` is none"

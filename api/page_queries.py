@@ -160,11 +160,11 @@ class TrialQuery(_PlanFilters):
 
 def knobs_named(texts: Sequence[str]) -> dict[str, tuple[KnobValue | None, ...]]:
     """The values that texts of the form name:value may mean, by name; None for an empty one."""
-    found: dict[str, tuple[KnobValue | None, ...]] = {}
+    values: dict[str, tuple[KnobValue | None, ...]] = {}
     for text in texts:
         name, _, value = text.partition(":")
-        found[name] = found.get(name, ()) + (readings(value) if value else (None,))
-    return found
+        values[name] = values.get(name, ()) + (readings(value) if value else (None,))
+    return values
 
 
 def _token(question: str, cursor: Cursor) -> str:
@@ -176,10 +176,10 @@ def _cursor(question: str, token: str) -> Cursor:
     """The cursor that `_token` was given with this question. Raises InvalidQuery."""
     try:
         padded = token + "=" * (-len(token) % 4)
-        digest, found, named = read_json(urlsafe_b64decode(padded.encode()), _TOKEN_LIMITS)
+        digest, value, named = read_json(urlsafe_b64decode(padded.encode()), _TOKEN_LIMITS)
     except (ValueError, TypeError):
         raise InvalidQuery([Problem("page_token", "is no page token")]) from None
-    cursor = Cursor(found, named)
+    cursor = Cursor(value, named)
     if digest != _digest(question, cursor):
         raise InvalidQuery([Problem("page_token", "is of a page in another order or with other filters; start again")])
     return cursor

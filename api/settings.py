@@ -20,7 +20,7 @@ _WORDS = {bool: "1 or 0", int: "an integer", float: "a number"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServiceSettings:
     """Rates are per token, those of requests without one per address; bursts are how many may come at once."""
 
     # /metrics needs no token.
@@ -43,25 +43,25 @@ class Settings:
         checks.done()
 
 
-DEFAULTS = Settings()
+DEFAULTS = ServiceSettings()
 
 
-def from_environment(environment: Mapping[str, str]) -> Settings:
+def from_environment(environment: Mapping[str, str]) -> ServiceSettings:
     """Raises InvalidValue, which names the variables."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     problems: list[Problem] = []
-    for name, kind in get_type_hints(Settings).items():
+    for name, kind in get_type_hints(ServiceSettings).items():
         variable = variable_of(name)
         text = environment.get(variable, "").strip()
         if not text:
             continue
         try:
-            found[name] = TypeAdapter(kind).validate_python(text)
+            values[name] = TypeAdapter(kind).validate_python(text)
         except ValueError:
             problems.append(Problem(variable, f"must be {_WORDS[kind]}, not {text!r}"))
     if problems:
         raise InvalidValue(problems)
-    return Settings(**found)
+    return ServiceSettings(**values)
 
 
 def variable_of(field: str) -> str:

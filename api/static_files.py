@@ -126,9 +126,9 @@ def _path(scope: Scope) -> str:
 
 def _accepted(header: str) -> frozenset[str]:
     """The encodings that an Accept-Encoding header names without refusing them (q=0)."""
-    found = set()
+    names = set()
     for entry in header.lower().split(","):
         name, _, parameters = entry.partition(";")
         if parameters.strip().removeprefix("q=") not in ("0", "0.0", "0.00", "0.000"):
-            found.add(name.strip())
-    return frozenset(found)
+            names.add(name.strip())
+    return frozenset(names)

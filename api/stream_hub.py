@@ -158,23 +158,23 @@ class StreamHub:
             self.heartbeat.beat()
             pause_s = PERIOD_S
             try:
-                found = self._store.events(None, after=after, limit=MAX_READ)
-                owned = self._store.ownerships({event.campaign_id for event in found}) if found else {}
+                events = self._store.events(None, after=after, limit=MAX_READ)
+                owned = self._store.ownerships({event.campaign_id for event in events}) if events else {}
             except StoreError as error:
                 if str(error) != trouble:
                     trouble = str(error)
                     _log.warning("events are late: %s", trouble)
-                found, pause_s = [], PAUSE_S
+                events, pause_s = [], PAUSE_S
             else:
                 trouble = ""
-            if found:
-                after = found[-1].id
-                self._on_events(found)
+            if events:
+                after = events[-1].id
+                self._on_events(events)
                 # One that was deleted meanwhile is nobody's.
-                rendered = [(event, owned.get(event.campaign_id, NOBODYS), frame_of(event)) for event in found]
+                rendered = [(event, owned.get(event.campaign_id, NOBODYS), frame_of(event)) for event in events]
                 with suppress(RuntimeError):  # the loop has closed meanwhile
                     self._loop.call_soon_threadsafe(self._publish, rendered)
-            if len(found) < MAX_READ:
+            if len(events) < MAX_READ:
                 self._wake.wait(pause_s)
                 self._wake.clear()
 

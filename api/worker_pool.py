@@ -122,14 +122,14 @@ class WorkerPool:
         total = sum(map(len, self._waiting.values()))
         turn_s = self._typical_s / len(self._workers)
         if own >= MAX_WAITING_EACH:
-            told = f"{own} requests of this token wait to be computed"
+            reason = f"{own} requests of this token wait to be computed"
             # Until its next one begins.
             wait_s = turn_s * len(self._waiting)
         elif total >= MAX_WAITING:
-            told, wait_s = f"{total} requests wait to be computed", turn_s
+            reason, wait_s = f"{total} requests wait to be computed", turn_s
         else:
             return
-        raise TooManyRequests(f"{told}, which is all that may; the next one may come in {wait_s:.2g} s", wait_s)
+        raise TooManyRequests(f"{reason}, which is all that may; the next one may come in {wait_s:.2g} s", wait_s)
 
     def _serve(self, worker: _Worker, first: _Item) -> None:
         """Do the first item, and then what waits, one after the other."""
@@ -189,8 +189,8 @@ class _Worker:
         except (EOFError, OSError):
             process.join()
             late = process.exitcode == -signal.SIGALRM
-            told = f"it took longer than {self._time_limit_s:g} s" if late else "the process that does this has ended"
-            raise WorkerEnded(told) from None
+            reason = f"it took longer than {self._time_limit_s:g} s" if late else "the process that does this has ended"
+            raise WorkerEnded(reason) from None
         if error is not None:
             raise error
         return result

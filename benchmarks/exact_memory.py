@@ -16,7 +16,7 @@ from pathlib import Path
 
 from meshtune.runners.outcome import read_result
 from meshtune.runners.trainer.exact import exact_peak
-from meshtune.runners.trainer.job import JOB_FILE, Job, Measuring, Router, render_job
+from meshtune.runners.trainer.job import JOB_FILE, Measuring, Router, TrainerJob, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -57,10 +57,10 @@ PLANS: dict[str, dict[str, object]] = {
 }
 
 
-def build_job(name: str) -> Job:
+def build_job(name: str) -> TrainerJob:
     fields = {"micro_batch_size": 1} | PLANS[name]
     replicas = int(str(fields.get("dp", 1))) * int(str(fields["micro_batch_size"]))
-    return Job(
+    return TrainerJob(
         name=name,
         model=MIXTURE if name.startswith("moe") else DENSE,
         plan=Plan(grad_accum_steps=GLOBAL_BATCH // replicas, **fields),  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def build_job(name: str) -> Job:
     )
 
 
-def real_peaks(job: Job) -> tuple[int, ...]:
+def real_peaks(job: TrainerJob) -> tuple[int, ...]:
     """Every rank's peak, from a run on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / JOB_FILE

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.job import TrainerJob
 from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import Sharding
 from meshtune.runners.trainer.train import build_chunk
@@ -46,7 +46,7 @@ ALONE = [(kind, compiled) for compiled in (False, True) for kind in Recompute]
 
 def layer_ms(plan: Plan, repeats: int, *, compiled: bool = False) -> float:
     """Median over the repeats, in milliseconds: a pass through all layers, by their number."""
-    job = Job(name="host", model=MODEL, plan=plan, compile=compiled)
+    job = TrainerJob(name="host", model=MODEL, plan=plan, compile=compiled)
     dist.init_process_group("fake", rank=0, world_size=plan.world_size, store=FakeStore())
     try:
         mesh = build_mesh(plan, "cpu")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshtune.runners.trainer.exact import exact_peak, representatives
-from meshtune.runners.trainer.job import Dtype, Job, Router
+from meshtune.runners.trainer.job import Dtype, Router, TrainerJob
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
@@ -83,7 +83,7 @@ def main(wanted: str) -> None:
         router, imbalance = (Router.SKEWED, 3.0) if model is SKEWED else (Router.BALANCED, None)
         framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, whole_process=False)
         training, columns = Training(model, cluster, framework), columns_of([plan])
-        job = Job(
+        job = TrainerJob(
             name="exact",
             model=model,
             plan=plan,

@@ -26,7 +26,7 @@ from calibration import NINETY
 from meshtune.runners.documents import read_value
 from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.trainer.failure import Progress
-from meshtune.runners.trainer.job import Dtype, Job
+from meshtune.runners.trainer.job import Dtype, TrainerJob
 from meshtune.runners.trainer.parallel.mesh import build_mesh, choose_device, meet
 from meshtune.runners.trainer.probe import NodeLayout, measure
 from meshtune.runners.trainer.probe_rates import RankPlace
@@ -67,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         meet(device, 0, 1, timedelta(minutes=1), Path(folder) / "rendezvous")
         place, mesh = RankPlace(device, time.process_time), build_mesh(Plan(), "cpu")
-        jobs = [Job(name="probed", model=model, plan=plan, dtype=Dtype(options.dtype)) for plan in every]
+        jobs = [TrainerJob(name="probed", model=model, plan=plan, dtype=Dtype(options.dtype)) for plan in every]
         peaks, trainers = [], []
         for job in jobs:
             live = LiveTensors()

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from meshtune.runners.outcome import RESULT_FILE
-from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, render_job
+from meshtune.runners.trainer.job import JOB_FILE, Dtype, Measuring, TrainerJob, render_job
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
@@ -121,14 +121,14 @@ class Figures:
     held_bytes: int
 
 
-def ours(job: Job, directory: Path) -> Figures:
+def ours(job: TrainerJob, directory: Path) -> Figures:
     (directory / JOB_FILE).write_text(render_job(job), encoding="utf-8")
     _run([sys.executable, "-m", "meshtune.runners.trainer", JOB_FILE], directory)
     measured = json.loads((directory / RESULT_FILE).read_text(encoding="utf-8"))["measurement"]
     return Figures(measured["step_times_s"], max(measured["peak_held_bytes"]))
 
 
-def theirs(script: str, job: Job, directory: Path) -> Figures:
+def theirs(script: str, job: TrainerJob, directory: Path) -> Figures:
     document = {
         "model": {name: getattr(job.model, name) for name in MODEL},
         "plan": job.plan.as_dict(),
@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: list[tuple[float, float]] = []
     listed = runs_of(arguments.ranks)
     device = DeviceKind.CUDA if CUDA else DeviceKind.CPU
-    job = Job(name="representative", model=shape, plan=Plan(), device=device, dtype=dtype, measuring=measuring)
+    job = TrainerJob(name="representative", model=shape, plan=Plan(), device=device, dtype=dtype, measuring=measuring)
     for run in listed:
         job = replace(job, plan=run.plan, compile=run.compiled)
         own: list[Figures] = []

@@ -24,7 +24,7 @@ from meshtune.runners.base import JobSpec, Runner
 from meshtune.runners.outcome import RESULT_FILE
 from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.runners.schedulers.ray.runner import RayOptions, RayRunner
-from meshtune.runners.trainer.job import JOB_FILE, Job, Measuring, render_job
+from meshtune.runners.trainer.job import JOB_FILE, Measuring, TrainerJob, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -41,7 +41,7 @@ print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 """
 IDLE_S = 30.0  # longer than a cold trial takes: the server must not end meanwhile
-JOB = Job(
+JOB = TrainerJob(
     name="overhead",
     model=ModelSpec(name="tiny", layers=2, hidden=64, heads=4, ffn=128, vocab=256, seq_len=32),
     plan=Plan(dp=RANKS, micro_batch_size=1, grad_accum_steps=2, zero_stage=1),

@@ -117,13 +117,13 @@ def read_hardware(directory: Path, count: int, *, accelerators: bool, nodes: Seq
     """The kinds in the records of a job's folder; none where they are unknown. count: of the job's nodes. accelerators:
     the devices are GPUs, else processors. nodes: the job's, as its runner names them, by number; a record's own name of
     its host counts where it is one of them, or where the runner names none."""
-    found: dict[HardwareKind, list[str]] = {}
+    nodes_of: dict[HardwareKind, list[str]] = {}
     for number, record in _records(directory, count):
         named = nodes[number] if record.host not in nodes and number < len(nodes) else record.host
         for kind in _kinds(record, accelerators):
-            at = found.setdefault(replace(kind, nodes=()), [])
+            at = nodes_of.setdefault(replace(kind, nodes=()), [])
             at += [] if named in at[-1:] else [named]
-    return tuple(replace(kind, nodes=tuple(at)) for kind, at in list(found.items())[:MAX_KINDS])
+    return tuple(replace(kind, nodes=tuple(at)) for kind, at in list(nodes_of.items())[:MAX_KINDS])
 
 
 def _records(directory: Path, count: int) -> Iterator[tuple[int, HardwareRecord]]:
@@ -201,5 +201,5 @@ def parse_rocm_json(text: str) -> dict[str, HardwareKind]:
 
 def _whole(text: str) -> int | None:
     """The whole number above 0 that a text starts with."""
-    found = _WHOLE.match(text)
-    return (int(found[1]) or None) if found else None
+    match = _WHOLE.match(text)
+    return (int(match[1]) or None) if match else None

@@ -139,13 +139,13 @@ def storage_fault(folder: Path) -> str:
     """What is wrong just now with the place that a job was to write to, for people; empty where nothing is."""
     try:
         with opened_folder(folder) as descriptor:
-            found = os.fstatvfs(descriptor)
+            status = os.fstatvfs(descriptor)
     except FileNotFoundError:
         return f"the job's folder {folder} is gone"
     except OSError as error:
         return f"the job's folder {folder} cannot be opened: {error.strerror}"
-    if found.f_flag & os.ST_RDONLY:
+    if status.f_flag & os.ST_RDONLY:
         return f"the file system of the job's folder {folder} is read-only"
-    if found.f_bavail * found.f_frsize < _FULL_BYTES or (found.f_files and not found.f_favail):
+    if status.f_bavail * status.f_frsize < _FULL_BYTES or (status.f_files and not status.f_favail):
         return f"the file system of the job's folder {folder} is full"
     return ""

@@ -57,7 +57,7 @@ def broken_schedulers() -> tuple[str, ...]:
 
 
 def read_schedulers(environment: Mapping[str, str]) -> tuple[SchedulerFact, ...]:
-    found = []
+    facts = []
     for name, scheduler in schedulers().items():
         if not scheduler.question:
             continue
@@ -67,15 +67,15 @@ def read_schedulers(environment: Mapping[str, str]) -> tuple[SchedulerFact, ...]
         allocation = environment.get(scheduler.allocation, "")
         if program is None and not allocation:
             continue
-        answers, told = (
+        answers, line = (
             (None, "its command is not here")
             if program is None
             else _ask(name, program, scheduler.question, environment)
         )
-        found.append(
-            SchedulerFact(name=name, command=scheduler.question[0], answers=answers, told=told, allocation=allocation)
+        facts.append(
+            SchedulerFact(name=name, command=scheduler.question[0], answers=answers, told=line, allocation=allocation)
         )
-    return tuple(found)
+    return tuple(facts)
 
 
 def _ask(name: str, program: str, question: Sequence[str], environment: Mapping[str, str]) -> tuple[bool | None, str]:

@@ -144,7 +144,7 @@ def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:
     return median_interval(samples).low > incumbent_s
 
 
-# Of the built-in trainer and of the simulated workload; named here, for what reads this knows no workload.
+# Job files of the built-in trainer and of the simulated workload, for readers that know no workload.
 JOB_FILES = ("job.json", "simulated.json")
 # Steps in which memory is counted, before the warm-up.
 COUNTED_STEPS = 2

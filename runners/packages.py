@@ -36,19 +36,19 @@ def with_packages(group: str, what: str, kind: type[RowT], own: Mapping[str, Row
     taken stays with its owner, and a warning tells. what: a row, in words."""
     from importlib.metadata import entry_points
 
-    found = dict(own)
+    rows = dict(own)
     for point in sorted(entry_points(group=group), key=_package):
         name, package = point.name, _package(point)
         if not _NAME.fullmatch(name):
             _log.warning("the %s %r of %s is not used: a name is as %s", what, name, package, _NAME.pattern)
-        elif name in found:
-            owner = found[name].package or "meshtune itself"
+        elif name in rows:
+            owner = rows[name].package or "meshtune itself"
             _log.warning("the %s %s of %s is not used: it is the name of one of %s", what, name, package, owner)
         else:
-            found[name] = _row(point, package, what, kind)
-            if found[name].trouble:
-                _log.warning("%s", found[name].trouble)
-    return found
+            rows[name] = _row(point, package, what, kind)
+            if rows[name].trouble:
+                _log.warning("%s", rows[name].trouble)
+    return rows
 
 
 def unloadable(what: str, name: str, package: str, error: Exception) -> str:
@@ -58,12 +58,12 @@ def unloadable(what: str, name: str, package: str, error: Exception) -> str:
 
 def _row(point: EntryPoint, package: str, what: str, kind: type[RowT]) -> RowT:
     try:
-        found = point.load()
-        if not isinstance(found, kind):
-            raise TypeError(f"{point.value} is a {type(found).__name__}, not a {kind.__name__}")
+        row = point.load()
+        if not isinstance(row, kind):
+            raise TypeError(f"{point.value} is a {type(row).__name__}, not a {kind.__name__}")
     except Exception as error:  # another's code, which must break nothing but its own name
         return kind(package=package, trouble=unloadable(what, point.name, package, error))
-    return replace(found, package=package, trouble="")
+    return replace(row, package=package, trouble="")
 
 
 def _package(point: EntryPoint) -> str:

@@ -130,7 +130,7 @@ RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.i
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TrainingProgram:
     """A training code. workload: "module:class(options)". words: what its jobs run, for people. harmless: as a
     scheduler's."""
 
@@ -139,8 +139,8 @@ class Program:
     harmless: frozenset[str] | None = None
 
 
-WORKLOADS: Mapping[str, Program] = {
-    "torch": Program(
+WORKLOADS: Mapping[str, TrainingProgram] = {
+    "torch": TrainingProgram(
         "meshtune.runners.programs.workloads.torch:TorchWorkload",
         "the built-in trainer",
         harmless=frozenset(
@@ -150,11 +150,11 @@ WORKLOADS: Mapping[str, Program] = {
             }
         ),
     ),
-    "command": Program("meshtune.runners.programs.workloads.command:CommandWorkload", "the spec's own command"),
-    "megatron": Program("meshtune.runners.programs.workloads.megatron:MegatronWorkload", "Megatron"),
-    "deepspeed": Program("meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload", "DeepSpeed"),
-    "torchtitan": Program("meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload", "torchtitan"),
-    "simulated": Program(
+    "command": TrainingProgram("meshtune.runners.programs.workloads.command:CommandWorkload", "the spec's own command"),
+    "megatron": TrainingProgram("meshtune.runners.programs.workloads.megatron:MegatronWorkload", "Megatron"),
+    "deepspeed": TrainingProgram("meshtune.runners.programs.workloads.deepspeed:DeepSpeedWorkload", "DeepSpeed"),
+    "torchtitan": TrainingProgram("meshtune.runners.programs.workloads.torchtitan:TorchtitanWorkload", "torchtitan"),
+    "simulated": TrainingProgram(
         "meshtune.runners.programs.workloads.simulated:SimulatedWorkload",
         "a simulation",
         harmless=frozenset({"framework", "contexts", "measuring", "effects"}),
@@ -188,8 +188,8 @@ def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[
     """Starts nothing. Raises UnknownBackend, MissingExtra, InvalidValue."""
     if kind not in ("local", SIMULATED, EXTERNAL) and os.environ.get(RUN_AS):
         own = "`local`, `simulated` and `external`"
-        told = f"{kind} would run jobs as the service's user: with {RUN_AS} there are {own} only"
-        raise InvalidValue([Problem("", told)])
+        problem = f"{kind} would run jobs as the service's user: with {RUN_AS} there are {own} only"
+        raise InvalidValue([Problem("", problem)])
     if kind in EXTRAS:
         require_extra(kind, f"the runner {kind}")
     runner: Runner = load_part(kind, "runner")(root, cluster, options)

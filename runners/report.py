@@ -152,8 +152,8 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
         "warmup_times_s": list(step_times_s[:warmup]),
         **more,
     }
-    told = {name: _plain(value) for name, value in dict(more.get("knobs") or {}).items()}
-    if seen := {**seen_knobs(context), **told}:
+    reported = {name: _plain(value) for name, value in dict(more.get("knobs") or {}).items()}
+    if seen := {**seen_knobs(context), **reported}:
         measurement["knobs"] = seen
     _write({"verdict": "ok", "measurement": measurement}, os.replace)
 
@@ -190,7 +190,7 @@ def _seen(knob: Any, context: Any) -> list[Any]:
         return [seen_variable(knob, os.environ)]
     if knob["way"] == "argument":
         lines = (sys.argv, _ORIGINAL)
-        text = next((found for line in lines if (found := _argument(knob["place"], line)) is not None), None)
+        text = next((value for line in lines if (value := _argument(knob["place"], line)) is not None), None)
         if text is not None or _is_of(context.get("command", ())):
             return [_value(knob, text)]
     return [knob["value"]] if knob["text"] is None else []

@@ -93,7 +93,7 @@ def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]
     noise, and one hiccup names nobody. By chance, of 2 equal ranks and 5 steps, in 1 of 21 profiles, before the ratio
     is looked at; a rank that is alone in its stage has nobody to be compared with. By the wall's clock: a rank that its
     machine keeps from working, stopped or beside a busy neighbour, holds its peers up like one that is slow."""
-    found = None
+    straggler = None
     for rank, own in enumerate(own_times_s):
         others = [other for other in range(len(stages)) if other != rank and stages[other] == stages[rank]]
         if not others or len(own) < MIN_TIMES:
@@ -101,6 +101,6 @@ def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]
         ratio = median(own) / median(median(own_times_s[other]) for other in others)
         theirs = sorted(value for other in others for value in own_times_s[other])
         clear = min(own) > theirs[ceil(0.75 * len(theirs)) - 1]
-        if clear and ratio >= MIN_RATIO and (found is None or ratio > found.ratio):
-            found = Straggler(rank, ratio)
-    return found
+        if clear and ratio >= MIN_RATIO and (straggler is None or ratio > straggler.ratio):
+            straggler = Straggler(rank, ratio)
+    return straggler

@@ -47,7 +47,7 @@ def _told(knob: Knob, value: KnobValue) -> ToldKnob:
 
 
 def _text(knob: Knob, value: KnobValue) -> str | None:
-    told = knob.told(value)
-    if told is None:
+    delivered = knob.told(value)
+    if delivered is None:
         return None
-    return "" if knob.argument is not None and "{value}" not in knob.argument else word(told)
+    return "" if knob.argument is not None and "{value}" not in knob.argument else word(delivered)

@@ -253,7 +253,7 @@ class Probed:
     runs: Mapping[str, tuple[LayerRun, ...]] = field(default_factory=dict)
 
     def exchange(self, pattern: Pattern, tier: Tier) -> Exchange | None:
-        return next((found for found in self.exchanges if (found.pattern, found.tier) == (pattern, tier)), None)
+        return next((one for one in self.exchanges if (one.pattern, one.tier) == (pattern, tier)), None)
 
 
 def write_probed(directory: Path, probed: Probed) -> Path:

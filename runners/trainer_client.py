@@ -75,11 +75,11 @@ def exact_peaks(
             process.wait()
             process.stdout.close()
         complaints.seek(0)
-        told = complaints.read().strip().splitlines()[-1:]
+        complaint = complaints.read().strip().splitlines()[-1:]
     if late:
         raise _refusal(f"the exact estimate took longer than {time_limit_s:g} s")
     if process.returncode:
-        raise _refusal(f"no exact estimate: {told[0] if told else exit_words(process.returncode)}")
+        raise _refusal(f"no exact estimate: {complaint[0] if complaint else exit_words(process.returncode)}")
     return [read_value(ExactPeak, entry) for entry in read_json(line)]
 
 
@@ -118,8 +118,8 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
         if end.state is JobState.TIMED_OUT:
             raise ProbeFailed(f"the probe took longer than {limit_s:g} s and was killed")
         if end.exit_code:
-            told = ["", *read_tail(log_path(directory, 0)).strip().splitlines()][-1] if end.exit_code > 0 else ""
-            raise ProbeFailed(f"the probe failed: {told or end.reason}")
+            complaint = ["", *read_tail(log_path(directory, 0)).strip().splitlines()][-1] if end.exit_code > 0 else ""
+            raise ProbeFailed(f"the probe failed: {complaint or end.reason}")
         if request.launch is not None and request.launch.rank != 0:
             return None
         try:
@@ -141,7 +141,7 @@ def torch_build(*, time_limit_s: float = BUILD_LIMIT_S) -> TorchBuild:
     require_extra("torch", "the built-in trainer")
     answer = call([sys.executable, "-m", "meshtune.runners.trainer.environment"], time_limit_s=time_limit_s)
     if answer.code:
-        told = answer.err.strip().splitlines()[-1:]
-        raise TorchUnusable(f"torch cannot be used: {told[0] if told else exit_words(answer.code)}")
+        complaint = answer.err.strip().splitlines()[-1:]
+        raise TorchUnusable(f"torch cannot be used: {complaint[0] if complaint else exit_words(answer.code)}")
     # Libraries print to standard output as they load.
     return read_value(TorchBuild, read_json(answer.out.strip().splitlines()[-1]))

@@ -349,11 +349,11 @@ class _Counting:
         if len(self.open) + height > self.limits.max_depth:
             raise _too_deep(self.limits, *_place(event))
         if self.values > self.limits.max_values:
-            told = f"means {self.values:,} values or more, aliases written out, and at most {self.limits.max_values:,}"
-            raise UnreadableText(f"{told} are read", *_place(event))
+            fault = f"means {self.values:,} values or more, aliases written out, and at most {self.limits.max_values:,}"
+            raise UnreadableText(f"{fault} are read", *_place(event))
         if self.characters > self.limits.max_bytes:
-            told = f"means {self.characters:,} characters or more, aliases written out"
-            raise UnreadableText(f"{told}, and at most {self.limits.max_bytes:,} are read", *_place(event))
+            fault = f"means {self.characters:,} characters or more, aliases written out"
+            raise UnreadableText(f"{fault}, and at most {self.limits.max_bytes:,} are read", *_place(event))
 
     def _complete(self, anchor: str | None, size: tuple[int, int, int]) -> None:
         if anchor is not None:

@@ -127,9 +127,9 @@ class Text:
 
     def unfit(self, value: str) -> str:
         """As `Limit` does."""
-        found = re.search(self.pattern, value)
+        match = re.search(self.pattern, value)
         # "$" alone fits before a last line break too.
-        whole = found is not None and (not self.pattern.endswith("$") or found.end() == len(value))
+        whole = match is not None and (not self.pattern.endswith("$") or match.end() == len(value))
         if whole and (self.most is None or len(value) <= self.most):
             return ""
         return f"must {self.words}, not {value!r}" if self.most is None else f"must {self.words}, not {len(value)}"

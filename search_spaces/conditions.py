@@ -103,12 +103,12 @@ class _Parser:
     def _split(self) -> list[_Token]:
         tokens, at, text = list[_Token](), 0, self._text.rstrip()
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None or found.lastgroup is None:
+            match = _TOKEN.match(text, at)
+            if match is None or match.lastgroup is None:
                 here = at + len(text[at:]) - len(text[at:].lstrip())
                 raise self._wrong(here, f"{text[here]!r} is not understood")
-            tokens.append(_Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup)))
-            at = found.end()
+            tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
+            at = match.end()
         return [*tokens, _Token("end", "the end", len(text))]
 
     def _wrong(self, at: int, message: str) -> InvalidValue:
@@ -122,16 +122,16 @@ class _Parser:
         return None
 
     def _either(self) -> Callable[[ColumnsByName], Any]:
-        found = [self._both()]
+        parts = [self._both()]
         while self._take("or"):
-            found.append(self._both())
-        return found[0] if len(found) == 1 else lambda column: np.logical_or.reduce([one(column) for one in found])
+            parts.append(self._both())
+        return parts[0] if len(parts) == 1 else lambda column: np.logical_or.reduce([one(column) for one in parts])
 
     def _both(self) -> Callable[[ColumnsByName], Any]:
-        found = [self._single()]
+        parts = [self._single()]
         while self._take("and"):
-            found.append(self._single())
-        return found[0] if len(found) == 1 else lambda column: np.logical_and.reduce([one(column) for one in found])
+            parts.append(self._single())
+        return parts[0] if len(parts) == 1 else lambda column: np.logical_and.reduce([one(column) for one in parts])
 
     def _single(self) -> Callable[[ColumnsByName], Any]:
         self._depth += 1
@@ -233,15 +233,15 @@ class _Parser:
                     raise self._wrong(one.at, f"{name} is a number, not {word(one.value)!r}")
             numbers = [one.value for one in listed]
             return lambda column: np.isin(column(name), numbers, invert=others)
-        found = set[int]()
+        places = set[int]()
         for one in listed:
             at = [at for at, value in enumerate(domain.values) if same_value(value, one.value)]
             if not at:
                 known = ", ".join(map(word, domain.values))
                 raise self._wrong(one.at, f"{word(one.value)!r} is no value of {name}, which has {known}")
-            found.update(at)
+            places.update(at)
         every = range(len(domain.values))
-        codes = [domain.first + at for at in every if (at in found) is not others]
+        codes = [domain.first + at for at in every if (at in places) is not others]
         return lambda column: np.isin(column(name), codes)
 
     def _of_two(self, left: _Name, sign: _Token, right: _Name) -> Callable[[ColumnsByName], Any]:

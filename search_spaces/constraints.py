@@ -72,12 +72,12 @@ def _layers_come_out(c: Columns, s: SpaceContext) -> BoolColumn:
 
 def _layers_numbers(p: Plan, s: SpaceContext) -> str:
     chunks, ends = p.pp * p.vpp, p.first_stage_less_layers + p.last_stage_less_layers
-    total, told = s.model.layers + ends, f"layers({s.model.layers})"
+    total, sum_words = s.model.layers + ends, f"layers({s.model.layers})"
     if ends:
-        told = f"{told} + {_split_of(p).replace(', ', ' + ')} = {total}"
+        sum_words = f"{sum_words} + {_split_of(p).replace(', ', ' + ')} = {total}"
     if total % chunks:
-        return f"pp({p.pp}) * vpp({p.vpp}) = {chunks} does not divide {told}"
-    return f"{told} in {chunks} chunks are {total // chunks} for each, which leaves the first or the last one none"
+        return f"pp({p.pp}) * vpp({p.vpp}) = {chunks} does not divide {sum_words}"
+    return f"{sum_words} in {chunks} chunks are {total // chunks} for each, which leaves the first or the last one none"
 
 
 def _fewest_layers(c: Columns, s: SpaceContext) -> IntColumn:

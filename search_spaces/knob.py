@@ -100,10 +100,10 @@ class Knob:
         checks.done()
 
     def _check_name(self, checks: Checks) -> None:
-        told = "must be lower-case letters, digits and _, a letter first, 40 at the most"
-        checks.require(KNOB_NAME.fullmatch(self.name) is not None, "", told)
-        told = f"{self.name} is a field of every plan: bound it in `space`"
-        checks.require(self.name not in PLAN_FIELDS, "", told)
+        problem = "must be lower-case letters, digits and _, a letter first, 40 at the most"
+        checks.require(KNOB_NAME.fullmatch(self.name) is not None, "", problem)
+        problem = f"{self.name} is a field of every plan: bound it in `space`"
+        checks.require(self.name not in PLAN_FIELDS, "", problem)
 
     def _check_values(self, checks: Checks) -> None:
         checks.require(bool(self.values), "values", "must name at least one value")
@@ -115,8 +115,8 @@ class Knob:
         checks.require(not twice, "values", f"name a value twice: {listed(twice)}")
         for name in ("default", "omit"):
             if (value := getattr(self, name)) is not None:
-                told = f"{word(value)} is not among the values {listed(map(word, self.values))}"
-                checks.require(any(same_value(value, one) for one in self.values), name, told)
+                problem = f"{word(value)} is not among the values {listed(map(word, self.values))}"
+                checks.require(any(same_value(value, one) for one in self.values), name, problem)
         for key, way, members in (("kind", self.kind, KnobKind), ("numerics", self.numerics, Numerics)):
             if way is not None:
                 checks.member(members, key, way)
@@ -132,15 +132,15 @@ class Knob:
         if self.name in SIZES:
             whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in self.values)
             checks.require(whole, "values", "must be whole numbers of at least 1")
-            told = "sizes the job, and takes `values` and `default` alone"
-            checks.require(not ways and not self.when and not self.words and self.omit is None, "", told)
+            problem = "sizes the job, and takes `values` and `default` alone"
+            checks.require(not ways and not self.when and not self.words and self.omit is None, "", problem)
         if self.argument is not None:
             checks.require(bool(self.argument.split()), "argument", "must have a word")
             rest = self.argument.replace("{value}", "")
             checks.require("{" not in rest and "}" not in rest, "argument", "has no other placeholder than {value}")
-            told = f"without {{value}} only one value is told: give `omit`, not {listed(map(word, self.values))}"
+            problem = f"without {{value}} only one value is told: give `omit`, not {listed(map(word, self.values))}"
             flag = "{value}" in self.argument or len(self.values) - (self.omit is not None) <= 1
-            checks.require(flag, "argument", told)
+            checks.require(flag, "argument", problem)
         if self.env is not None:
             checks.require(_ENV.fullmatch(self.env) is not None, "env", f"{self.env!r} is no name of a variable")
         if self.config is not None:
@@ -168,10 +168,10 @@ class Knob:
 
     def arguments(self, value: KnobValue) -> list[str]:
         """The words of the command line for a value, of a knob that is told by an argument."""
-        told = self.told(value)
-        if told is None or self.argument is None:
+        delivered = self.told(value)
+        if delivered is None or self.argument is None:
             return []
-        return [part.replace("{value}", word(told)) for part in self.argument.split()]
+        return [part.replace("{value}", word(delivered)) for part in self.argument.split()]
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""

@@ -51,12 +51,12 @@ def word(value: Any) -> str:
 
 def readings(text: str) -> tuple[KnobValue, ...]:
     """The values that a text may stand for: true or false, a number, and the word that it is."""
-    found: list[KnobValue] = [text == "true"] if text in ("true", "false") else []
+    values: list[KnobValue] = [text == "true"] if text in ("true", "false") else []
     for kind in (int, float):
         with suppress(ValueError):
             number = kind(text)
-            found += [] if unfit_value(number) or number in found else [number]
-    return (*found, text)
+            values += [] if unfit_value(number) or number in values else [number]
+    return (*values, text)
 
 
 def unfit_value(value: Any) -> str:

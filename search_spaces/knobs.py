@@ -115,10 +115,10 @@ class KnobSet(Sequence[Knob]):
         taken: dict[tuple[str, str], str] = {}
         for knob in self._knobs:
             for way in ("env", "config", "option"):
-                if (told := getattr(knob, way)) is None:
+                if (delivery := getattr(knob, way)) is None:
                     continue
-                if (first := taken.setdefault((way, told), knob.name)) != knob.name:
-                    yield Problem(f"{knob.name}.{way}", f"{told} is set by the knob {first}, too")
+                if (first := taken.setdefault((way, delivery), knob.name)) != knob.name:
+                    yield Problem(f"{knob.name}.{way}", f"{delivery} is set by the knob {first}, too")
             first_word = (knob.argument or "").replace("=", " ").split()[:1]
             for flag in first_word if knob.argument else ():
                 if (first := taken.setdefault(("argument", flag), knob.name)) != knob.name:
@@ -162,22 +162,22 @@ class KnobSet(Sequence[Knob]):
 
     def canonical(self, columns: Columns, codes: Codes, devices_per_node: int) -> Codes:
         """The codes with 0 where a knob is inactive, and each size as the layout has it. columns: of the layouts."""
-        found = codes.copy()
+        canonical = codes.copy()
         for at in self._order:
             if self._knobs[at].name in SIZES:
-                found[:, at] = self._size_codes(at, columns, devices_per_node)
+                canonical[:, at] = self._size_codes(at, columns, devices_per_node)
             else:
-                active = self._is_active(at, columns, found, devices_per_node)
-                found[:, at] = np.where(active, np.maximum(found[:, at], 1), 0)
-        return found
+                active = self._is_active(at, columns, canonical, devices_per_node)
+                canonical[:, at] = np.where(active, np.maximum(canonical[:, at], 1), 0)
+        return canonical
 
     def _size_codes(self, at: int, columns: Columns, devices_per_node: int) -> IntColumn:
         knob = self._knobs[at]
         sizes = _sizes(knob.name, columns, devices_per_node)
-        found = np.zeros(len(sizes), dtype=np.int64)
+        size_codes = np.zeros(len(sizes), dtype=np.int64)
         for place, value in enumerate(knob.values):
-            found[sizes == value] = place + 1
-        return found
+            size_codes[sizes == value] = place + 1
+        return size_codes
 
     def default_codes(self, columns: Columns, devices_per_node: int) -> Codes:
         """Every active knob at its default, for each of the layouts."""
@@ -213,8 +213,8 @@ class KnobSet(Sequence[Knob]):
         controlling = [knob.name for knob in self.searched if knob.name in named]
         spans = int(np.prod([float(len(self._knobs[self._at[name]].values)) for name in controlling]))
         if spans > MAX_CONTROLLING:
-            told = f"{', '.join(controlling)} stand in conditions of others, with {spans} combinations"
-            raise InvalidValue([Problem("", f"{told}: more than {MAX_CONTROLLING}")])
+            problem = f"{', '.join(controlling)} stand in conditions of others, with {spans} combinations"
+            raise InvalidValue([Problem("", f"{problem}: more than {MAX_CONTROLLING}")])
         count = len(columns["tp"])
         # Layouts that are alike in all that conditions name have as many; one of each is looked at.
         fields = [name for name in PLAN_FIELDS if self._named(name)]
@@ -229,8 +229,8 @@ class KnobSet(Sequence[Knob]):
                 active = self._is_active(at, of_index, codes, devices_per_node)
                 ways *= np.where(active, float(len(knob.values)), 1.0)
         total = np.bincount(index, weights=ways, minlength=len(first))
-        found: FloatColumn = total[which.reshape(-1)].astype(np.float64)
-        return found
+        weights: FloatColumn = total[which.reshape(-1)].astype(np.float64)
+        return weights
 
     def _named(self, field_name: str) -> bool:
         sizes = field_name in ("tp", "pp", "cp", "dp")
@@ -270,14 +270,14 @@ class KnobSet(Sequence[Knob]):
 
     def problems(self, columns: Columns, plan: Plan, devices_per_node: int) -> list[tuple[str, str]]:
         """What is wrong with the knobs of a plan, by knob. columns: of the plan alone."""
-        found = []
+        problems = []
         codes = np.zeros((1, len(self._knobs)), dtype=np.int64)
         for name, value in plan.knobs.items():
             knob = self.named(name)
             if knob is None:
-                found.append((name, f"{name} is no knob of the spec; {did_you_mean(name, self.names)}"))
+                problems.append((name, f"{name} is no knob of the spec; {did_you_mean(name, self.names)}"))
             elif (place := knob.position(value)) is None:
-                found.append((name, f"{name}({word(value)}) is not among {listed(map(word, knob.values))}"))
+                problems.append((name, f"{name}({word(value)}) is not among {listed(map(word, knob.values))}"))
             else:
                 codes[0, self._at[name]] = place + 1
         for at in self._order:
@@ -286,18 +286,18 @@ class KnobSet(Sequence[Knob]):
                 own = int(self._size_codes(at, columns, devices_per_node)[0])
                 if given and codes[0, at] != own:
                     devices = plan.world_size
-                    told = f"{knob.name}({word(plan.knobs[knob.name])}) does not go with a plan of {devices} devices"
-                    found.append((knob.name, told))
+                    problem = f"{knob.name}({word(plan.knobs[knob.name])}) does not go with a plan of {devices} devices"
+                    problems.append((knob.name, problem))
                 elif not given and knob.name not in plan.knobs:
-                    found.append((knob.name, f"{knob.name} has no value"))
+                    problems.append((knob.name, f"{knob.name} has no value"))
                 continue
             active = bool(self._is_active(at, columns, codes, devices_per_node)[0])
             if active and knob.name not in plan.knobs:
-                found.append((knob.name, f"{knob.name} has no value, and is active"))
+                problems.append((knob.name, f"{knob.name} has no value, and is active"))
             elif not active and given:
                 value = word(plan.knobs[knob.name])
-                found.append((knob.name, f"{knob.name}({value}) is inactive: it needs {knob.when}"))
-        return found
+                problems.append((knob.name, f"{knob.name}({value}) is inactive: it needs {knob.when}"))
+        return problems
 
 
 NO_KNOBS = KnobSet()
@@ -331,10 +331,10 @@ def sizes_of(knobs: KnobSet, cluster: ClusterSpec) -> tuple[int, ...] | None:
     unit = per_node if knob.name == "nodes" else 1
     devices = [int(value) * unit for value in knob.values]
     for many in devices:
-        told = f"{many // unit} {knob.name} are more than the cluster's {cluster.devices // unit}"
-        checks.require(many <= cluster.devices, f"{knob.name}.values", told)
-        told = f"{many} devices are no whole number of nodes of {per_node}"
-        checks.require(many <= per_node or many % per_node == 0, f"{knob.name}.values", told)
+        problem = f"{many // unit} {knob.name} are more than the cluster's {cluster.devices // unit}"
+        checks.require(many <= cluster.devices, f"{knob.name}.values", problem)
+        problem = f"{many} devices are no whole number of nodes of {per_node}"
+        checks.require(many <= per_node or many % per_node == 0, f"{knob.name}.values", problem)
     checks.done()
     return tuple(devices)
 
@@ -353,7 +353,7 @@ class KnobCount:
 def count_with_knobs(space: Space) -> list[KnobCount]:
     """Of each knob but the one that sizes the job. Raises SpaceTooLarge."""
     total, per_node = space.plans, space.context.cluster.devices_per_node
-    found = []
+    counts = []
     for knob in space.knobs.searched:
         rest = space.knobs.without(knob.name)
         others = KnobSet([one for one in space.knobs if one.name in rest.names or one.name == knob.name])
@@ -361,5 +361,5 @@ def count_with_knobs(space: Space) -> list[KnobCount]:
         layouts = others.assignments(space.columns, per_node) > less if len(knob.values) > 1 else np.zeros(0, np.bool_)
         without = sum(map(int, less.tolist())) if rest.searched else len(space)
         gone = tuple(name for name in space.knobs.names if name not in rest.names and name != knob.name)
-        found.append(KnobCount(knob=knob, layouts=int(np.sum(layouts)), without=min(without, total), gone=gone))
-    return found
+        counts.append(KnobCount(knob=knob, layouts=int(np.sum(layouts)), without=min(without, total), gone=gone))
+    return counts

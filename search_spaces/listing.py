@@ -136,18 +136,18 @@ class Listing(Sequence[Plan]):
 def whole(space: Space, most: int) -> Listing | None:
     """All plans of the space, None where there are more than so many."""
     try:
-        found = space.listing(most)
+        listing = space.listing(most)
     except SpaceTooLarge:
         return None
-    return None if found is None else Listing(space, *found, complete=True)
+    return None if listing is None else Listing(space, *listing, complete=True)
 
 
 def drawn(space: Space, count: int, rng: np.random.Generator) -> Listing:
     """So many random plans, some perhaps twice; fewer where hardly any combination of values is a plan of its own."""
-    found = [_batch(space, rng)]
-    while sum(map(len, found)) < count and len(found) < MAX_BATCHES:
-        found.append(_batch(space, rng))
-    index, codes = (np.concatenate([getattr(one, name) for one in found])[:count] for name in ("layouts", "codes"))
+    batches = [_batch(space, rng)]
+    while sum(map(len, batches)) < count and len(batches) < MAX_BATCHES:
+        batches.append(_batch(space, rng))
+    index, codes = (np.concatenate([getattr(one, name) for one in batches])[:count] for name in ("layouts", "codes"))
     return Listing(space, index, codes)
 
 

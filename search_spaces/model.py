@@ -104,16 +104,16 @@ class ModelSpec(Closed):
         own = self.head_dim or (latent.qk_head_dim if latent else self.hidden // heads)
         divides = self.head_dim > 0 or latent is not None or self.hidden % heads == 0
         checks.require(divides, "heads", f"heads({heads}) does not divide hidden({self.hidden})")
-        told = f"kv_heads({self.kv_heads}) does not divide heads({heads})"
-        checks.require(heads % self.kv_heads == 0, "kv_heads", told)
+        problem = f"kv_heads({self.kv_heads}) does not divide heads({heads})"
+        checks.require(heads % self.kv_heads == 0, "kv_heads", problem)
         rotated = latent.qk_rope_head_dim if latent else own
-        told = f"rope needs an even head size, but it is {rotated}"
-        checks.require(self.position is not Position.ROPE or rotated % 2 == 0 or not divides, "position", told)
+        problem = f"rope needs an even head size, but it is {rotated}"
+        checks.require(self.position is not Position.ROPE or rotated % 2 == 0 or not divides, "position", problem)
         if latent is not None:
-            told = f"kv_heads({self.kv_heads}) must be heads({heads}): each head makes its own key and value"
-            checks.require(self.kv_heads == heads, "kv_heads", told)
-            told = f"head_dim({own}) must be qk_nope_head_dim + qk_rope_head_dim = {latent.qk_head_dim}, or left out"
-            checks.require(own == latent.qk_head_dim, "head_dim", told)
+            problem = f"kv_heads({self.kv_heads}) must be heads({heads}): each head makes its own key and value"
+            checks.require(self.kv_heads == heads, "kv_heads", problem)
+            problem = f"head_dim({own}) must be qk_nope_head_dim + qk_rope_head_dim = {latent.qk_head_dim}, or left out"
+            checks.require(own == latent.qk_head_dim, "head_dim", problem)
         checks.require(
             self.full_attention_every == 0 or self.window > 0,
             "full_attention_every",
@@ -130,11 +130,11 @@ class ModelSpec(Closed):
         for name, plain in (("shared_ffn", 0), ("dense_layers", 0), ("moe_every", 1)):
             value = getattr(self, name)
             checks.require(self.experts > 0 or value == plain, name, f"{name}({value}) needs experts")
-        told = f"dense_ffn({self.dense_ffn}) needs dense_layers or a moe_every above 1"
-        checks.require(self.dense_ffn == 0 or self.dense_layers > 0 or self.moe_every > 1, "dense_ffn", told)
-        told = f"dense_layers({self.dense_layers}) and moe_every({self.moe_every}) leave none of layers({self.layers})"
+        fault = f"dense_ffn({self.dense_ffn}) needs dense_layers or a moe_every above 1"
+        checks.require(self.dense_ffn == 0 or self.dense_layers > 0 or self.moe_every > 1, "dense_ffn", fault)
+        fault = f"dense_layers({self.dense_layers}) and moe_every({self.moe_every}) leave none of layers({self.layers})"
         some = self.layers - self.dense_layers >= self.moe_every
-        checks.require(some or self.experts == 0, "dense_layers", f"{told} with experts")
+        checks.require(some or self.experts == 0, "dense_layers", f"{fault} with experts")
 
     @property
     def shapes(self) -> frozenset[Shape]:

@@ -82,10 +82,10 @@ def _axis(key: str, label: str, description: str, **more: Any) -> dict[str, Any]
 def _describe(schema: dict[str, Any]) -> None:
     """Puts the axes' descriptions and limits into the JSON schema of a Plan."""
     for axis in AXES:
-        told = schema["properties"][axis.name]
-        told.setdefault("description", axis.description)
+        entry = schema["properties"][axis.name]
+        entry.setdefault("description", axis.description)
         if axis.kind is int:
-            told |= {"minimum": axis.low, "maximum": axis.high or MAX_WHOLE}
+            entry |= {"minimum": axis.low, "maximum": axis.high or MAX_WHOLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ class Space(Sequence[Plan]):
     def _legal(self) -> _Legal:
         rules = _rules(self.context)
         broken = dict.fromkeys((rule.name for rule in rules), 0)
-        found: list[Columns] = []
+        parts: list[Columns] = []
         places: list[IntColumn] = []
         pipelines = self._pipelines()
         for start in range(0, self.combinations, CHUNK):
@@ -127,10 +127,10 @@ class Space(Sequence[Plan]):
                 kept = np.broadcast_to(rule.holds(grid, self.context), legal.shape)
                 broken[rule.name] += len(place) - int(np.count_nonzero(kept))
                 legal &= kept
-            found.append(rows(grid, legal))
+            parts.append(rows(grid, legal))
             places.append(_places(self.dimensions, rows(positions, legal)))
         order = np.argsort(np.concatenate(places))
-        columns = {name: np.concatenate([part[name] for part in found])[order] for name in found[0]}
+        columns = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         counts = Counts(self.combinations, len(order), {name: many for name, many in broken.items() if many})
         return _Legal(columns, counts, np.concatenate(places)[order])
 
@@ -243,10 +243,10 @@ class Space(Sequence[Plan]):
 
     def find(self, plan: Plan) -> int | None:
         """The position of the plan's layout, None for a plan that is not in the space, or whose knobs are not."""
-        found = self.find_layout(plan)
-        if found is None or (not self.knobs and not plan.knobs):
-            return found
-        return None if self._knob_problems(plan) else found
+        place = self.find_layout(plan)
+        if place is None or (not self.knobs and not plan.knobs):
+            return place
+        return None if self._knob_problems(plan) else place
 
     def find_layout(self, plan: Plan) -> int | None:
         """The same, whatever the plan's knobs are."""
@@ -269,21 +269,21 @@ class Space(Sequence[Plan]):
 
         ignore_bounds: only the rules count, for a setting that people already use outside of what they let us try.
         """
-        found = [
+        violations = [
             Violation("bounds", f"{name}({getattr(plan, name)}) is not among {listed(values)}", "the spec bounds it")
             for name, values in self.dimensions.items()
             if not ignore_bounds and name not in SIZES and getattr(plan, name) not in values
         ]
-        found += [] if found or ignore_bounds else self._explain_split(plan)
-        found += [Violation("knobs", told, "the spec's `knobs` say so") for _, told in self._knob_problems(plan)]
+        violations += [] if violations or ignore_bounds else self._explain_split(plan)
+        violations += [Violation("knobs", words, "the spec's `knobs` say so") for _, words in self._knob_problems(plan)]
         # Python's integers: a plan that people come up with may multiply up to more than int64 holds.
         row = {name: np.array([code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
         for constraint in _rules(self.context):
             kept: BoolColumn = np.broadcast_to(constraint.holds(row, self.context), (1,))
             if not kept[0]:
                 numbers = constraint.numbers(plan, self.context)
-                found.append(Violation(constraint.name, numbers, constraint.reason))
-        return found
+                violations.append(Violation(constraint.name, numbers, constraint.reason))
+        return violations
 
     def _explain_split(self, plan: Plan) -> list[Violation]:
         """Why a plan of these dimensions is none of the space's, where that is for its pipeline's split."""
@@ -292,8 +292,8 @@ class Space(Sequence[Plan]):
         if self._splits is None or own in splits:
             return []
         offered = " or ".join(f"{first} and {last}" for first, last in splits)
-        told = f"first_stage_less_layers and last_stage_less_layers are {own[0]} and {own[1]}, not {offered}"
-        return [Violation("bounds", told, "the balanced ones, as long as the spec's space names no values of them")]
+        problem = f"first_stage_less_layers and last_stage_less_layers are {own[0]} and {own[1]}, not {offered}"
+        return [Violation("bounds", problem, "the balanced ones, as long as the spec's space names no values of them")]
 
     def complete(self, **given: Any) -> Plan:
         """The Plan with these fields and, where they are left out, dp from the devices, grad_accum_steps from a fixed
@@ -351,16 +351,16 @@ def _require_few(sizes: Mapping[str, int], most: int) -> None:
     """Raise SpaceTooLarge where there are more combinations."""
     if (combinations := prod(sizes.values())) > most:
         largest = sorted(sizes.items(), key=lambda entry: -entry[1])
-        told = " * ".join(f"{name}({size})" for name, size in largest if size > 1)
-        raise SpaceTooLarge(f"{told} = {combinations} combinations, more than the {most} that are enumerated here")
+        product = " * ".join(f"{name}({size})" for name, size in largest if size > 1)
+        raise SpaceTooLarge(f"{product} = {combinations} combinations, more than the {most} that are enumerated here")
 
 
 def _positions(dims: Mapping[str, tuple[Any, ...]], pipelines: IntColumn, place: IntColumn) -> Columns:
     """The combinations at these places, as positions in the dimensions."""
-    found: dict[str, IntColumn] = {}
+    positions: dict[str, IntColumn] = {}
     for name in reversed([name for name in dims if name not in PIPELINE]):
-        place, found[name] = np.divmod(place, len(dims[name]))
-    return found | dict(zip(PIPELINE, pipelines[place].T, strict=True))
+        place, positions[name] = np.divmod(place, len(dims[name]))
+    return positions | dict(zip(PIPELINE, pipelines[place].T, strict=True))
 
 
 def _places(dims: Mapping[str, tuple[Any, ...]], positions: Columns) -> IntColumn:

@@ -79,8 +79,8 @@ def splits_offered(model: ModelSpec, pp: int, vpp: int, able: Collection[Split] 
     if pp == 1:
         return [EVEN]
     head = head_layers(model)
-    found = list(_balanced(model.layers, pp, vpp, head)) if able is None else sorted(able)
-    legal = [split for split in {EVEN: None, **dict.fromkeys(found)} if _comes_out(model.layers, pp, vpp, split)]
+    offered = list(_balanced(model.layers, pp, vpp, head)) if able is None else sorted(able)
+    legal = [split for split in {EVEN: None, **dict.fromkeys(offered)} if _comes_out(model.layers, pp, vpp, split)]
     if not legal:
         return [EVEN]
 

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
 from meshtune.api.errors import NotAdmitted, TooManyRequests, Unauthenticated
-from meshtune.api.settings import Settings
+from meshtune.api.settings import ServiceSettings
 from meshtune.tuner.access.tokens import PREFIX, AuditRecord, Token, digest
 from meshtune.tuner.service.telemetry import mask
 from meshtune.tuner.store import StoreError
@@ -123,7 +123,7 @@ class Gate:
         self,
         app: ASGIApp,
         access: Access,
-        settings: Settings,
+        settings: ServiceSettings,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

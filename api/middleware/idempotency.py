@@ -80,15 +80,15 @@ class Idempotency:
         busy = (caller, key) in self._under_way
         self._under_way.add((caller, key))
         try:
-            found = await run_in_threadpool(self._claim, caller, key, _fingerprint(request, body), busy)
-            match found:
+            claim = await run_in_threadpool(self._claim, caller, key, _fingerprint(request, body), busy)
+            match claim:
                 case Claim.REUSED:
                     raise IdempotencyReused("this Idempotency-Key came with another request within the last 24 h")
                 case Busy():
                     raise IdempotencyBusy("the first request with this Idempotency-Key is still being answered")
                 case KeptAnswer():
-                    headers = {**found.headers, REPLAYED: "true"}
-                    await Response(found.body, found.status, headers)(request.scope, receive, send)
+                    headers = {**claim.headers, REPLAYED: "true"}
+                    await Response(claim.body, claim.status, headers)(request.scope, receive, send)
                 case Claim.FIRST:
                     await self._act(request, caller, key, receive, send)
         finally:
@@ -98,9 +98,9 @@ class Idempotency:
     def _claim(self, caller: str, key: str, fingerprint: str, busy: bool) -> Claim | Busy | KeptAnswer:
         """As `Keys.claim`; a process that died on this machine is not waited for."""
         while True:
-            found = self._keys.claim(caller, key, fingerprint, self._holder.name, self._now(), busy=busy)
-            if busy or not isinstance(found, Busy) or not self._holder.bury(found.holder):
-                return found
+            claim = self._keys.claim(caller, key, fingerprint, self._holder.name, self._now(), busy=busy)
+            if busy or not isinstance(claim, Busy) or not self._holder.bury(claim.holder):
+                return claim
 
     async def _act(self, request: Request, caller: str, key: str, receive: Receive, send: Send) -> None:
         """Let the application answer, and keep the answer before it goes out."""

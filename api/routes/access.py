@@ -69,9 +69,9 @@ def list_audit(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> AuditPage:
     """Who did what, in order: all that changed something, and what was refused for want of a token or a scope."""
-    found = service.access.audit(after=after, limit=limit + 1)
-    shown = found[:limit]
+    entries = service.access.audit(after=after, limit=limit + 1)
+    shown = entries[:limit]
     return AuditPage(
         entries=[view_of(AuditEntryView, record, at=rfc3339(record.at)) for record in shown],
-        next_after=shown[-1].id if len(found) > limit else None,
+        next_after=shown[-1].id if len(entries) > limit else None,
     )

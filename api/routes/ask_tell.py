@@ -50,14 +50,14 @@ async def suggest_trials(
     by = hashlib.sha256(f"{caller.sha256} {key}".encode()).hexdigest() if key else ""
     end = asyncio.get_running_loop().time() + ask.wait_s
     while True:
-        found = await run_in_threadpool(service.ask_tell.suggest, campaign_id, ask.count, by)
+        answer = await run_in_threadpool(service.ask_tell.suggest, campaign_id, ask.count, by)
         left_s = end - asyncio.get_running_loop().time()
-        if found.suggestions or left_s <= 0 or not found.state.active or request.app.state.stop.is_set():
-            return found
+        if answer.suggestions or left_s <= 0 or not answer.state.active or request.app.state.stop.is_set():
+            return answer
         await asyncio.sleep(min(LOOK_S, left_s))
         # What nobody hears of is not claimed.
         if await request.is_disconnected():
-            return found
+            return answer
 
 
 @router.post(

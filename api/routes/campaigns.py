@@ -106,9 +106,9 @@ def list_campaigns(
     """The campaigns that the caller may read, newest first unless `sort` says otherwise, each with what became of its
     trials."""
     troubles = dict(driver.troubles)
-    found = service.pages.stamps(query.wanted(), caller)
-    shown = found[: query.page_size]
-    token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
+    stamps = service.pages.stamps(query.wanted(), caller)
+    shown = stamps[: query.page_size]
+    token = query.next_token(shown[-1].value, shown[-1].id) if len(stamps) > query.page_size else None
     versions = {stamp.id: (stamp.event, stamp.updated_at, str(troubles.get(stamp.id, ""))) for stamp in shown}
     answer = cache.get(
         ("campaigns", None if caller.reads_all else caller.sha256, request.url.query),

@@ -236,14 +236,14 @@ def list_knobs() -> CatalogsView:
 @router.get("/examples")
 def list_examples() -> ExamplesView:
     """Specs to start from."""
-    found = sorted(
+    pairs = sorted(
         (entry.name.removesuffix(".yaml"), entry.read_text(encoding="utf-8"))
         for entry in files("meshtune.api").joinpath("examples").iterdir()
         if entry.name.endswith(".yaml")
     )
     return ExamplesView(
         examples=[
-            ExampleView(name=name, title=text.partition("\n")[0].removeprefix("# "), yaml=text) for name, text in found
+            ExampleView(name=name, title=text.partition("\n")[0].removeprefix("# "), yaml=text) for name, text in pairs
         ]
     )
 
@@ -310,8 +310,8 @@ def list_calibrations(
     limit: Annotated[int, Query(ge=1, le=500, description="The newest so many.")] = 100,
 ) -> CalibrationsView:
     """The calibrations of campaigns that the caller may read, newest first."""
-    found = service.store.calibrations.newest_first(reader=caller, limit=limit)
-    return CalibrationsView(calibrations=[calibration_view(one) for one in found])
+    stored = service.store.calibrations.newest_first(reader=caller, limit=limit)
+    return CalibrationsView(calibrations=[calibration_view(one) for one in stored])
 
 
 def _preset(what: str, name: str, presets: Mapping[str, Mapping[str, Any]], kind: type[T]) -> tuple[str, T]:

@@ -88,7 +88,7 @@ class Readiness:
     async def troubles(self) -> list[str]:
         """All that is wrong, empty where nothing is; LIMIT_S after the question at the latest."""
         looks = (self._look_at_database(), self._look_at_disks())
-        return [trouble for found in await asyncio.gather(*looks) for trouble in found] + self._threads()
+        return [trouble for troubles in await asyncio.gather(*looks) for trouble in troubles] + self._threads()
 
     async def _look_at_database(self) -> list[str]:
         if time.monotonic() < self._written_until:
@@ -126,25 +126,25 @@ class Readiness:
             events = self._hub.heartbeat.trouble("the thread that reads the events", THREAD_LIMIT_S)
         leases = self._leases.trouble("the thread that renews the leases", THREAD_LIMIT_S)
         undriven = str(self._driver.troubles.get(ALL, ""))
-        told = (driver, *lanes, undriven and f"no campaign is driven: {undriven}", events, leases)
-        return [each for each in told if each]
+        troubles = (driver, *lanes, undriven and f"no campaign is driven: {undriven}", events, leases)
+        return [each for each in troubles if each]
 
 
 def full_disks(folders: Mapping[str, Path]) -> list[str]:
     """Sentences about the folders whose file systems have too little room. folders: by what is there."""
-    found = []
+    full = []
     for what, folder in folders.items():
         try:
             disk = os.statvfs(folder)
         except OSError as error:
-            found.append(f"the folder of {what}, {folder}, cannot be read: {error.strerror}")
+            full.append(f"the folder of {what}, {folder}, cannot be read: {error.strerror}")
             continue
         free = disk.f_bavail * disk.f_frsize
         if free < FREE_BYTES:
-            found.append(f"the disk of {what}, {folder}, has {free / 2**20:.1f} MiB left, less than {FREE_BYTES >> 20}")
+            full.append(f"the disk of {what}, {folder}, has {free / 2**20:.1f} MiB left, less than {FREE_BYTES >> 20}")
         elif disk.f_files and not disk.f_favail:
-            found.append(f"the disk of {what}, {folder}, takes no more files")
-    return found
+            full.append(f"the disk of {what}, {folder}, takes no more files")
+    return full
 
 
 # On the event loop: they answer while every thread of the pool is busy.

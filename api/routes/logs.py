@@ -136,10 +136,10 @@ def _folder(service: Service, campaign_id: str, number: int, attempt: int) -> Fi
 def _part(asked: str | None, size: int) -> tuple[int, int, dict[str, str]]:
     """The first byte, how many, and the header that says so; all of it for what is no single range. Raises
     RangeNotSatisfiable."""
-    found = _RANGE.fullmatch((asked or "").replace(" ", ""))
-    if found is None or found.groups() == (None, None):
+    match = _RANGE.fullmatch((asked or "").replace(" ", ""))
+    if match is None or match.groups() == (None, None):
         return 0, size, {}
-    first, last = found.groups()
+    first, last = match.groups()
     if first is None:
         start, end = max(0, size - int(last)), size - 1
     else:

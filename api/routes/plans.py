@@ -189,8 +189,8 @@ def predictable_space(spec: CampaignSpec) -> Space:
     """Raises InvalidSpec where no plan is legal, and TooCostly."""
     space = legal_space(spec)
     if len(space) > MAX_PREDICTED:
-        told = f"{len(space)} plans are legal, more than the {MAX_PREDICTED} that the service predicts for one request"
-        raise TooCostly(f"{told}: bound the space")
+        size = f"{len(space)} plans are legal, more than the {MAX_PREDICTED} that the service predicts for one request"
+        raise TooCostly(f"{size}: bound the space")
     return space
 
 

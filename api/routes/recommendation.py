@@ -30,7 +30,7 @@ from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     BestKnown,
     CampaignRecords,
-    Question,
+    LaunchQuestion,
     best_measured,
     environment_text,
     software_versions,
@@ -83,7 +83,7 @@ async def get_recommendation(
 ) -> BestKnown | Response:
     """The best known plan: measured for just this, or projected by the physics from what was measured nearby, and then
     marked as not measured. 404 where nothing near was measured, or a name is unknown."""
-    question = Question(
+    question = LaunchQuestion(
         model=model,
         cluster=cluster,
         nodes=nodes,
@@ -92,11 +92,11 @@ async def get_recommendation(
         software=software_versions(software),
         simulated=simulated,
     )
-    found = await run_in_threadpool(_measured_or_near, service, question, caller)
-    if isinstance(found, Neighbourhood):
-        cost = found.space.combinations + PER_TRIAL * sum(len(source.trials) for source in found.sources)
-        found = await pool.run(caller.sha256, cost, project, found)
-    return PlainTextResponse(environment_text(found)) if format is Format.ENV else found
+    answer = await run_in_threadpool(_measured_or_near, service, question, caller)
+    if isinstance(answer, Neighbourhood):
+        cost = answer.space.combinations + PER_TRIAL * sum(len(source.trials) for source in answer.sources)
+        answer = await pool.run(caller.sha256, cost, project, answer)
+    return PlainTextResponse(environment_text(answer)) if format is Format.ENV else answer
 
 
 @router.get("/comparison", tags=["recommendations"])
@@ -124,7 +124,7 @@ def _readable(service: Service, caller: Token, ids: Sequence[str]) -> list[tuple
     return [service.store.recorded(id) for id in ids]
 
 
-def _measured_or_near(service: Service, question: Question, caller: Token) -> BestKnown | Neighbourhood:
+def _measured_or_near(service: Service, question: LaunchQuestion, caller: Token) -> BestKnown | Neighbourhood:
     """The best plan that was measured for just this, else what one can be projected from. Raises NothingKnown."""
     records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS, reader=caller), service.trials)
     return best_measured(question, records) or neighbourhood(question, records)

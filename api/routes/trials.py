@@ -55,10 +55,10 @@ def list_trials(
     wanted, brief = query.wanted(), query.view == "brief"
 
     def page() -> bytes:
-        found = service.pages.trials(campaign_id, wanted, listed=brief)
-        trials = [trial for trial, _ in found[: query.page_size]]
-        more = len(found) > query.page_size
-        token = query.next_token(found[query.page_size - 1][1], trials[-1].number) if more else None
+        rows = service.pages.trials(campaign_id, wanted, listed=brief)
+        trials = [trial for trial, _ in rows[: query.page_size]]
+        more = len(rows) > query.page_size
+        token = query.next_token(rows[query.page_size - 1][1], trials[-1].number) if more else None
         if brief:
             briefs = trial_briefs(service.campaign(campaign_id).spec, trials)
             return _BRIEF_PAGE.dump_json(TrialBriefPage(trials=briefs, next_page_token=token))

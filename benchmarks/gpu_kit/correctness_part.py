@@ -9,7 +9,7 @@ from pathlib import Path
 from part import TINY, Work
 from trainer_jobs import BFLOAT16, losses_apart, run
 
-from meshtune.runners.trainer.job import Dtype, Job, Measuring
+from meshtune.runners.trainer.job import Dtype, Measuring, TrainerJob
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan
@@ -42,9 +42,9 @@ SHARED = {
 }
 
 
-def runs(work: Work) -> dict[str, tuple[Job, float]]:
+def runs(work: Work) -> dict[str, tuple[TrainerJob, float]]:
     """By name: the job, and how far its losses may be apart from those of the first one."""
-    job = Job(
+    job = TrainerJob(
         name="correctness",
         model=ModelSpec(name="tiny", **{**TINY, "layers": 4, "ffn": 256}),
         plan=Plan(micro_batch_size=BATCH),

@@ -14,7 +14,7 @@ from typing import Any
 from part import Work
 from trainer_jobs import BFLOAT16, Found, job, losses_apart, run, told
 
-from meshtune.runners.trainer.job import Dtype, Job, Measuring
+from meshtune.runners.trainer.job import Dtype, Measuring, TrainerJob
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -23,12 +23,12 @@ ROUNDS, CPU_ROUNDS = 2, 1
 ON_CPU = "not on a CPU, where compiling takes longer than the part"
 
 
-def one(work: Work, kind: str, name: str, **more: Any) -> Job:
+def one(work: Work, kind: str, name: str, **more: Any) -> TrainerJob:
     """One device, 8 sequences at once."""
     return job(work, name, ModelSpec(**work.model(kind)), Plan(micro_batch_size=8), **{"compile": work.cuda, **more})
 
 
-def attempt(work: Work, each: Job) -> Found:
+def attempt(work: Work, each: TrainerJob) -> Found:
     """What became of a job, kept under its name; where it measured nothing, the part says why."""
     ((name, found),) = run(work, {each.name: each})
     work.keep(name, found, told(name, found))
@@ -63,7 +63,7 @@ def reference(work: Work) -> None:
         work.keep("compared", {"ours": ours, "plain": theirs, "ratio": ratio}, f"ours / plain: {ratio:.3f}")
 
 
-def plain(work: Work, each: Job, turn: int) -> float:
+def plain(work: Work, each: TrainerJob, turn: int) -> float:
     """The plain script's step time at the same shapes, kept; its tokens and first weights are its own."""
     directory = work.folder / f"plain-{turn}"
     directory.mkdir()

@@ -16,7 +16,7 @@ from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE
 from meshtune.runners.processes.gang import PERIOD_S, Gang, log_path, meeting_here
 from meshtune.runners.trainer.failure import first_cause, read_failures
-from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, render_job
+from meshtune.runners.trainer.job import JOB_FILE, Dtype, Measuring, TrainerJob, render_job
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import cluster_presets
 
@@ -40,12 +40,12 @@ def measuring(cuda: bool) -> Measuring:
     return Measuring(max_warmup_steps=3, min_steps=8, max_steps=40, profile_steps=2, **limits)
 
 
-def job(work: Work, name: str, model: Any, plan: Any, **more: Any) -> Job:
+def job(work: Work, name: str, model: Any, plan: Any, **more: Any) -> TrainerJob:
     """A job on the device, in bfloat16 on one and in float32 on the CPU unless `more` says otherwise."""
     kind = DeviceKind.CUDA if work.cuda else DeviceKind.CPU
     settings = {"dtype": Dtype.BFLOAT16 if work.cuda else Dtype.FLOAT32, "measuring": measuring(work.cuda)} | more
     settings |= {"peak_flops": sheet_flops(work.device, str(settings["dtype"]))}
-    return Job(**{"name": name, "model": model, "plan": plan, "device": kind, **settings})
+    return TrainerJob(**{"name": name, "model": model, "plan": plan, "device": kind, **settings})
 
 
 def preset(device: str) -> str:
@@ -69,7 +69,7 @@ def sheet_flops(device: str, dtype: str) -> float | None:
 
 def run(
     work: Work,
-    jobs: Mapping[str, Job],
+    jobs: Mapping[str, TrainerJob],
     *,
     command: Sequence[str] = TRAINER,
     at_once: int = 1,
@@ -89,7 +89,7 @@ def run(
         time.sleep(PERIOD_S)
 
 
-def start(job: Job, work: Work, name: str, command: Sequence[str], limit_s: float) -> Gang:
+def start(job: TrainerJob, work: Work, name: str, command: Sequence[str], limit_s: float) -> Gang:
     directory = work.folder / name.replace(" ", "-").replace(",", "")
     directory.mkdir()
     (directory / JOB_FILE).write_text(render_job(job), encoding="utf-8")

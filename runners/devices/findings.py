@@ -55,12 +55,12 @@ class Rule:
 
 def findings(machine: Machine) -> list[Finding]:
     """Errors first, else in the order of the table."""
-    found = [
+    seen = [
         Finding(level=rule.level, rule=rule.name, found=sentence, mend=rule.mend)
         for rule in RULES
         for sentence in rule.find(machine)
     ]
-    return sorted(found, key=lambda finding: [*Level].index(finding.level))
+    return sorted(seen, key=lambda finding: [*Level].index(finding.level))
 
 
 def device_count(machine: Machine) -> int:
@@ -94,26 +94,26 @@ def _unseen_devices(machine: Machine) -> Iterator[str]:
     if build is None or not (build.cuda or build.rocm or build.xpu) or machine.visible:
         return
     if len(build.devices) < there and not any(device.mig for device in machine.accelerators):
-        told = f": {build.error}" if build.error else ""
-        yield f"torch sees {len(build.devices)} of {there} devices{told}"
+        why = f": {build.error}" if build.error else ""
+        yield f"torch sees {len(build.devices)} of {there} devices{why}"
 
 
 def _no_devices(machine: Machine) -> Iterator[str]:
     build = machine.torch
     if build is not None and (build.cuda or build.rocm or build.xpu) and not build.devices and not machine.accelerators:
-        told = f": {build.error}" if build.error else ""
-        yield f"torch {build.version} is built for accelerators and sees none{told}"
+        why = f": {build.error}" if build.error else ""
+        yield f"torch {build.version} is built for accelerators and sees none{why}"
 
 
 def _torch_version(machine: Machine) -> Iterator[str]:
-    found = re.match(r"(\d+)\.(\d+)", machine.torch.version) if machine.torch else None
-    if machine.torch and found and (int(found[1]), int(found[2])) < TORCH_FROM:
+    release = re.match(r"(\d+)\.(\d+)", machine.torch.version) if machine.torch else None
+    if machine.torch and release and (int(release[1]), int(release[2])) < TORCH_FROM:
         yield f"torch {machine.torch.version} is older than {'.'.join(map(str, TORCH_FROM))}"
 
 
 def _new_torch(machine: Machine) -> Iterator[str]:
-    found = re.match(r"(\d+)\.(\d+)", machine.torch.version) if machine.torch else None
-    if machine.torch and found and (int(found[1]), int(found[2])) >= TORCH_BELOW:
+    release = re.match(r"(\d+)\.(\d+)", machine.torch.version) if machine.torch else None
+    if machine.torch and release and (int(release[1]), int(release[2])) >= TORCH_BELOW:
         yield f"torch {machine.torch.version}: the trainer was not tried with it"
 
 
@@ -154,8 +154,8 @@ def _devices(test: Callable[[Accelerator], str]) -> Callable[[Machine], Iterator
 
     def find(machine: Machine) -> Iterator[str]:
         for device in machine.accelerators:
-            if told := test(device):
-                yield f"{_named(device)} {told}"
+            if words := test(device):
+                yield f"{_named(device)} {words}"
 
     return find
 

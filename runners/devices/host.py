@@ -61,17 +61,17 @@ def read_limits() -> ProcessLimits:
 
 def read_interfaces(root: Path = ROOT) -> tuple[NetworkInterface, ...]:
     """All but the loopback."""
-    found = []
+    interfaces = []
     for place in sorted((root / "sys/class/net").glob("*")):
         # In Mbit/s; -1, or an error of reading, where nobody knows.
         speed = text_of(place / "speed")
         megabits = int(speed) if speed.lstrip("-").isdecimal() else -1
         if place.name != "lo" and place.is_dir():
             up = text_of(place / "operstate") in ("up", "unknown")
-            found.append(
+            interfaces.append(
                 NetworkInterface(name=place.name, up=up, speed_bits_per_s=megabits * 1e6 if megabits > 0 else None)
             )
-    return tuple(found)
+    return tuple(interfaces)
 
 
 def read_infiniband(root: Path = ROOT) -> tuple[InfinibandPort, ...]:
@@ -105,8 +105,8 @@ def read_disk(folder: Path, root: Path = ROOT) -> Disk:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    found = re.findall(r"^(\w+):\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
-    return {name: int(size) * 1024 for name, size in found}
+    sizes = re.findall(r"^(\w+):\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
+    return {name: int(size) * 1024 for name, size in sizes}
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
@@ -127,22 +127,22 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
 
 
 def _cgroup_cores(root: Path) -> float | None:
-    found = []
+    quotas = []
     for folder in _cgroup_folders(root, "cpu"):
         quota, _, period = text_of(folder / "cpu.max").partition(" ")
         quota, period = quota or text_of(folder / "cpu.cfs_quota_us"), period or text_of(folder / "cpu.cfs_period_us")
         if quota.isdecimal() and period.isdecimal():
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def _cgroup_memory_bytes(root: Path) -> int | None:
-    found = []
+    limits = []
     for folder in _cgroup_folders(root, "memory"):
         limit = text_of(folder / "memory.max") or text_of(folder / "memory.limit_in_bytes")
         if limit.isdecimal() and int(limit) < _NO_LIMIT_BYTES:
-            found.append(int(limit))
-    return min(found, default=None)
+            limits.append(int(limit))
+    return min(limits, default=None)
 
 
 def _sizes(place: Path) -> tuple[int, int] | None:

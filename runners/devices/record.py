@@ -68,8 +68,8 @@ def processor(root: Path = Path("/")) -> HardwareKind:
 
 
 def processor_name(root: Path = Path("/")) -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
+    line = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    return line[1].strip() if line else platform.machine()
 
 
 def text_of(path: Path) -> str:

@@ -53,13 +53,13 @@ def read_accelerators() -> tuple[tuple[Accelerator, ...], str, tuple[DeviceLink,
             unread.append(f"{tool}: {error}")
             return ()
 
-    told = ask(["nvidia-smi", "-q", "-x"])
-    if nvidia := parse("nvidia-smi", told, parse_nvidia):
+    report = ask(["nvidia-smi", "-q", "-x"])
+    if nvidia := parse("nvidia-smi", report, parse_nvidia):
         devices += nvidia
-        driver = parse_driver(told)
+        driver = parse_driver(report)
         links = parse_topology(ask(["nvidia-smi", "topo", "-m"])) if len(nvidia) > 1 else ()
-    told = ask(["rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showpids", "--json"])
-    devices += parse("rocm-smi", told, parse_amd)
+    report = ask(["rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showpids", "--json"])
+    devices += parse("rocm-smi", report, parse_amd)
     devices += parse("xpu-smi", ask(["xpu-smi", "discovery", "-j"]), parse_intel)
     return tuple(devices), driver, links, tuple(unread)
 
@@ -85,8 +85,8 @@ def _xml(text: str) -> ElementTree.Element:
 def _nvidia(index: int, gpu: ElementTree.Element) -> Accelerator:
     def number(*paths: str) -> float | None:
         """The first of these elements that has a number."""
-        found = (_NUMBER.match(gpu.findtext(path) or "") for path in paths)
-        return next((float(each[0]) for each in found if each), None)
+        numbers = (_NUMBER.match(gpu.findtext(path) or "") for path in paths)
+        return next((float(each[0]) for each in numbers if each), None)
 
     def whole(*paths: str, scale: int = 1) -> int | None:
         value = number(*paths)
@@ -100,10 +100,10 @@ def _nvidia(index: int, gpu: ElementTree.Element) -> Accelerator:
     ]
     # Parts of the memory, named anew in every generation.
     errors = [
-        float(found[0])
+        float(match[0])
         for place in gpu.iterfind("ecc_errors/volatile//*")
         if "uncorrectable" in place.tag or (place.tag == "total" and not _has_parts(gpu))
-        if (found := _NUMBER.match(place.text or ""))
+        if (match := _NUMBER.match(place.text or ""))
     ]
     wanted = {
         "rows wait to be remapped": gpu.findtext("remapped_rows/remapped_row_pending") == "Yes",
@@ -112,7 +112,7 @@ def _nvidia(index: int, gpu: ElementTree.Element) -> Accelerator:
         "draining and a reset are recommended": gpu.findtext("gpu_reset_status/drain_and_reset_recommended") == "Yes",
     }
     action = gpu.findtext("gpu_recovery_action") or "None"
-    repair = [told for told, needed in wanted.items() if needed]
+    repair = [words for words, needed in wanted.items() if needed]
     repair += [f"recovery action: {action}"] if action not in ("None", "N/A") else []
     ecc = gpu.findtext("ecc_mode/current_ecc")
     power = ("gpu_power_readings", "power_readings")

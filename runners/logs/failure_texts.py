@@ -144,7 +144,7 @@ def read_last_words(text: str, patterns: Patterns | None = None) -> LastWords | 
     """Why the program whose log ends so failed, by `PRECEDENCE`; None where its words say nothing of it.
 
     A step that is told after a missing module or an exception shows that the program went on: they were no end."""
-    found: dict[Cause, LastWords] = {}
+    words_of: dict[Cause, LastWords] = {}
     tracebacks: dict[int | None, list[str]] = {}
     previous: Cause | None = None
     for line in split_lines([text.encode()], whole=False):
@@ -159,12 +159,12 @@ def read_last_words(text: str, patterns: Patterns | None = None) -> LastWords | 
         refused = patterns is not None and patterns.refuses(words)
         cause = Cause.ILLEGAL_SETTING if refused else cause_of_line(words)
         for overtaken in _overtaken(cause, previous, patterns, words):
-            found.pop(overtaken, None)
-        if cause is not None and cause not in found:
+            words_of.pop(overtaken, None)
+        if cause is not None and cause not in words_of:
             phase = phase_of(frames) if cause is Cause.OOM else None
-            found[cause] = LastWords(cause=cause, line=words.strip(), rank=rank, phase=phase)
+            words_of[cause] = LastWords(cause=cause, line=words.strip(), rank=rank, phase=phase)
         previous = cause
-    return min(found.values(), key=lambda words: PRECEDENCE.index(words.cause), default=None)
+    return min(words_of.values(), key=lambda words: PRECEDENCE.index(words.cause), default=None)
 
 
 def _overtaken(cause: Cause | None, previous: Cause | None, patterns: Patterns | None, line: str) -> Sequence[Cause]:

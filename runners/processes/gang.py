@@ -261,8 +261,8 @@ def kill_tree(pid: int) -> None:
 def kill_marked(mark: str) -> None:
     """Kill every process whose environment carries this mark, and what they start meanwhile."""
     end = time.monotonic() + _MARK_LIMIT_S
-    while found := [pid for pid in _processes() if is_marked(pid, mark)]:
-        for pid in found:
+    while marked := [pid for pid in _processes() if is_marked(pid, mark)]:
+        for pid in marked:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() >= end:

@@ -77,15 +77,15 @@ def job_user(name: str | None = None) -> JobUser | None:
     if not chosen:
         return None
     try:
-        found = pwd.getpwnam(chosen)
+        entry = pwd.getpwnam(chosen)
     except KeyError:
         raise InvalidValue([Problem(RUN_AS, f"there is no user {chosen!r}")]) from None
     if os.geteuid() != 0:
-        told = f"only root can run jobs as {chosen}, and this process is the user {os.geteuid()}"
-        raise InvalidValue([Problem(RUN_AS, told)])
-    if found.pw_uid == 0:
+        problem = f"only root can run jobs as {chosen}, and this process is the user {os.geteuid()}"
+        raise InvalidValue([Problem(RUN_AS, problem)])
+    if entry.pw_uid == 0:
         raise InvalidValue([Problem(RUN_AS, f"{chosen} is root, whose jobs could do everything")])
-    return JobUser(chosen, found.pw_uid, found.pw_gid, found.pw_dir)
+    return JobUser(chosen, entry.pw_uid, entry.pw_gid, entry.pw_dir)
 
 
 def take_back(folder: Path) -> None:
@@ -101,8 +101,8 @@ def shut_home(home: Path, user: JobUser) -> None:
         known = above.stat()
         shift = 6 if known.st_uid == user.uid else 3 if known.st_gid == user.gid else 0
         if not known.st_mode >> shift & 1:
-            told = f"{user.name} cannot pass through {above} to its jobs' folders in {home}"
-            raise InvalidValue([Problem(RUN_AS, told)])
+            problem = f"{user.name} cannot pass through {above} to its jobs' folders in {home}"
+            raise InvalidValue([Problem(RUN_AS, problem)])
     for folder in home.glob("campaigns/*"):
         _narrow(folder, 0o710)
     user.open_way(home / "campaigns" / "any", home)

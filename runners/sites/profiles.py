@@ -35,7 +35,7 @@ class Sure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence(Closed):
+class SiteEvidence(Closed):
     sure: Sure
     # An address, with the commit where it is a repository's.
     source: str
@@ -59,7 +59,7 @@ class Site(Closed):
     # The options that a user must add, such as the project that pays.
     needs: tuple[str, ...] = ()
     # Option of `runner`, or `cluster` -> where it is from.
-    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    evidence: Mapping[str, SiteEvidence] = field(default_factory=dict)
 
     def _check(self, checks: Checks) -> None:
         kind = self.runner.get("kind")
@@ -70,8 +70,8 @@ class Site(Closed):
             hint = did_you_mean(self.cluster, presets)
             checks.require(self.cluster in presets, "cluster", f"no cluster preset is called {self.cluster!r}; {hint}")
         for name in self.evidence:
-            told = "is evidence for nothing: there is no such option in `runner`"
-            checks.require(name in self.runner or (name == "cluster" and bool(self.cluster)), f"evidence.{name}", told)
+            fault = "is evidence for nothing: there is no such option in `runner`"
+            checks.require(name in self.runner or (name == "cluster" and bool(self.cluster)), f"evidence.{name}", fault)
 
     @property
     def kind(self) -> str:

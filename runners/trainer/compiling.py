@@ -14,17 +14,17 @@ from torch import Tensor
 from torch._inductor import config as inductor
 
 from meshtune.runners.trainer.head import to_gradient
-from meshtune.runners.trainer.job import Job, compile_obstacle
+from meshtune.runners.trainer.job import TrainerJob, compile_obstacle
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer
 from meshtune.search_spaces.cluster import DeviceKind
 
 
-def compiles(job: Job) -> bool:
+def compiles(job: TrainerJob) -> bool:
     return job.compile and not compile_obstacle(job)
 
 
-def note(job: Job) -> str:
+def note(job: TrainerJob) -> str:
     """What the reader of a result should know: what was not compiled though it was asked for; empty for nothing."""
     if not job.compile:
         return ""
@@ -33,7 +33,7 @@ def note(job: Job) -> str:
     return "compiled but for the experts, whose numbers of tokens are data" if job.model.experts else ""
 
 
-def compile_layers(model: Transformer, job: Job, tensor_ranks: dist.ProcessGroup) -> None:
+def compile_layers(model: Transformer, job: TrainerJob, tensor_ranks: dist.ProcessGroup) -> None:
     if not compiles(job):
         return
     if job.async_tp and job.plan.tp > 1:

@@ -53,16 +53,16 @@ def _device(properties: Any) -> TorchDevice:
 def _backends() -> dict[str, str]:
     if not dist.is_available():
         return {}
-    found = {"gloo": ""} if dist.is_gloo_available() else {}
+    versions = {"gloo": ""} if dist.is_gloo_available() else {}
     if dist.is_nccl_available():
         version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # it has no annotations
         # ROCm's build answers for RCCL under the same name.
-        found["rccl" if torch.version.hip else "nccl"] = ".".join(map(str, version))
+        versions["rccl" if torch.version.hip else "nccl"] = ".".join(map(str, version))
     if getattr(dist, "is_xccl_available", lambda: False)():
-        found["xccl"] = ""
+        versions["xccl"] = ""
     if dist.is_mpi_available():
-        found["mpi"] = ""
-    return found
+        versions["mpi"] = ""
+    return versions
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.processes.gang import die_with_parent
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
-from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
+from meshtune.runners.trainer.job import JobMalformed, TrainerJob, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
 from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import local
@@ -47,7 +47,7 @@ class MemorySample:
 
 
 def extend(
-    job: Job, layers: float, run: Callable[[Job], MemorySample], *, extrapolate: bool | None = None
+    job: TrainerJob, layers: float, run: Callable[[TrainerJob], MemorySample], *, extrapolate: bool | None = None
 ) -> tuple[MemorySample, bool, int]:
     """The sample of `job` on one rank, from as few and small runs as it takes. layers: see `_layers`. extrapolate: see
     exact_peak. Also returned: whether it was, and how many micro-batches were run."""
@@ -93,7 +93,7 @@ def enough_micro_batches(plan: Plan) -> tuple[int, int]:
     return (2 * plan.pp, plan.pp) if plan.grad_accum_steps % plan.pp == 0 else (plan.grad_accum_steps, 1)
 
 
-def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
+def _sized(job: TrainerJob, layers: int | None, micro_batches: int) -> TrainerJob:
     """layers: as `_layers`; None: the job's own. Uncompiled: the compiler's kernels need real devices."""
     plan = replace(job.plan, grad_accum_steps=micro_batches)
     ends = plan.first_stage_less_layers + plan.last_stage_less_layers
@@ -115,24 +115,24 @@ def _moved(sample: MemorySample, start: MemorySample, end: MemorySample) -> Memo
     )
 
 
-def count_passes(job: Job, rank: int) -> float:
+def count_passes(job: TrainerJob, rank: int) -> float:
     """The passes of one layer and micro-batch that `exact_peak` will run: what its time follows from."""
-    found: list[float] = []
+    passes: list[float] = []
 
-    def count(sized: Job) -> MemorySample:
-        found.append(_passes(sized))
+    def count(sized: TrainerJob) -> MemorySample:
+        passes.append(_passes(sized))
         return MemorySample(0, 0, 0)
 
     extend(job, _layers(job, rank // (job.plan.world_size // job.plan.pp)), count)
-    return sum(found)
+    return sum(passes)
 
 
-def _passes(job: Job) -> float:
+def _passes(job: TrainerJob) -> float:
     """Of one rank, on average."""
     return job.model.layers / job.plan.pp * job.plan.grad_accum_steps
 
 
-def _pass_s(job: Job, rank: int) -> float:
+def _pass_s(job: TrainerJob, rank: int) -> float:
     """The seconds of a pass, as one layer and as few micro-batches as may be take them here and now."""
     sized = _sized(job, _fewer(job.plan) + job.plan.recompute_interval, min(job.plan.grad_accum_steps, job.plan.pp))
     torch.set_num_threads(1)
@@ -146,7 +146,7 @@ def _pass_s(job: Job, rank: int) -> float:
     return min(taken) / _passes(sized)
 
 
-def _layers(job: Job, stage: int) -> float:
+def _layers(job: TrainerJob, stage: int) -> float:
     """Per model chunk: of one between the first and the last, where these hold fewer; else of a rank of the stage, on
     average."""
     plan, layers = job.plan, job.model.layers
@@ -162,7 +162,7 @@ def _fewer(plan: Plan) -> int:
 
 
 def exact_peak(
-    job: Job, rank: int, *, extrapolate: bool | None = None, ran: Callable[[float], None] = lambda passes: None
+    job: TrainerJob, rank: int, *, extrapolate: bool | None = None, ran: Callable[[float], None] = lambda passes: None
 ) -> ExactPeak:
     """Starts a process group of its own, so there must be none. extrapolate: over the layers; None: where it pays. ran:
     is told how many passes were run, as in `count_passes`. Raises InvalidValue."""
@@ -173,7 +173,7 @@ def exact_peak(
         mesh = build_mesh(job.plan, "cpu")
         stage = mesh.pipeline_rank
 
-        def run(sized: Job) -> MemorySample:
+        def run(sized: TrainerJob) -> MemorySample:
             sample = _run(sized, mesh, live())
             ran(_passes(sized))
             return sample
@@ -189,17 +189,17 @@ def exact_peak(
     )
 
 
-def require_estimable(job: Job, rank: int = 0) -> None:
+def require_estimable(job: TrainerJob, rank: int = 0) -> None:
     """Raise InvalidValue naming everything that cannot be estimated."""
     require_supported(job)
     plan = job.plan
     checks = Checks()
-    told = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
-    checks.require(0 <= rank < plan.world_size, "rank", told)
+    problem = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
+    checks.require(0 <= rank < plan.world_size, "rank", problem)
     checks.done()
 
 
-def representatives(job: Job) -> list[int]:
+def representatives(job: TrainerJob) -> list[int]:
     """One rank of the first, the second, a middle and the last pipeline stage; the others do what one of these does.
     With skewed routing of each stage the one that gets the most tokens."""
     plan, model = job.plan, job.model
@@ -209,7 +209,7 @@ def representatives(job: Job) -> list[int]:
     return [stage * per_stage + fullest for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
 
 
-def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> MemorySample:
+def _run(job: TrainerJob, mesh: Mesh, live: FakeLiveTensors) -> MemorySample:
     """Two steps of a trainer, the second of which has the optimizer's states."""
     with without_numbers(), live:
         trainer = Trainer(job, mesh, torch.device("cpu"), Progress())

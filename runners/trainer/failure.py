@@ -135,8 +135,8 @@ def _cause(error: BaseException) -> Cause:
         return Cause.OOM
     if names[0] in _OWN_TYPES:
         return _OWN_TYPES[names[0]]
-    told = {cause_of_line(line) for line in f"{names[0]}: {error}".splitlines()} - {None, Cause.CRASH}
-    return first_in_precedence(cause for cause in told if cause is not None) or Cause.CRASH
+    causes = {cause_of_line(line) for line in f"{names[0]}: {error}".splitlines()} - {None, Cause.CRASH}
+    return first_in_precedence(cause for cause in causes if cause is not None) or Cause.CRASH
 
 
 def write_failure(directory: Path, failure: RankFailure) -> None:

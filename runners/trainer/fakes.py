@@ -25,7 +25,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshtune.runners.trainer import mixture
-from meshtune.runners.trainer.job import Job, Router
+from meshtune.runners.trainer.job import Router, TrainerJob
 from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.mesh import ep_rank
 from meshtune.runners.trainer.places import place_tensor
@@ -58,7 +58,7 @@ class Sent:
 class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
     """Counts fake tensors by the bytes that real ones would take."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainerJob) -> None:
         super().__init__()
         self._on_gloo = job.device is DeviceKind.CPU
 
@@ -81,7 +81,7 @@ class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def alone(job: Job, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]:
+def alone(job: TrainerJob, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]:
     """A process group that hears nobody; gives what makes a counter, one for each run. All gone afterwards."""
     replacements = _replacements(job, rank)
     _forget_cached_tensors()
@@ -107,7 +107,7 @@ def _forget_cached_tensors() -> None:
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it knows meshes by their shape, not by the process groups that are gone
 
 
-def _replacements(job: Job, rank: int) -> list[tuple[Any, str, Any]]:
+def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
     join = DeviceMesh._concatenate
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     boundary = _boundary(job)
@@ -160,7 +160,7 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
     return module
 
 
-def _copies(job: Job, rank: int) -> list[int]:
+def _copies(job: TrainerJob, rank: int) -> list[int]:
     """How many copies of a micro-batch's tokens each expert gets from this rank, and from each of its peers of ep: as
     the router skewed gives them, else equally many; of copies that experts do not divide, the first have one more."""
     plan, model = job.plan, job.model
@@ -185,7 +185,7 @@ def _numbers_of(by_expert: list[int], plan: Plan, rank: int, counts: Tensor) -> 
     return list(accumulate(plan.ep * copies for copies in by_expert[peer * width : (peer + 1) * width]))
 
 
-def _boundary(job: Job) -> _TensorMeta:
+def _boundary(job: TrainerJob) -> _TensorMeta:
     """The tensor that passes between stages for a micro-batch."""
     plan, model = job.plan, job.model
     length = model.seq_len // plan.cp // (plan.tp if plan.sequence_parallel else 1)

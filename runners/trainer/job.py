@@ -71,8 +71,8 @@ def unfit_option(name: str, value: object) -> str:
 def check_imbalance(checks: Checks, router: Router, imbalance: float | None) -> None:
     """That it is given where it is needed, and nowhere else."""
     if router is Router.SKEWED:
-        told = f"skewed needs the load of the busiest expert over the mean, at least 1 and finite, not {imbalance}"
-        checks.require(imbalance is not None and 1 <= imbalance < inf, "imbalance", told)
+        problem = f"skewed needs the load of the busiest expert over the mean, at least 1 and finite, not {imbalance}"
+        checks.require(imbalance is not None and 1 <= imbalance < inf, "imbalance", problem)
     else:
         checks.require(imbalance is None, "imbalance", f"is of the router skewed alone, not of {router}")
 
@@ -113,8 +113,8 @@ class Measuring(Closed):
     stall_s: Positive = 120.0
 
     def _check(self, checks: Checks) -> None:
-        told = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
-        checks.require(self.max_steps >= self.min_steps, "max_steps", told)
+        problem = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
+        checks.require(self.max_steps >= self.min_steps, "max_steps", problem)
 
     def enough(self, step_times_s: Sequence[float]) -> bool:
         """Whether these timed steps are all that are wanted."""
@@ -171,8 +171,8 @@ class TrainerOptions(Closed):
     def _check(self, checks: Checks) -> None:
         check_imbalance(checks, Router(self.router), self.imbalance)
         for name in _LEAST:
-            told = unfit_option(name, getattr(self, name))
-            checks.require(not told, name, f"{told}, not {getattr(self, name)}")
+            problem = unfit_option(name, getattr(self, name))
+            checks.require(not problem, name, f"{problem}, not {getattr(self, name)}")
         for name, kind in {**OPTIONS, "router": Router}.items():
             if issubclass(kind, StrEnum):
                 object.__setattr__(self, name, kind(getattr(self, name)))
@@ -186,7 +186,7 @@ OPTIONS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(TrainerOptions):
+class TrainerJob(TrainerOptions):
     """One profiling run of `model` under `plan`.
 
     memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
@@ -209,14 +209,14 @@ class Job(TrainerOptions):
         object.__setattr__(self, "device", DeviceKind(self.device))
 
 
-def render_job(job: Job) -> str:
+def render_job(job: TrainerJob) -> str:
     return render_versioned(job, JOB_VERSION)
 
 
-def parse_job(text: str) -> Job:
+def parse_job(text: str) -> TrainerJob:
     """Raises JobMalformed."""
     try:
-        return read_versioned(Job, text, JOB_VERSION)
+        return read_versioned(TrainerJob, text, JOB_VERSION)
     except ValueError as error:
         raise JobMalformed(str(error)) from error
 
@@ -225,7 +225,7 @@ def parse_job(text: str) -> Job:
 SHAPES = frozenset({Shape.HEAD_DIM})
 
 
-def compile_obstacle(job: Job) -> str:
+def compile_obstacle(job: TrainerJob) -> str:
     """Why no layer of the job can be compiled; empty where they can."""
     plan = job.plan
     if plan.pp > 1 and plan.schedule.splits_backward:
@@ -235,7 +235,7 @@ def compile_obstacle(job: Job) -> str:
     return ""
 
 
-def require_supported(job: Job) -> None:
+def require_supported(job: TrainerJob) -> None:
     """Raise InvalidValue naming everything that the trainer cannot run as asked; memory is not judged."""
     checks = Checks()
     _check_features(job, checks)
@@ -247,89 +247,89 @@ def require_supported(job: Job) -> None:
     checks.done()
 
 
-def _check_features(job: Job, checks: Checks) -> None:
+def _check_features(job: TrainerJob, checks: Checks) -> None:
     plan, schedule = job.plan, job.plan.schedule
     for shape in sorted(job.model.shapes - SHAPES):
         checks.require(False, f"model.{shape}", "the trainer has no such layers, and would run another model")
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
-    told = f"{plan.context} has fused kernels for cpu and cuda; on xpu use ulysses"
-    checks.require(not blocks or job.device is not DeviceKind.XPU, "plan.context", told)
-    told = "async_tp needs compile: the compiler overlaps"
-    checks.require(job.compile or not job.async_tp, "async_tp", told)
-    told = "async_tp runs on cuda only, by its symmetric memory"
-    checks.require(job.device is DeviceKind.CUDA or not job.async_tp, "async_tp", told)
-    told = f"async_tp with tp({plan.tp}) needs sequence_parallel, whose gathers and sums it overlaps"
-    checks.require(not job.async_tp or plan.tp == 1 or plan.sequence_parallel, "async_tp", told)
-    told = "would train wrongly without an error: split backward passes meet resharded weights"
-    told = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {told}"
-    checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", told)
-    told = f"selective with schedule({schedule}): torch allows one backward pass of what is recomputed selectively"
+    problem = f"{plan.context} has fused kernels for cpu and cuda; on xpu use ulysses"
+    checks.require(not blocks or job.device is not DeviceKind.XPU, "plan.context", problem)
+    problem = "async_tp needs compile: the compiler overlaps"
+    checks.require(job.compile or not job.async_tp, "async_tp", problem)
+    problem = "async_tp runs on cuda only, by its symmetric memory"
+    checks.require(job.device is DeviceKind.CUDA or not job.async_tp, "async_tp", problem)
+    problem = f"async_tp with tp({plan.tp}) needs sequence_parallel, whose gathers and sums it overlaps"
+    checks.require(not job.async_tp or plan.tp == 1 or plan.sequence_parallel, "async_tp", problem)
+    problem = "would train wrongly without an error: split backward passes meet resharded weights"
+    problem = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {problem}"
+    checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", problem)
+    problem = f"selective with schedule({schedule}): torch allows one backward pass of what is recomputed selectively"
     selective = plan.recompute is Recompute.SELECTIVE
-    checks.require(not selective or not schedule.splits_backward, "plan.recompute", told)
-    told = f"vpp({plan.vpp}) does not go with schedule({schedule}) and pp({plan.pp})"
+    checks.require(not selective or not schedule.splits_backward, "plan.recompute", problem)
+    problem = f"vpp({plan.vpp}) does not go with schedule({schedule}) and pp({plan.pp})"
     fits = schedule.interleaves == (plan.vpp > 1) and (plan.pp > 1 or plan.vpp == 1)
-    checks.require(fits, "plan.vpp", told)
+    checks.require(fits, "plan.vpp", problem)
     checks.require(schedule is not Schedule.ZBV or plan.vpp == 2, "plan.vpp", f"zbv needs vpp(2), not vpp({plan.vpp})")
 
 
-def _check_settings(job: Job, checks: Checks) -> None:
+def _check_settings(job: TrainerJob, checks: Checks) -> None:
     """What means nothing here is refused where a knob asks for it: it would be measured as if it did."""
     plan, kernel = job.plan, job.attention
     knobs = {knob.place for knob in job.knobs.values() if knob.way == "option"}
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
-    told = f"{kernel} with cp({plan.cp}) and {plan.context}, which calls its kernels itself; give auto"
-    checks.require(kernel is AttentionKernel.AUTO or not blocks, "attention", told)
-    told, on_cuda = f"{kernel} is a kernel of cuda alone", job.device is DeviceKind.CUDA
-    checks.require(kernel not in (AttentionKernel.EFFICIENT, AttentionKernel.CUDNN) or on_cuda, "attention", told)
-    told = f"{kernel} on cuda takes 16 bits, not {job.dtype}"
+    problem = f"{kernel} with cp({plan.cp}) and {plan.context}, which calls its kernels itself; give auto"
+    checks.require(kernel is AttentionKernel.AUTO or not blocks, "attention", problem)
+    problem, on_cuda = f"{kernel} is a kernel of cuda alone", job.device is DeviceKind.CUDA
+    checks.require(kernel not in (AttentionKernel.EFFICIENT, AttentionKernel.CUDNN) or on_cuda, "attention", problem)
+    problem = f"{kernel} on cuda takes 16 bits, not {job.dtype}"
     half = job.dtype is not Dtype.FLOAT32 or not on_cuda
-    checks.require(kernel not in (AttentionKernel.FLASH, AttentionKernel.CUDNN) or half, "attention", told)
+    checks.require(kernel not in (AttentionKernel.FLASH, AttentionKernel.CUDNN) or half, "attention", problem)
     sharded = plan.dp * plan.cp > 1
-    told = f"prefetch({job.prefetch}) needs weights that are gathered layer by layer: ZeRO 2 or 3 over 2 ranks"
+    problem = f"prefetch({job.prefetch}) needs weights that are gathered layer by layer: ZeRO 2 or 3 over 2 ranks"
     gathers = plan.zero_stage >= 2 and sharded
-    checks.require(job.prefetch == 0 or gathers, "prefetch", told)
-    told = "gather_ahead: false needs the gathering of ZeRO 1 over 2 ranks"
-    checks.require(job.gather_ahead or (plan.zero_stage == 1 and sharded), "gather_ahead", told)
-    told = f"selective({job.selective}) means nothing with recompute({plan.recompute})"
-    checks.require(plan.recompute is Recompute.SELECTIVE or "selective" not in knobs, "selective", told)
+    checks.require(job.prefetch == 0 or gathers, "prefetch", problem)
+    problem = "gather_ahead: false needs the gathering of ZeRO 1 over 2 ranks"
+    checks.require(job.gather_ahead or (plan.zero_stage == 1 and sharded), "gather_ahead", problem)
+    problem = f"selective({job.selective}) means nothing with recompute({plan.recompute})"
+    checks.require(plan.recompute is Recompute.SELECTIVE or "selective" not in knobs, "selective", problem)
     why = compile_obstacle(job) if job.compile and "compile" in knobs else ""
     checks.require(not why, "compile", why)
 
 
-def _check_float8(job: Job, checks: Checks) -> None:
+def _check_float8(job: TrainerJob, checks: Checks) -> None:
     if not job.float8:
         return
     plan, model = job.plan, job.model
     half = job.device is DeviceKind.CUDA and job.dtype is not Dtype.FLOAT32
-    told = f"runs on cuda beside 16 bits, and on cpu, not on {job.device} with {job.dtype}"
-    checks.require(half or job.device is DeviceKind.CPU, "float8", told)
+    problem = f"runs on cuda beside 16 bits, and on cpu, not on {job.device} with {job.dtype}"
+    checks.require(half or job.device is DeviceKind.CPU, "float8", problem)
     other = model.experts > 0 or model.kv_heads < plan.tp or plan.schedule.splits_backward
-    told = "goes with neither experts, nor fewer kv_heads than tp, nor split backward passes"
-    checks.require(not other, "float8", told)
+    problem = "goes with neither experts, nor fewer kv_heads than tp, nor split backward passes"
+    checks.require(not other, "float8", problem)
     widths = (model.query_width // plan.tp, model.kv_width // plan.tp, model.ffn // plan.tp)
     for side in (plan.micro_batch_size * model.seq_len // plan.cp, model.hidden, *widths):
         checks.require(side % 16 == 0, "float8", f"{side} is a side of a product in 8 bits, and no multiple of 16")
 
 
-def _check_shapes(job: Job, checks: Checks) -> None:
+def _check_shapes(job: TrainerJob, checks: Checks) -> None:
     plan, model = job.plan, job.model
     tp, cp, seq_len, kv_heads = plan.tp, plan.cp, model.seq_len, model.kv_heads
     for name in ("heads", "ffn"):
         size = getattr(model, name)
         checks.require(size % tp == 0, "plan.tp", f"tp({tp}) does not divide {name}({size})")
-    told = f"tp({tp}) and kv_heads({kv_heads}): neither divides the other"
-    checks.require(kv_heads % tp == 0 or tp % kv_heads == 0, "plan.tp", told)
+    problem = f"tp({tp}) and kv_heads({kv_heads}): neither divides the other"
+    checks.require(kv_heads % tp == 0 or tp % kv_heads == 0, "plan.tp", problem)
     slices = cp if cp == 1 or plan.context is ContextParallel.ULYSSES else 2 * cp
     checks.require(seq_len % slices == 0, "plan.cp", f"cp({cp}) does not cut seq_len({seq_len}) into {slices}")
-    told = f"tp({tp}) does not divide seq_len({seq_len}) / cp({cp})"
-    checks.require(not plan.sequence_parallel or seq_len // cp % tp == 0, "plan.tp", told)
+    problem = f"tp({tp}) does not divide seq_len({seq_len}) / cp({cp})"
+    checks.require(not plan.sequence_parallel or seq_len // cp % tp == 0, "plan.tp", problem)
     for name in ("heads", "kv_heads") if plan.context is ContextParallel.ULYSSES else ():
         size = getattr(model, name)
-        told = f"tp({tp}) * cp({cp}) = {tp * cp} does not divide {name}({size})"
-        checks.require(size % (tp * cp) == 0, "plan.cp", told)
+        problem = f"tp({tp}) * cp({cp}) = {tp * cp} does not divide {name}({size})"
+        checks.require(size % (tp * cp) == 0, "plan.cp", problem)
 
 
-def _check_pipeline(job: Job, checks: Checks) -> None:
+def _check_pipeline(job: TrainerJob, checks: Checks) -> None:
     pp, vpp, layers, schedule = job.plan.pp, job.plan.vpp, job.model.layers, job.plan.schedule
     batches = job.plan.grad_accum_steps
     checks.require(pp * vpp <= layers, "plan.pp", f"pp({pp}) * vpp({vpp}) is above layers({layers})")
@@ -337,26 +337,26 @@ def _check_pipeline(job: Job, checks: Checks) -> None:
     if first or last:
         ends = f"first_stage_less_layers({first}), last_stage_less_layers({last})"
         between, rest = divmod(layers + first + last, pp * vpp)
-        told = f"{ends}: layers({layers}) and both do not come out in pp({pp}) * vpp({vpp}) chunks of at least one"
-        checks.require(pp > 1 and rest == 0 and between > max(first, last), "plan.pp", told)
+        problem = f"{ends}: layers({layers}) and both do not come out in pp({pp}) * vpp({vpp}) chunks of at least one"
+        checks.require(pp > 1 and rest == 0 and between > max(first, last), "plan.pp", problem)
     # torch's Schedule1F1B refuses fewer micro-batches than stages; GPipe does not.
-    told = f"{schedule} needs grad_accum_steps({batches}) of at least pp({pp})"
-    checks.require(schedule is Schedule.GPIPE or pp == 1 or batches >= pp, "plan.grad_accum_steps", told)
+    problem = f"{schedule} needs grad_accum_steps({batches}) of at least pp({pp})"
+    checks.require(schedule is Schedule.GPIPE or pp == 1 or batches >= pp, "plan.grad_accum_steps", problem)
     rounds = max(1, batches // pp)
-    told = f"{schedule} needs grad_accum_steps({batches}) to be a multiple of its {rounds} rounds"
+    problem = f"{schedule} needs grad_accum_steps({batches}) to be a multiple of its {rounds} rounds"
     in_rounds = schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
-    checks.require(not in_rounds or batches % rounds == 0, "plan.grad_accum_steps", told)
+    checks.require(not in_rounds or batches % rounds == 0, "plan.grad_accum_steps", problem)
 
 
-def _check_experts(job: Job, checks: Checks) -> None:
+def _check_experts(job: TrainerJob, checks: Checks) -> None:
     plan, model = job.plan, job.model
     dp, ep, cp, experts = plan.dp, plan.ep, plan.cp, model.experts
     checks.require(dp % ep == 0, "plan.ep", f"ep({ep}) does not divide dp({dp})")
-    told = f"ep({ep}) does not divide experts({experts})" if experts else "the model has no experts"
-    checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", told)
+    problem = f"ep({ep}) does not divide experts({experts})" if experts else "the model has no experts"
+    checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", problem)
     copies = model.seq_len // cp * model.top_k
-    told = f"experts({experts}) do not share seq_len({model.seq_len}) / cp({cp}) * top_k({model.top_k}) = {copies}"
+    problem = f"experts({experts}) do not share seq_len({model.seq_len}) / cp({cp}) * top_k({model.top_k}) = {copies}"
     even = experts == 0 or job.router is not Router.BALANCED or copies % experts == 0
-    checks.require(even, "router", f"{told} tokens evenly")
-    told = too_uneven(model, job.imbalance)
-    checks.require(not told, "imbalance", told)
+    checks.require(even, "router", f"{problem} tokens evenly")
+    problem = too_uneven(model, job.imbalance)
+    checks.require(not problem, "imbalance", problem)

@@ -33,7 +33,7 @@ from meshtune.runners.trainer.failure import (
     start_watchdog,
     write_failure,
 )
-from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
+from meshtune.runners.trainer.job import JobMalformed, TrainerJob, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import build_mesh, choose_device, gather, meet, slowest
 from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.settings import choose_attention, seen_settings
@@ -42,7 +42,7 @@ from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import InvalidValue
 
 
-def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
+def run_gang(job: TrainerJob, directory: Path, run_rank: Callable[[int], int]) -> int:
     """Fork the ranks, wait for all, print a summary; return 0 when the job measured something or was pruned, else 1."""
     directory.mkdir(parents=True, exist_ok=True)
     for stale in (RESULT_FILE, "rendezvous", "failure-*.json", "rank-*.log"):
@@ -140,7 +140,7 @@ def main(argv: list[str]) -> int:
     return run_rank(job, rank, directory)
 
 
-def read_job(path: Path) -> Job:
+def read_job(path: Path) -> TrainerJob:
     """Raises OSError, JobMalformed, or InvalidValue for what the trainer does not support."""
     job = parse_job(path.read_text(encoding="utf-8"))
     require_supported(job)
@@ -150,7 +150,7 @@ def read_job(path: Path) -> Job:
     return job
 
 
-def run_rank(job: Job, rank: int, directory: Path) -> int:
+def run_rank(job: TrainerJob, rank: int, directory: Path) -> int:
     """Failing, it writes its failure file and ends the process."""
     faulthandler.enable(2)  # what a signal ends (a corrupt heap, a bad pointer) says where it was, in the rank's log
     progress = Progress()

@@ -142,8 +142,8 @@ def start_ranks(request: ProbeRequest, directory: Path) -> int:
     if death is None:
         return 0
     cause = first_cause(read_failures(directory))
-    told = exit_text(*death) if cause is None or cause.echo else f"rank {cause.rank}: {cause.reason}"
-    sys.stderr.write(f"{told}\n")
+    reason = exit_text(*death) if cause is None or cause.echo else f"rank {cause.rank}: {cause.reason}"
+    sys.stderr.write(f"{reason}\n")
     return 1
 
 

@@ -83,8 +83,8 @@ def time_matmul(place: RankPlace, dtype: torch.dtype, seconds: float) -> list[Ra
             return torch.mm(a, b, out=out)
 
         share_s = remaining_s / (len(sizes) - index)
-        found, once_s = _time_rate(place, multiply, share_s)
-        rates.append(_rate(name_of(dtype), rows, 2 * rows**3, found))
+        samples, once_s = _time_rate(place, multiply, share_s)
+        rates.append(_rate(name_of(dtype), rows, 2 * rows**3, samples))
         remaining_s -= share_s
         larger_s = once_s * (sizes[min(index + 1, len(sizes) - 1)] / rows) ** 3
         if larger_s * (MIN_SAMPLES + 2) > remaining_s:
@@ -140,10 +140,10 @@ def time_messages(
 def time_sustained(place: RankPlace, best: Rate, seconds: float) -> Rate:
     """The same products for so long that a device that draws too much power slows down: its last third. Collective."""
     left, right = (torch.randn(best.size, best.size, device=place.device).to(getattr(torch, best.what)) for _ in "ab")
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for share in (2 / 3, 1 / 3):
-        found, _ = _time_rate(place, lambda: torch.mm(left, right), seconds * share)
-    return _rate(best.what, best.size, 2 * best.size**3, found)
+        samples, _ = _time_rate(place, lambda: torch.mm(left, right), seconds * share)
+    return _rate(best.what, best.size, 2 * best.size**3, samples)
 
 
 def time_in_turn(place: RankPlace, operations: Mapping[Any, Callable[[], object]], seconds: float) -> dict[Any, float]:

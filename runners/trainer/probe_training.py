@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.trainer.failure import Progress
-from meshtune.runners.trainer.job import Dtype, Job, require_supported
+from meshtune.runners.trainer.job import Dtype, TrainerJob, require_supported
 from meshtune.runners.trainer.model import attend_causally
 from meshtune.runners.trainer.parallel.mesh import Mesh, gather
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW, Sharding
@@ -51,7 +51,7 @@ def time_training(
     Raises InvalidValue where the trainer has no such layers."""
     cpu, device = place.device.type == "cpu", place.device
     kind, name = DeviceKind(device.type), Dtype(name_of(dtype))
-    job = Job(name="probe", model=model or TINY, plan=Plan(), device=kind, dtype=name)
+    job = TrainerJob(name="probe", model=model or TINY, plan=Plan(), device=kind, dtype=name)
     require_supported(job)
     mesh, count = _alone(device), CPU_WEIGHTS if cpu else WEIGHTS
     operations = dict(_host(device, mesh, job)) | dict(_weights(device, mesh, dtype, count))
@@ -88,7 +88,7 @@ def _alone(device: torch.device) -> Mesh:
     return Mesh(**{axis.name: own for axis in fields(Mesh)})
 
 
-def _host(device: torch.device, mesh: Mesh, job: Job) -> Operations:
+def _host(device: torch.device, mesh: Mesh, job: TrainerJob) -> Operations:
     """Forward and backward pass of layers so small that nothing but their launches takes time; on accelerators
     compiled too, which takes seconds beyond the probe's."""
     alike = {way: getattr(job.model, way) for way in ("norm", "activation", "position")}
@@ -161,7 +161,7 @@ def _attention(device: torch.device, model: ModelSpec, dtype: torch.dtype, sizes
         yield ("answered", size), partial(torch.autograd.grad, out, inputs, out.detach(), retain_graph=True)
 
 
-def _layers(place: RankPlace, mesh: Mesh, job: Job, batch: int, seconds: float) -> tuple[LayerRun, ...]:
+def _layers(place: RankPlace, mesh: Mesh, job: TrainerJob, batch: int, seconds: float) -> tuple[LayerRun, ...]:
     """Steps of the trainer with the model's first layers, in turn. A larger micro-batch that a rank's memory has no
     room for is halved; none are timed where it has none for 1."""
     while batch:
@@ -187,7 +187,7 @@ def _layers(place: RankPlace, mesh: Mesh, job: Job, batch: int, seconds: float) 
     return ()
 
 
-def _steps_s(place: RankPlace, mesh: Mesh, job: Job, layers: int) -> list[float]:
+def _steps_s(place: RankPlace, mesh: Mesh, job: TrainerJob, layers: int) -> list[float]:
     trainer = Trainer(replace(job, model=replace(job.model, layers=layers)), mesh, place.device, Progress())
     tokens, targets = trainer.batch(0)
     for _ in range(WARM_STEPS):

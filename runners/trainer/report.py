@@ -15,7 +15,7 @@ import torch.distributed as dist
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.report import send
 from meshtune.runners.trainer.compiling import note
-from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.job import TrainerJob
 from meshtune.runners.trainer.timing.attention import MATH
 from meshtune.runners.trainer.timing.measure import Timings
 from meshtune.search_spaces.knob_values import KnobValue
@@ -33,8 +33,8 @@ def software(device: torch.device) -> dict[str, str]:
         versions |= {"cuda": str(torch.version.cuda or torch.version.hip)}
         nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # it has no annotations
         versions |= {"nccl": ".".join(map(str, nccl))}
-        found = [version for path in DRIVER_FILES if (version := driver_version(path)) is not None]
-        versions |= {"driver": found[0]} if found else {}
+        versions_read = [version for path in DRIVER_FILES if (version := driver_version(path)) is not None]
+        versions |= {"driver": versions_read[0]} if versions_read else {}
     if device.type == "xpu":
         properties = torch.xpu.get_device_properties(device)
         versions |= {"xpu": str(torch.version.xpu), "driver": properties.driver_version}
@@ -47,12 +47,12 @@ def driver_version(path: Path) -> str | None:
         first = path.read_text(encoding="utf-8").partition("\n")[0]
     except OSError:
         return None
-    found = _VERSION.search(first)
-    return None if found is None else found[1]
+    match = _VERSION.search(first)
+    return None if match is None else match[1]
 
 
 def report(
-    job: Job,
+    job: TrainerJob,
     timings: Timings,
     peaks: Sequence[Sequence[int]],
     build_s: float,
@@ -90,7 +90,7 @@ def report(
     send(write_result(directory, conclude(job, timings, measurement), extra))
 
 
-def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
+def conclude(job: TrainerJob, timings: Timings, measurement: Measurement) -> Outcome:
     """The verdict, and a sentence for whatever people should know about the numbers."""
     interval = measurement.step_time_interval_s
     if timings.pruned:
@@ -99,7 +99,7 @@ def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
             f"{interval.high:.4g} s, surely more than the incumbent's {job.incumbent_step_time_s:.4g} s"
         )
         return Outcome(verdict=Verdict.PRUNED, partial=measurement, reason=reason)
-    notes = [told] if (told := note(job)) else []
+    notes = [words] if (words := note(job)) else []
     if not timings.settled:
         notes.append(f"step times were still moving after {len(measurement.warmup_times_s)} warm-up steps")
     if timings.skipped:

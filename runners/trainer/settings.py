@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from meshtune.runners.report import seen_variable
 from meshtune.runners.trainer.float8 import Float8Linear
-from meshtune.runners.trainer.job import AttentionKernel, Job
+from meshtune.runners.trainer.job import AttentionKernel, TrainerJob
 from meshtune.runners.trainer.parallel.sharding import DenseAndExpertAdamW, FlatAdamW
 from meshtune.runners.trainer.train import Trainer, selective_kind
 from meshtune.search_spaces.knob_values import KnobValue
@@ -30,21 +30,21 @@ def choose_attention(kernel: AttentionKernel) -> None:
 
 
 def seen_settings(
-    job: Job, trainer: Trainer, ran: Collection[str], environment: Mapping[str, str]
+    job: TrainerJob, trainer: Trainer, ran: Collection[str], environment: Mapping[str, str]
 ) -> dict[str, KnobValue | None]:
     """The knobs that the job was told, by name, as its process has them. ran: the attention kernels. environment: as
     the process found it when it began."""
-    found: dict[str, KnobValue | None] = {}
+    seen: dict[str, KnobValue | None] = {}
     for name, knob in job.knobs.items():
         if knob.way == "env":
-            told: Any = {"place": knob.place, "text": knob.text, "value": knob.value, "texts": knob.texts}
-            found[name] = seen_variable(told, environment)
+            reader: Any = {"place": knob.place, "text": knob.text, "value": knob.value, "texts": knob.texts}
+            seen[name] = seen_variable(reader, environment)
         elif knob.way == "option":
-            found[name] = _seen(knob.place, job, trainer, ran)
-    return found
+            seen[name] = _seen(knob.place, job, trainer, ran)
+    return seen
 
 
-def _seen(option: str, job: Job, trainer: Trainer, ran: Collection[str]) -> KnobValue:
+def _seen(option: str, job: TrainerJob, trainer: Trainer, ran: Collection[str]) -> KnobValue:
     layers: list[Any] = list(trainer.first_chunk.layer_list())
     if option == "compile":
         return any(layer.compiled is not None or layer.compiled_attention is not None for layer in layers)

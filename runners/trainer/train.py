@@ -16,7 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from meshtune.runners.trainer.compiling import compile_layers
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.float8 import compute_in_float8
-from meshtune.runners.trainer.job import Dtype, Job
+from meshtune.runners.trainer.job import Dtype, TrainerJob
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer, stream
 from meshtune.runners.trainer.parallel.context import places_of, spread_attention
@@ -59,11 +59,11 @@ class LossScaler:
     def unscale(self, gradients: list[Tensor]) -> bool:
         """Divide the gradients by the factor in place; return whether those of all ranks are finite, else the step must
         be skipped. Then adjust the factor. Collective over all ranks, and waits for the device, as Megatron does."""
-        found = torch.zeros((), device=self._device)
+        overflow = torch.zeros((), device=self._device)
         reciprocal = torch.full((), 1 / self.factor, device=self._device)
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, reciprocal)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        if found.item():
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, reciprocal)
+        dist.all_reduce(overflow, dist.ReduceOp.MAX)
+        if overflow.item():
             self.skipped += 1
             self.factor, self._finite_in_a_row = self.factor * BACKOFF, 0
             return False
@@ -158,14 +158,14 @@ def selective_kind(model: Transformer) -> Selective | None:
     return next((kind for kind, own in _CONTEXTS.items() if run and run.keywords.get("context_fn") is own), None)
 
 
-def synthetic_batch(job: Job, step: int) -> Tensor:
+def synthetic_batch(job: TrainerJob, step: int) -> Tensor:
     """The global batch, (sequences, seq_len + 1) token ids: a function of the seed and the step alone."""
     generator = torch.Generator().manual_seed(stream(job.seed, step))
     shape = (job.plan.global_batch_size, job.model.seq_len + 1)
     return torch.randint(0, job.model.vocab, shape, generator=generator)
 
 
-def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
+def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
     stages, peer = plan.pp * plan.vpp, mesh.ep.get_local_rank()
@@ -212,7 +212,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
+def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
     parameters = [parameter for model in models for parameter in model.parameters()]
     partly = [
         weight for model in models for name, weight in model.named_parameters() if name in model.partial_gradients
@@ -244,7 +244,7 @@ class Trainer:
     """Collective throughout: all ranks build it, and all take the same steps."""
 
     def __init__(
-        self, job: Job, mesh: Mesh, device: torch.device, progress: Progress, sharding: Sharding | None = None
+        self, job: TrainerJob, mesh: Mesh, device: torch.device, progress: Progress, sharding: Sharding | None = None
     ) -> None:
         sharding = choose_sharding(job) if sharding is None else sharding
         self._job, self._mesh, self._device, self._progress = job, mesh, device, progress

@@ -174,7 +174,7 @@ def _joined(columns: Sequence[FloatColumn]) -> FloatColumn:
 
 def _fit(
     logs: Logs,
-    found: Sequence[tuple[Estimates, npt.NDArray[np.intp], Measured]],
+    fitted: Sequence[tuple[Estimates, npt.NDArray[np.intp], Measured]],
     values: FloatColumn,
     censored: BoolColumn,
     prior: Calibration,
@@ -186,7 +186,7 @@ def _fit(
     `names`. found: the estimates, with the rows of them that `values` belong to."""
     if not len(values):
         return prior.constants, prior.covariance, log_sd
-    plans = [(e.training, rows(e.columns, index)) for e, index, _ in found if len(index)]
+    plans = [(e.training, rows(e.columns, index)) for e, index, _ in fitted if len(index)]
     places = [CONSTANTS.index(name) for name in names]
     center = np.log([getattr(prior.constants, name) for name in names])
     precision = np.linalg.inv(prior.covariance[np.ix_(places, places)]).astype(np.float64)

@@ -49,17 +49,17 @@ def missing(training: Training) -> list[Problem]:
     problems: list[Problem] = []
     if dtype not in device.peak_flops:
         known = ", ".join(sorted(device.peak_flops)) or "no format"
-        told = f"is not known: the device {device.name} has a peak for {known}; {REMEDY}"
-        problems.append(Problem(f"cluster.device.peak_flops.{dtype}", told))
+        problem = f"is not known: the device {device.name} has a peak for {known}; {REMEDY}"
+        problems.append(Problem(f"cluster.device.peak_flops.{dtype}", problem))
     if device.memory_bandwidth_bytes_per_s is None:
         problems.append(Problem("cluster.device.memory_bandwidth_bytes_per_s", f"is not known; {REMEDY}"))
     one_module = cluster.module_link is not None and cluster.devices_per_node == cluster.devices_per_module
     if cluster.devices_per_node > 1 and cluster.node_link is None and not one_module:
-        told = f"is not known, but a node has {cluster.devices_per_node} devices; {REMEDY}"
-        problems.append(Problem("cluster.node_link", told))
+        problem = f"is not known, but a node has {cluster.devices_per_node} devices; {REMEDY}"
+        problems.append(Problem("cluster.node_link", problem))
     if cluster.nodes > 1 and cluster.network_link is None:
-        told = f"is not known, but the cluster has {cluster.nodes} nodes; {REMEDY}"
-        problems.append(Problem("cluster.network_link", told))
+        problem = f"is not known, but the cluster has {cluster.nodes} nodes; {REMEDY}"
+        problems.append(Problem("cluster.network_link", problem))
     return problems
 
 

@@ -26,12 +26,12 @@ def model_presets() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
     """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""
-    found = {}
+    clusters = {}
     for key, entry in _read("clusters.toml").items():
         device = dict(device_presets()[entry["device"]])
         source = f"{entry['source']}. Device: {device.pop('source')}"
-        found[key] = {**entry, "name": key, "device": device, "source": source}
-    return found
+        clusters[key] = {**entry, "name": key, "device": device, "source": source}
+    return clusters
 
 
 @cache
@@ -44,10 +44,10 @@ def device_presets() -> Mapping[str, Mapping[str, Any]]:
 def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """The catalogs of knobs by name, each with its knobs by their names in a plan: CATALOG_KEY. A mapping describes a
     Knob, its name apart."""
-    found = sorted(each.name for each in files(__package__).joinpath("knobs").iterdir() if each.name.endswith(".toml"))
+    names = sorted(each.name for each in files(__package__).joinpath("knobs").iterdir() if each.name.endswith(".toml"))
     return {
         catalog: {f"{catalog}_{key}": entry for key, entry in _read(f"knobs/{catalog}.toml").items()}
-        for catalog in (name.removesuffix(".toml") for name in found)
+        for catalog in (name.removesuffix(".toml") for name in names)
     }
 
 

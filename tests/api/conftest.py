@@ -18,7 +18,7 @@ from new_stores import migrations_run_once
 from new_tokens import new_token
 
 from meshtune.api.app import create_app
-from meshtune.api.settings import Settings
+from meshtune.api.settings import ServiceSettings
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.registry import RUNNERS
@@ -29,7 +29,7 @@ from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
 # Few tests are about how fast they ask.
-QUICK = Settings(requests_per_s=1e6, requests_burst=10**6, posts_per_s=1e6, posts_burst=10**6)
+QUICK = ServiceSettings(requests_per_s=1e6, requests_burst=10**6, posts_per_s=1e6, posts_burst=10**6)
 PROBLEM_KEYS = {"type", "title", "status", "detail", "instance"}
 SPEC: Mapping[str, Any] = {
     "name": "demo",

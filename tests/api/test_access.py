@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from meshtune.api.middleware.gate import TRUST_S, Gate
-from meshtune.api.settings import Settings
+from meshtune.api.settings import ServiceSettings
 from meshtune.tuner.access.tokens import Quotas, Scope
 from meshtune.tuner.store import StoreUnavailable
 
@@ -109,7 +109,7 @@ def gate(service, monkeypatch):
     now, asked, access = [1000.0], [], service.store.access
     find = access.by_digest
     monkeypatch.setattr(access, "by_digest", lambda sha256: (asked.append(sha256), find(sha256))[1])
-    settings = Settings(requests_per_s=2, requests_burst=6, posts_per_s=0.5, posts_burst=2)
+    settings = ServiceSettings(requests_per_s=2, requests_burst=6, posts_per_s=0.5, posts_burst=2)
     made = Gate(who, access, settings, clock=lambda: now[0])
 
     def wait(seconds: float) -> None:

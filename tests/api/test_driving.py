@@ -12,7 +12,7 @@ from new_tokens import new_token
 
 from meshtune.api.app import create_app, from_environment
 from meshtune.api.routes import health
-from meshtune.api.settings import Settings
+from meshtune.api.settings import ServiceSettings
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import Heartbeat
@@ -22,7 +22,7 @@ from meshtune.tuner.store import Store, StoreUnavailable
 LIMIT_S = 60.0
 # For so long at the most a campaign is paused and resumed all the time.
 MOVING_S = 5.0
-UNPACED = Settings(requests_per_s=1e6, posts_per_s=1e6)
+UNPACED = ServiceSettings(requests_per_s=1e6, posts_per_s=1e6)
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from meshtune.api.app import create_app
 from meshtune.api.routes import metrics
-from meshtune.api.settings import Settings
+from meshtune.api.settings import ServiceSettings
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.service import session
@@ -150,8 +150,8 @@ def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, s
 
 def test_metrics_need_the_scope_to_read_everything_unless_they_are_open(app, service, token, problem):
     assert TestClient(app).get("/metrics").status_code == 401
-    problem(
-        TestClient(app, headers=token("w", Scope.READ, Scope.LAUNCH)).get("/metrics"), 403, "/problems/scope-missing"
-    )
+    writer = TestClient(app, headers=token("w", Scope.READ, Scope.LAUNCH))
+    problem(writer.get("/metrics"), 403, "/problems/scope-missing")
     assert TestClient(app, headers=token("r", Scope.READ_ALL)).get("/metrics").status_code == 200
-    assert TestClient(create_app(service, settings=Settings(metrics_open=True))).get("/metrics").status_code == 200
+    opened = create_app(service, settings=ServiceSettings(metrics_open=True))
+    assert TestClient(opened).get("/metrics").status_code == 200

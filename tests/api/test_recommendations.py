@@ -11,8 +11,8 @@ from meshtune.runners.documents import plain
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     CampaignRecords,
+    LaunchQuestion,
     NothingKnown,
-    Question,
     best_measured,
 )
 from meshtune.tuner.results.known_best_projection import best_projected
@@ -35,7 +35,7 @@ def test_an_answer_is_that_of_the_command_line(shared_client, finished, nodes, a
     service = shared_client.app.state.service
     records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
     told = response.json()
-    assert told == plain(answer(Question(**ASKED | {"nodes": nodes}), records))
+    assert told == plain(answer(LaunchQuestion(**ASKED | {"nodes": nodes}), records))
     assert (told["measured"], told["standing"]) == ((True, "measured") if nodes == 1 else (False, "projected"))
     if nodes == 1:
         best = shared_client.get(f"/v1/campaigns/{finished}/best").json()["recommendation"]["setting"]
@@ -76,7 +76,7 @@ def test_nothing_near_is_a_404_that_says_what_is_known(shared_client, problem, f
 
 def test_more_nodes_than_a_cluster_may_have_are_told():
     with pytest.raises(NothingKnown, match="no cluster is that large: nodes"):
-        best_measured(Question(**ASKED | {"nodes": 2**31 - 1}), CampaignRecords([], lambda _: []))
+        best_measured(LaunchQuestion(**ASKED | {"nodes": 2**31 - 1}), CampaignRecords([], lambda _: []))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from dataclasses import fields
 
 import pytest
 
-from meshtune.api.settings import DEFAULTS, Settings, from_environment, variable_of
+from meshtune.api.settings import DEFAULTS, ServiceSettings, from_environment, variable_of
 from meshtune.search_spaces.checks import InvalidValue
 
 
 def test_nothing_set_and_nothing_said_are_the_defaults():
-    assert from_environment({}) == DEFAULTS == Settings()
-    assert from_environment({variable_of(field.name): " " for field in fields(Settings)}) == DEFAULTS
+    assert from_environment({}) == DEFAULTS == ServiceSettings()
+    assert from_environment({variable_of(field.name): " " for field in fields(ServiceSettings)}) == DEFAULTS
     assert not DEFAULTS.metrics_open
 
 
@@ -25,7 +25,7 @@ def test_each_variable_sets_its_field():
         }
     )
     expected = {"public_url": "https://mesh.example", "requests_per_s": 1.5, "posts_burst": 7}
-    assert found == Settings(metrics_open=True, **expected)
+    assert found == ServiceSettings(metrics_open=True, **expected)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from service_copy import COPIED, copy_campaign
 from service_fill import APART_S, ORIGINALS, fill
 
 from meshtune.api.app import create_app
-from meshtune.api.settings import Settings
+from meshtune.api.settings import ServiceSettings
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.trial import job_name
 from meshtune.tuner.service.service import Service
@@ -24,7 +24,7 @@ from meshtune.tuner.store import Store, tables
 
 # What a service writes for itself; it would do so for a copy, too.
 ITS_OWN = {"calibrations", "holders", "leases", "tokens", "audit", "idempotency", "probes"}
-UNPACED = Settings(requests_per_s=1e6, requests_burst=10**6)
+UNPACED = ServiceSettings(requests_per_s=1e6, requests_burst=10**6)
 TRIALS = 30
 SOURCE, COPY = "filled-000000", "copied-000000"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 import yaml
 
-from meshtune.api.settings import Settings, variable_of
+from meshtune.api.settings import ServiceSettings, variable_of
 from meshtune.tuner.access.tokens import DATABASE_FILE
 from meshtune.tuner.cli.main import app
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "service"
 PAGE = ROOT / "docs" / "how-to" / "service.md"
 serve = typer.main.get_command(app).commands["serve"]
-KNOWN = {variable_of(field.name) for field in fields(Settings)} | {DATABASE_FILE, "MESHTUNE_TOKEN"}
+KNOWN = {variable_of(field.name) for field in fields(ServiceSettings)} | {DATABASE_FILE, "MESHTUNE_TOKEN"}
 KNOWN |= {option.envvar for option in serve.params if option.envvar}
 
 

@@ -12,7 +12,7 @@ import pytest
 from meshtune.runners.base import JobSpec
 from meshtune.runners.measuring import WINDOW, is_settled, is_surely_slower, step_counts, warmup_length, window_of
 from meshtune.runners.step_breakdown import find_straggler
-from meshtune.runners.trainer.job import Job, Measuring, render_job
+from meshtune.runners.trainer.job import Measuring, TrainerJob, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import described, model_presets
@@ -175,7 +175,7 @@ def test_no_run_is_given_up_before_an_interval_exists():
 
 def counts(**measuring):
     shapes = described(model_presets()["gpt-micro"])
-    text = render_job(Job(name="j", model=ModelSpec(**shapes), plan=Plan(), measuring=Measuring(**measuring)))
+    text = render_job(TrainerJob(name="j", model=ModelSpec(**shapes), plan=Plan(), measuring=Measuring(**measuring)))
     return step_counts(_spec({"job.json": text}))
 
 

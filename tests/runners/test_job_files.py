@@ -22,7 +22,7 @@ from meshtune.runners.programs.workloads import base
 from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
-from meshtune.runners.schedulers.batch.records import Record
+from meshtune.runners.schedulers.batch.records import JobRecord
 from meshtune.runners.schedulers.batch.script import CLAIM_FILE
 from meshtune.runners.trainer.failure import Phase, describe, read_failures
 
@@ -80,7 +80,7 @@ def test_whatever_stands_in_the_place_of_a_log_or_a_note_is_left_out(name, words
     for workload in (LOGGED, SILENT, TorchWorkload({})):
         assert workload.read(tmp_path, FAILED).verdict is Verdict.CRASHED
     assert (read_notes(tmp_path), read_failures(tmp_path)) == ([], [])
-    record = Record(name="c-t0-a1", directory=tmp_path, sent_at=0.0)
+    record = JobRecord(name="c-t0-a1", directory=tmp_path, sent_at=0.0)
     assert (record.claimed_by, record.job().command) == (None, ())
     if name == "rank-0.log":
         tail = read_tail(tmp_path / name)

@@ -14,7 +14,7 @@ from meshtune.runners.processes.gang import meeting_here, rank_environment
 from meshtune.runners.programs.workloads.base import read_context
 from meshtune.runners.programs.workloads.knobs import names_of
 from meshtune.runners.registry import create_workload
-from meshtune.runners.trainer.job import OPTIONS, Job, TrainerOptions, parse_job
+from meshtune.runners.trainer.job import OPTIONS, TrainerJob, TrainerOptions, parse_job
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet
@@ -302,7 +302,7 @@ def test_the_trainer_refuses_options_and_values_that_it_has_not():
 
 
 def test_every_option_of_a_knob_is_one_of_the_job_and_of_the_spec():
-    for kind in (Job, TrainerOptions):
+    for kind in (TrainerJob, TrainerOptions):
         assert OPTIONS.keys() <= {field.name for field in fields(kind)}
 
 

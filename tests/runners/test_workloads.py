@@ -14,7 +14,7 @@ from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict,
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, RankFailure, write_failure
-from meshtune.runners.trainer.job import Job, Measuring, parse_job
+from meshtune.runners.trainer.job import Measuring, TrainerJob, parse_job
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
@@ -53,7 +53,7 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
 
 @pytest.mark.parametrize(("kind", "limit"), [(DeviceKind.CPU, 2**30), (DeviceKind.CUDA, None)])
 def test_the_job_file_is_read_back_and_a_gpu_limits_memory_itself(kind, limit, tmp_path):
-    assert parse_job(materialize(tmp_path, kind).files["job.json"]) == Job(
+    assert parse_job(materialize(tmp_path, kind).files["job.json"]) == TrainerJob(
         name="c1-t1-a1",
         model=MODEL,
         plan=PLAN,

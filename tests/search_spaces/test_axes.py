@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshtune.runners.programs.workloads.torch import TorchWorkload
-from meshtune.runners.trainer.job import Job, require_supported
+from meshtune.runners.trainer.job import TrainerJob, require_supported
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.model import ModelSpec
@@ -48,4 +48,4 @@ def test_the_trainer_supports_every_plan_that_the_space_allows(model, kind):
     plans = space(model, kind=kind)
     assert len(plans) > 1000
     for plan in plans:
-        require_supported(Job(name="x", model=model, plan=plan, device=kind))
+        require_supported(TrainerJob(name="x", model=model, plan=plan, device=kind))

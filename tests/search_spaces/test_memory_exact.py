@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshtune.runners.trainer.exact import exact_peak, representatives
-from meshtune.runners.trainer.job import Dtype, Job, Router
+from meshtune.runners.trainer.job import Dtype, Router, TrainerJob
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
@@ -83,7 +83,7 @@ def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
     imbalance, selective = axes.pop("imbalance", None), axes.pop("selective", None)
     chunks = axes.pop("loss_chunks", LOSS_CHUNKS)
     plan = Plan(micro_batch_size=4, **({"recompute": "selective"} if selective else {}) | axes)
-    job = Job(
+    job = TrainerJob(
         name="exact",
         model=model,
         plan=plan,

@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
-from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand, Limits
+from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand, ServiceLimits
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import TrialLimits
 from meshtune.tuner.store import NotFound, Store
@@ -151,7 +151,7 @@ def test_a_place_is_given_once_however_many_ask(store: Store, make):
     ids = [f"c{number}" for number in range(6)]
     for id in ids:
         make.running(store, id)
-    limits, answers = Limits(jobs=2), {}
+    limits, answers = ServiceLimits(jobs=2), {}
 
     def ask(id):
         answers[id] = store.claim(id, 0, limits, now=110.0)
@@ -171,6 +171,6 @@ def test_a_place_is_given_once_however_many_ask(store: Store, make):
 def test_a_campaign_that_is_not_running_gets_no_place(store: Store, make):
     make.running(store)
     store.move_campaign("c1", CampaignState.CANCELLING, reason="no", now=105.0)
-    assert store.claim("c1", 0, Limits(jobs=9), now=110.0) is False
+    assert store.claim("c1", 0, ServiceLimits(jobs=9), now=110.0) is False
     with pytest.raises(NotFound):
-        store.claim("c1", 7, Limits(jobs=9), now=110.0)
+        store.claim("c1", 7, ServiceLimits(jobs=9), now=110.0)

@@ -16,7 +16,7 @@ import pytest
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import Measurement, read_result
 from meshtune.runners.trainer.failure import LAST_WORDS_BYTES
-from meshtune.runners.trainer.job import Job, Measuring, render_job
+from meshtune.runners.trainer.job import Measuring, TrainerJob, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -99,7 +99,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     assert process.stdin is not None
     assert process.stdout is not None
 
-    def run(job: Job, sabotage: str = "") -> Finished:
+    def run(job: TrainerJob, sabotage: str = "") -> Finished:
         directory = base / str(next(numbers))
         directory.mkdir()
         if sabotage:
@@ -143,18 +143,19 @@ def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, flo
 
 
 GLOBAL_BATCH = 8
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., TrainerJob]
+Fields = dict[str, object]
 
 
 @pytest.fixture(scope="session")
 def make_job() -> MakeJob:
     """A tiny job of 4 steps, 2 of them timed, and a global batch of 8; `model` and `plan` change shapes and layout."""
 
-    def make(*, plan: dict[str, object] | None = None, model: dict[str, object] | None = None, **job: object) -> Job:
-        layout: dict[str, object] = {"micro_batch_size": 1} | (plan or {})
+    def make(*, plan: Fields | None = None, model: Fields | None = None, **job: object) -> TrainerJob:
+        layout: Fields = {"micro_batch_size": 1} | (plan or {})
         replicas = int(str(layout.get("dp", 1))) * int(str(layout["micro_batch_size"]))
         layout.setdefault("grad_accum_steps", GLOBAL_BATCH // replicas)
-        shapes: dict[str, object] = {
+        shapes: Fields = {
             "name": "tiny",
             "layers": 2,
             "hidden": 32,
@@ -164,11 +165,11 @@ def make_job() -> MakeJob:
             "vocab": 128,
             "seq_len": 16,
         }
-        settings: dict[str, object] = {
+        settings: Fields = {
             "name": "test",
             "learning_rate": 1e-2,
             "measuring": Measuring(max_warmup_steps=0, min_steps=2, max_steps=2, profile_steps=0),
         }
-        return Job(**settings | {"model": ModelSpec(**shapes | (model or {})), "plan": Plan(**layout)} | job)
+        return TrainerJob(**settings | {"model": ModelSpec(**shapes | (model or {})), "plan": Plan(**layout)} | job)
 
     return make

@@ -25,7 +25,7 @@ from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import RESULT_FILE, read_result
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.exact import exact_peak
-from meshtune.runners.trainer.job import Job, Measuring
+from meshtune.runners.trainer.job import Measuring, TrainerJob
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import Sharding
@@ -119,7 +119,7 @@ def test_trials_with_other_options_teach_nothing_of_these():
 
 
 @contextmanager
-def _a_chunk(job: Job) -> Iterator[Transformer]:
+def _a_chunk(job: TrainerJob) -> Iterator[Transformer]:
     """On a group that hears nobody."""
     dist.init_process_group("fake", rank=0, world_size=job.plan.world_size, store=FakeStore())
     try:
@@ -128,18 +128,18 @@ def _a_chunk(job: Job) -> Iterator[Transformer]:
         dist.destroy_process_group()
 
 
-def _hidden(job: Job) -> torch.Tensor:
+def _hidden(job: TrainerJob) -> torch.Tensor:
     shape = (job.plan.micro_batch_size, job.model.seq_len // job.plan.tp, job.model.hidden)
     return torch.zeros(shape, requires_grad=True)
 
 
 @pytest.fixture
-def graphs_of() -> Callable[[Job], tuple[torch.fx.GraphModule, torch.fx.GraphModule]]:
+def graphs_of() -> Callable[[TrainerJob], tuple[torch.fx.GraphModule, torch.fx.GraphModule]]:
     """What inductor would get of a job's layers, forward and backward; fails where they are not one graph for all."""
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.post_grad import view_to_reshape
 
-    def capture(job: Job) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    def capture(job: TrainerJob) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         graphs: list[torch.fx.GraphModule] = []
 
         def keep(graph: torch.fx.GraphModule, _: object) -> Any:

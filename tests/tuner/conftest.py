@@ -362,7 +362,7 @@ def stores_are_made_fast() -> Iterator[None]:
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name "fake" at every seam."""
     monkeypatch.setitem(registry.RUNNERS, "fake", f"{__name__}:create_runner")
-    monkeypatch.setitem(registry.WORKLOADS, "fake", registry.Program(f"{__name__}:FakeWorkload", "fake"))
+    monkeypatch.setitem(registry.WORKLOADS, "fake", registry.TrainingProgram(f"{__name__}:FakeWorkload", "fake"))
     monkeypatch.setitem(SEARCHES, "fake", SearchKind(made_by=f"{__name__}:create_search", learns="learns"))
 
 

@@ -12,7 +12,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.decide import (
     OVERTIME_S,
-    Ask,
+    AskSearch,
     Cancel,
     Close,
     Confirm,
@@ -70,10 +70,10 @@ NO_NEWS = {0: look(JobState.QUEUED), 1: look(JobState.RUNNING, started_at=1.0)}
 # Trials by what they are: a state, an outcome, a verdict, or None for a planned one; the campaign; what is decided.
 SITUATIONS = {
     "the baseline comes before anything is asked": ([], {"baseline": BASELINE}, [PlanBaseline()]),
-    "without a baseline the search fills the room": ([], {"parallel": 3}, [Ask(3)]),
-    "the room is what unfinished trials leave": ([OK, RUNNING, SUBMITTED], {"parallel": 3}, [Ask(1)]),
+    "without a baseline the search fills the room": ([], {"parallel": 3}, [AskSearch(3)]),
+    "the room is what unfinished trials leave": ([OK, RUNNING, SUBMITTED], {"parallel": 3}, [AskSearch(1)]),
     "no room, nothing asked": ([OK, RUNNING, SUBMITTED], {"parallel": 2}, []),
-    "no more is asked than the budget has left": ([OK, OK, OK], {"parallel": 4}, [Ask(1)]),
+    "no more is asked than the budget has left": ([OK, OK, OK], {"parallel": 4}, [AskSearch(1)]),
     "planned trials are submitted": ([None, None], {"parallel": 2}, [Submit(0), Submit(1)]),
     "a spent budget ends the search": ([OK, OK, OK, RUNNING], {}, [EndSearch(SPENT)]),
     "an ended search does not end again": ([OK, OK, OK, RUNNING], {"search_ended": ENOUGH}, []),
@@ -174,8 +174,8 @@ def test_a_spent_hard_budget_ends_confirmations_too(make):
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.LOST, Verdict.OK)])
 def test_only_what_the_infrastructure_lost_is_tried_again(make, verdict):
-    assert decided(make, [make.trial(0, verdict)]) == [Ask(1)]
-    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [Ask(1)]  # no attempt is left
+    assert decided(make, [make.trial(0, verdict)]) == [AskSearch(1)]
+    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [AskSearch(1)]  # no attempt is left
 
 
 def test_a_job_that_outlives_its_limit_is_cancelled_after_some_patience(make):
@@ -197,7 +197,7 @@ def test_a_spent_hard_budget_ends_what_runs_and_starts_nothing(make, budget):
     assert (cancel.number, "budget" in cancel.reason) == (1, True)
     (close,) = decided(make, [held], budget=budget, elapsed_s=50.0)
     assert (close.state, close.reason) == (CampaignState.COMPLETED, cancel.reason)
-    assert decided(make, [held], budget=Budget(wall_time_s=51.0), elapsed_s=50.0) == [Ask(1)]
+    assert decided(make, [held], budget=Budget(wall_time_s=51.0), elapsed_s=50.0) == [AskSearch(1)]
 
 
 def test_a_cancelled_campaign_cancels_all_that_is_open_and_then_closes_with_its_reason(make):
@@ -220,7 +220,7 @@ def test_a_hopeless_campaign_cancels_all_that_is_open_and_then_fails_with_the_lo
 def test_a_share_bounds_what_is_chosen_but_not_what_is_planned_or_measured_again(make):
     trials = [make.trial(0, OK), make.trial(1, state=RUNNING), make.trial(2)]
     campaign = make.campaign(replace(SPEC, parallel=8, budget=Budget(trials=20)))
-    for share, asked in ((None, [Ask(6)]), (5, [Ask(3)]), (99, [Ask(6)]), (2, []), (0, [])):
+    for share, asked in ((None, [AskSearch(6)]), (5, [AskSearch(3)]), (99, [AskSearch(6)]), (2, []), (0, [])):
         assert decide(campaign, trials, {}, 0.0, share) == [Submit(2), *asked]
     ended = replace(campaign, search_ended=ENOUGH)
     assert decide(ended, trials[:1], {}, 0.0, 0) == [Confirm((trials[0].plan,), 1)]
@@ -230,7 +230,7 @@ def test_no_more_trials_are_planned_than_the_owner_has_left(make):
     campaign = make.campaign(replace(SPEC, parallel=8, baseline=BASELINE, budget=Budget(trials=20)))
     assert decide(campaign, [], {}, 0.0, None, 0) == []
     trials = [make.trial(0, OK, plan=BASELINE), make.trial(1)]
-    for left, asked in ((None, [Ask(7)]), (3, [Ask(3)]), (0, [])):
+    for left, asked in ((None, [AskSearch(7)]), (3, [AskSearch(3)]), (0, [])):
         assert decide(campaign, trials, {}, 0.0, None, left) == [Submit(1), *asked]
     ended = replace(campaign, search_ended=ENOUGH)
     assert decide(ended, trials[:1], {}, 0.0, None, 0) == []
@@ -305,4 +305,4 @@ def test_preemptions_and_withdrawals_do_not_count_against_the_attempts_but_are_b
     attempts = tuple(
         replace(trial.last, number=number, outcome=end, finished_at=-1.0) for number, end in enumerate(ends)
     )
-    assert decided(make, [replace(trial, attempts=attempts)]) == ([Retry(0)] if again else [Ask(1)])
+    assert decided(make, [replace(trial, attempts=attempts)]) == ([Retry(0)] if again else [AskSearch(1)])

@@ -92,7 +92,7 @@ def test_narrow_tables_wrap_and_cut_nothing_off(lab, make, every_trial, width):
     for table in (
         display.best_table(campaign, rank(campaign, every_trial), 10),
         display.trials_table(every_trial),
-        display.campaigns_table([display.Listed(campaign, datetime.fromtimestamp(0, UTC), {"ok": 3})]),
+        display.campaigns_table([display.CampaignRow(campaign, datetime.fromtimestamp(0, UTC), {"ok": 3})]),
     ):
         # Wrapped or not, every character of the wide table is there.
         wide, narrow = ("".join(shown(table, width=w).split()).replace("\u2500", "") for w in (400, width))

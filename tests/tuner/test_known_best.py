@@ -15,8 +15,8 @@ from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.environment import ENVIRONMENT_NAMES
 from meshtune.tuner.results.known_best import (
     CampaignRecords,
+    LaunchQuestion,
     Provenance,
-    Question,
     best_measured,
     environment_text,
     software_versions,
@@ -52,7 +52,7 @@ def campaigns(lab, make):
     return build
 
 
-ASKED = Question(model="gpt-micro", cluster="local-cpu", nodes=1)
+ASKED = LaunchQuestion(model="gpt-micro", cluster="local-cpu", nodes=1)
 
 
 def test_what_was_measured_for_just_this_is_answered_as_measured(campaigns):

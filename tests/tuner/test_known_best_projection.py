@@ -15,7 +15,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.results.known_best import CampaignRecords, NothingKnown, Provenance, Question, best_measured
+from meshtune.tuner.results.known_best import CampaignRecords, LaunchQuestion, NothingKnown, Provenance, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.search.warm_start import OTHER_FAMILY, OTHER_RELEASE
 
@@ -44,9 +44,7 @@ def campaigns(lab, make):
                 make.trial(
                     place,
                     make.measurement(
-                        float(steps[space.index_of(plan)]),
-                        devices=spec.cluster.devices,
-                        software=software,
+                        float(steps[space.index_of(plan)]), devices=spec.cluster.devices, software=software
                     ),
                     plan=plan,
                 )
@@ -59,7 +57,7 @@ def campaigns(lab, make):
     return build
 
 
-ASKED = Question(model="gpt-micro", cluster="hpc", nodes=4)
+ASKED = LaunchQuestion(model="gpt-micro", cluster="hpc", nodes=4)
 
 
 def best_of(records, number=0):

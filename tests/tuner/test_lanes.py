@@ -14,7 +14,7 @@ from meshtune.runners import registry
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.registry import scheduler_name
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.service.answers import Answers
+from meshtune.tuner.service.answers import SchedulerSilence
 from meshtune.tuner.service.driving import lanes, rounds
 from meshtune.tuner.service.driving.loop import Driver, Periods
 from meshtune.tuner.service.driving.rounds import drive_all
@@ -256,7 +256,7 @@ def test_schedulers_are_told_apart_by_what_they_are_asked_at_and_not_by_what_is_
 
 def test_an_answer_from_memory_settles_no_question_that_failed_before_it():
     now = [100.0]
-    answers = Answers(lambda: now[0])
+    answers = SchedulerSilence(lambda: now[0])
 
     def ask(age_s, error=None):
         with answers.asking("s", lambda: age_s):

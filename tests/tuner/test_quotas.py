@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.access.quotas import (
     Demand,
-    Limits,
     QuotaExceeded,
+    ServiceLimits,
     exhausted,
     refusal,
     require_room,
@@ -55,7 +55,7 @@ def demand(id, *, wanted=4, in_flight=0, devices=1, used=0.0):
     ],
 )
 def test_shares_are_max_min_fair_by_devices(limits, demands, given):
-    assert shares(Limits(**limits), demands) == given
+    assert shares(ServiceLimits(**limits), demands) == given
 
 
 DEMANDS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 8), st.floats(0.0, 1e6)), max_size=6)
@@ -66,7 +66,7 @@ def test_shares_keep_the_limits_waste_nothing_and_favour_nobody(rows, jobs, devi
     demands = [
         demand(f"c{number}", devices=size, wanted=wanted, used=used) for number, (size, wanted, used) in enumerate(rows)
     ]
-    given = shares(Limits(jobs=jobs, devices=devices), demands)
+    given = shares(ServiceLimits(jobs=jobs, devices=devices), demands)
     held = {one.campaign_id: given[one.campaign_id] * one.devices for one in demands}
     free_jobs = (jobs or 10**6) - sum(given.values())
     free_devices = (devices or 10**6) - sum(held.values())
@@ -100,21 +100,21 @@ CONTENT = [demand("a", in_flight=1, wanted=1), demand("b", in_flight=1)]
     ],
 )
 def test_a_refused_job_is_told_what_it_waits_for(limits, demands, asking, told):
-    assert refusal(Limits(**limits), demands, asking) == told
+    assert refusal(ServiceLimits(**limits), demands, asking) == told
 
 
 def test_a_campaign_that_wants_nothing_waits_for_nothing():
-    assert shares(Limits(jobs=2), HELD) == {"a": 1, "b": 1}
-    assert waits_for(Limits(jobs=2), CONTENT, "a") == ""
-    assert waits_for(Limits(jobs=2), CONTENT, "b") == "2 of 2 jobs of the service are in flight"
+    assert shares(ServiceLimits(jobs=2), HELD) == {"a": 1, "b": 1}
+    assert waits_for(ServiceLimits(jobs=2), CONTENT, "a") == ""
+    assert waits_for(ServiceLimits(jobs=2), CONTENT, "b") == "2 of 2 jobs of the service are in flight"
 
 
 def test_hours_that_are_spent_and_jobs_that_are_too_large_are_told_with_numbers():
-    limits = Limits(devices=8, device_hours=2.0, window_days=7.0)
+    limits = ServiceLimits(devices=8, device_hours=2.0, window_days=7.0)
     assert exhausted(limits, 8, 7199.0) == ""
     assert exhausted(limits, 8, 7200.0) == "2 of 2 device-hours of the service were spent within 7 days"
     assert exhausted(limits, 9, 0.0) == "each of its jobs takes 9 devices, and the service may use 8"
-    assert exhausted(Limits(), 10**6, 10**9) == ""
+    assert exhausted(ServiceLimits(), 10**6, 10**9) == ""
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_wrong_limits_are_told_by_field(text, message):
 def test_limits_that_set_nothing_are_none():
     assert parse_limits("") is None
     assert parse_limits("window_days: 7") is None
-    assert parse_limits("{jobs: 2, device_hours: 100}") == Limits(jobs=2, device_hours=100.0, window_days=30.0)
+    assert parse_limits("{jobs: 2, device_hours: 100}") == ServiceLimits(jobs=2, device_hours=100.0, window_days=30.0)
 
 
 def limit(home, text):

@@ -12,7 +12,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.units import number, percent, seconds
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.report.campaigns import render_report
-from meshtune.tuner.results.report.page import Section, Table, page
+from meshtune.tuner.results.report.page import PageTable, Section, page
 from meshtune.tuner.results.views import best_view
 
 CAMPAIGN, TRIALS = failing()
@@ -106,7 +106,7 @@ def test_a_campaign_that_has_just_begun_has_a_report_and_several_are_compared_fi
 
 
 def test_a_page_takes_any_sections_and_escapes_them():
-    table = Table(columns=("<b>",), rows=[("<i>",)], caption="<u>")
+    table = PageTable(columns=("<b>",), rows=[("<i>",)], caption="<u>")
     sections = [Section(heading="<s>", prose=["<p onclick=x>"], tables=[table], verbatim="<pre>")]
     read = Reader(page("<title>", sections, subtitle=["<em>"], notices=["<q>"]))
     assert {"<b>", "<i>", "<u>", "<s>", "<p onclick=x>", "<pre>", "<em>", "<q>", "<title>"} <= set(read.texts)

@@ -9,7 +9,7 @@ from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.results.revalidation import Finding, judge, to_measure
+from meshtune.tuner.results.revalidation import Standing, judge, to_measure
 from meshtune.tuner.service.service import remeasure
 
 
@@ -138,23 +138,23 @@ def test_a_plan_that_does_not_train_as_the_baseline_is_no_runner_up(lab, make):
 @pytest.mark.parametrize(
     ("optimum", "rival", "finding", "words"),
     [
-        ((1.0, 0.001), (1.1, 0.001), Finding.STANDS, "stands: +0.0 % (-0.2 to +0.2 %) against the record"),
-        ((0.5, 0.001), (0.6, 0.001), Finding.STANDS, "stands: +100.0 %"),
-        ((1.25, 0.001), (1.4, 0.001), Finding.SLOWER, "slower by 20.0 % (19.8 to 20.2 %) than it was"),
+        ((1.0, 0.001), (1.1, 0.001), Standing.STANDS, "stands: +0.0 % (-0.2 to +0.2 %) against the record"),
+        ((0.5, 0.001), (0.6, 0.001), Standing.STANDS, "stands: +100.0 %"),
+        ((1.25, 0.001), (1.4, 0.001), Standing.SLOWER, "slower by 20.0 % (19.8 to 20.2 %) than it was"),
         # Within the tolerance, or the noise.
-        ((1.015, 0.001), (1.2, 0.001), Finding.STANDS, "stands: -1.5 %"),
-        ((1.1, 0.2), (1.2, 0.001), Finding.STANDS, "stands: -9.1 %"),
+        ((1.015, 0.001), (1.2, 0.001), Standing.STANDS, "stands: -1.5 %"),
+        ((1.1, 0.2), (1.2, 0.001), Standing.STANDS, "stands: -9.1 %"),
         (
             (1.0, 0.001),
             (0.8, 0.001),
-            Finding.OVERTAKEN,
+            Standing.OVERTAKEN,
             f"the runner-up, {SECOND.key}, is better now by 25.0 % (24.8 to 25.3 %): tune again",
         ),
-        ((1.0, 0.001), (0.985, 0.001), Finding.STANDS, "stands"),
-        ((1.0, 0.001), (0.9, 0.2), Finding.STANDS, "stands"),
-        ((1.0, 0.001), Verdict.OOM, Finding.STANDS, "stands"),
-        (Verdict.OOM, (1.1, 0.001), Finding.FAILED, "fails now: oom: it broke; tune again"),
-        (Verdict.LOST, (1.1, 0.001), Finding.UNKNOWN, "not measured: lost: it broke; try again"),
+        ((1.0, 0.001), (0.985, 0.001), Standing.STANDS, "stands"),
+        ((1.0, 0.001), (0.9, 0.2), Standing.STANDS, "stands"),
+        ((1.0, 0.001), Verdict.OOM, Standing.STANDS, "stands"),
+        (Verdict.OOM, (1.1, 0.001), Standing.FAILED, "fails now: oom: it broke; tune again"),
+        (Verdict.LOST, (1.1, 0.001), Standing.UNKNOWN, "not measured: lost: it broke; try again"),
     ],
 )
 def test_fresh_runs_of_both_plans_decide(campaign, trials, ok, optimum, rival, finding, words):
@@ -164,15 +164,15 @@ def test_fresh_runs_of_both_plans_decide(campaign, trials, ok, optimum, rival, f
         for given in (optimum, rival)
     ]
     found = judged(campaign, trials(), *ends)
-    assert (found.finding, found.stands) == (finding, finding is Finding.STANDS)
+    assert (found.finding, found.stands) == (finding, finding is Standing.STANDS)
     assert found.words.startswith(words)
     assert (found.optimum.tokens_per_s_per_device.now is None) == isinstance(optimum, Verdict)
 
 
 def test_how_well_the_campaign_reproduced_itself_widens_the_interval(campaign, trials, ok):
     shaky = trials(again=1.1)  # 10 % slower at once
-    assert judged(campaign, shaky, ok(1.25), ok(1.4)).finding is Finding.STANDS
-    assert judged(campaign, trials(again=1.0), ok(1.25), ok(1.4)).finding is Finding.SLOWER
+    assert judged(campaign, shaky, ok(1.25), ok(1.4)).finding is Standing.STANDS
+    assert judged(campaign, trials(again=1.0), ok(1.25), ok(1.4)).finding is Standing.SLOWER
 
 
 def test_versions_that_changed_are_told(campaign, trials, ok):

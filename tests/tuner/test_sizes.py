@@ -15,7 +15,7 @@ from meshtune.tuner.campaign.second_runs import cells_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.results.environment import catalog_variables, knob_environment
-from meshtune.tuner.results.known_best import CampaignRecords, Question, best_measured
+from meshtune.tuner.results.known_best import CampaignRecords, LaunchQuestion, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import front_of, recommend
@@ -139,8 +139,8 @@ def records(campaign: Campaign, trials: list[Trial]) -> CampaignRecords:
     return CampaignRecords([campaign], {campaign.id: trials}.__getitem__)
 
 
-def asked(spec: CampaignSpec, nodes: int) -> Question:
-    return Question(model=spec.model.name, cluster=spec.cluster.name, nodes=nodes, simulated=True)
+def asked(spec: CampaignSpec, nodes: int) -> LaunchQuestion:
+    return LaunchQuestion(model=spec.model.name, cluster=spec.cluster.name, nodes=nodes, simulated=True)
 
 
 def test_the_best_known_plan_for_some_nodes_is_that_of_the_size(make: Any, trials: Any) -> None:

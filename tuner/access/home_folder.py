@@ -74,11 +74,11 @@ def _beyond(path: Path, mode: int) -> int:
     """The rights of others to our file that `mode` does not give them. A group that may pass through a folder, and see
     nothing in it, is that of jobs which run as another user: it stays."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return 0
-    given = found.st_mode & _OTHERS
-    return given & ~mode if found.st_uid == os.geteuid() and given != stat.S_IXGRP else 0
+    given = status.st_mode & _OTHERS
+    return given & ~mode if status.st_uid == os.geteuid() and given != stat.S_IXGRP else 0
 
 
 def _ours(home: Home, entry: Path) -> bool:

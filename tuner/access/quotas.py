@@ -31,7 +31,7 @@ class QuotaExceeded(UserError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(Closed):
+class ServiceLimits(Closed):
     """Of all campaigns together; None: no limit."""
 
     # In flight at once, waiting in a scheduler's queue included.
@@ -61,7 +61,7 @@ class Demand:
     used_device_s: float
 
 
-def shares(limits: Limits, demands: Sequence[Demand]) -> dict[str, int]:
+def shares(limits: ServiceLimits, demands: Sequence[Demand]) -> dict[str, int]:
     """How many jobs each campaign may have in flight, by its id.
 
     A campaign that has more already keeps them until they end, so a share may not be free yet: see `refusal`.
@@ -81,7 +81,7 @@ def shares(limits: Limits, demands: Sequence[Demand]) -> dict[str, int]:
         jobs, devices = jobs - 1, devices - least.devices
 
 
-def refusal(limits: Limits, demands: Sequence[Demand], campaign_id: str) -> str:
+def refusal(limits: ServiceLimits, demands: Sequence[Demand], campaign_id: str) -> str:
     """Why the campaign may not send one more job now, for people; empty where it may."""
     own = next((demand for demand in demands if demand.campaign_id == campaign_id), None)
     if own is None:
@@ -96,13 +96,13 @@ def refusal(limits: Limits, demands: Sequence[Demand], campaign_id: str) -> str:
     return f"its fair share is {share} jobs just now; other campaigns are next" if own.in_flight >= share else ""
 
 
-def waits_for(limits: Limits, demands: Sequence[Demand], campaign_id: str) -> str:
+def waits_for(limits: ServiceLimits, demands: Sequence[Demand], campaign_id: str) -> str:
     """As `refusal`, and empty for a campaign that wants no more jobs either."""
     wants = any(demand.campaign_id == campaign_id and demand.in_flight < demand.wanted for demand in demands)
     return refusal(limits, demands, campaign_id) if wants else ""
 
 
-def exhausted(limits: Limits, devices: int, spent_device_s: float) -> str:
+def exhausted(limits: ServiceLimits, devices: int, spent_device_s: float) -> str:
     """Why no more jobs of so many devices are started, until somebody changes that or days go by; empty where they are.
 
     spent_device_s: by all campaigns, within the limits' window.

@@ -192,10 +192,10 @@ def expiry(text: str, now: float) -> float | None:
     """
     if text == NEVER:
         return None
-    found = _SPAN.fullmatch(text)
-    if found is None or int(found[1]) == 0:
+    span = _SPAN.fullmatch(text)
+    if span is None or int(span[1]) == 0:
         raise InvalidValue([Problem("expires", f"must be such as 12h, 90d, 8w or {NEVER}, not {text!r}")])
-    return now + int(found[1]) * _SPAN_S[found[2]]
+    return now + int(span[1]) * _SPAN_S[span[2]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,8 +123,8 @@ def framework_version(software: Mapping[str, str]) -> str:
 
 def release_of(version: str) -> str:
     """The version to its minor one, with what stands before; the whole text where it has none."""
-    found = _RELEASE.search(version)
-    return version if found is None else version[: found.end()]
+    release = _RELEASE.search(version)
+    return version if release is None else version[: release.end()]
 
 
 def _sustained(device: DeviceSpec, dtype: str) -> float | None:

@@ -38,12 +38,12 @@ class CampaignDetails(Closed):
 
     def _check(self, checks: Checks) -> None:
         for place, tag in enumerate(self.tags):
-            told = f"must be 1 to 40 of a-z, 0-9, '.', '_' and '-', the first a letter or digit, not {tag[:60]!r}"
-            checks.require(TAG.fullmatch(tag) is not None, f"tags.{place}", told)
+            problem = f"must be 1 to 40 of a-z, 0-9, '.', '_' and '-', the first a letter or digit, not {tag[:60]!r}"
+            checks.require(TAG.fullmatch(tag) is not None, f"tags.{place}", problem)
         checks.require(len(set(self.tags)) == len(self.tags), "tags", "must name each tag once")
         checks.require(len(self.tags) <= MAX_TAGS, "tags", f"must be at most {MAX_TAGS}, not {len(self.tags)}")
-        told = f"must have at most {MAX_NOTES} characters, not {len(self.notes)}"
-        checks.require(len(self.notes) <= MAX_NOTES, "notes", told)
+        problem = f"must have at most {MAX_NOTES} characters, not {len(self.notes)}"
+        checks.require(len(self.notes) <= MAX_NOTES, "notes", problem)
 
 
 def details_of(campaign: Campaign) -> CampaignDetails:
@@ -60,24 +60,24 @@ def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial
     """The campaign with these details; RUNNING where it was complete and its budget is another. trials: its own, as
     lists have them. Raises CannotChange."""
     spec = replace(campaign.spec, name=details.name, budget=details.budget)
-    found = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)
+    altered = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)
     if details.budget == campaign.spec.budget:
-        return found
+        return altered
     if campaign.state is CampaignState.COMPLETED:
         require_extendable(campaign)
-        if used := spent(found, trials):
+        if used := spent(altered, trials):
             raise CannotChange(f"campaign {campaign.id} does not go on with this budget: {used}; name more")
-        found = running_again(found, now)
+        altered = running_again(altered, now)
     elif campaign.state not in (CampaignState.RUNNING, CampaignState.PAUSED):
         raise CannotChange(
             f"campaign {campaign.id} is {campaign.state}, and only a completed one goes on with another budget; "
             "start one like it (clone)"
         )
-    if not found.search_ended or _planned(found, trials):
-        return found
+    if not altered.search_ended or _planned(altered, trials):
+        return altered
     ended_itself = campaign.chance_left is not None and campaign.chance_left < spec.stop.chance
     stop = replace(spec.stop, chance=0.0) if ended_itself else spec.stop
-    return replace(found, search_ended="", spec=replace(spec, stop=stop))
+    return replace(altered, search_ended="", spec=replace(spec, stop=stop))
 
 
 def require_extendable(campaign: Campaign) -> None:

@@ -60,7 +60,7 @@ class PlanBaseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskSearch:
     """Let the search choose up to n plans."""
 
     n: int
@@ -148,11 +148,9 @@ class Close:
     reason: str
 
 
-Intent = (
-    PlanBaseline | Ask | EndSearch | Confirm | Submit | NoteWait | MarkRunning | Finish | Retry | Cancel | Pause | Close
-)
 # The intents that lead to another job.
-Starting = PlanBaseline | Ask | Confirm | Submit | Retry
+Starting = PlanBaseline | AskSearch | Confirm | Submit | Retry
+Intent = Starting | EndSearch | NoteWait | MarkRunning | Finish | Cancel | Pause | Close
 
 
 def decide(
@@ -243,7 +241,7 @@ def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Inte
     if most is not None and planned >= most:
         return [EndSearch(f"the budget of {most} trials is spent")]
     n = room if most is None else min(room, most - planned)
-    return [Ask(n)] if n > 0 else []
+    return [AskSearch(n)] if n > 0 else []
 
 
 def _submits(campaign: Campaign, unfinished: Sequence[Trial]) -> list[Intent]:
@@ -270,7 +268,7 @@ def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[In
 def _news(
     campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, PolledJob], now: float
 ) -> list[Intent]:
-    found: list[Intent] = []
+    intents: list[Intent] = []
     for trial in trials:
         seen = observations.get(trial.number)
         if seen is None or trial.state.final:
@@ -285,21 +283,21 @@ def _news(
             outcome, unlike = judged(trials, trial, outcome, status.nodes, attempts)
             failed_nodes = tuple(dict.fromkeys((*failed_nodes, *unlike)))
             known = (status.started_at, ended, status.nodes, failed_nodes, seen.running_s)
-            found.append(Finish(trial.number, outcome, *known))
+            intents.append(Finish(trial.number, outcome, *known))
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
-            found.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
-    return found
+            intents.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
+    return intents
 
 
 def _waits(trials: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
     """Why the queued jobs wait, where that is new."""
-    found: list[Intent] = []
+    waits: list[Intent] = []
     for trial in trials:
         seen = observations.get(trial.number)
         if seen is not None and trial.state is TrialState.SUBMITTED and seen.status.state is JobState.QUEUED:
             wait = wait_of(seen.status)
-            found += [NoteWait(trial.number, wait)] if wait != trial.last.wait else []
-    return found
+            waits += [NoteWait(trial.number, wait)] if wait != trial.last.wait else []
+    return waits
 
 
 def _overdue(

@@ -27,7 +27,7 @@ def checked(knobs: Sequence[Knob], plan: Plan, outcome: Outcome) -> Outcome:
     return Outcome(
         verdict=Verdict.CRASHED,
         cause=Cause.USER_BUG,
-        reason="; ".join(told for told in (wrong, outcome.reason) if told),
+        reason="; ".join(reason for reason in (wrong, outcome.reason) if reason),
         log_tail=outcome.log_tail,
     )
 
@@ -59,8 +59,8 @@ def _agree(knob: Knob | None, value: KnobValue, seen: KnobValue | None) -> bool:
     """True where a job may say this of the value: as the plan has it, or as it was told."""
     if seen is None:
         return False
-    told = value if knob is None else knob.told(value)
-    return any(_alike(one, word(seen)) for one in {word(value), word(value if told is None else told)})
+    delivered = value if knob is None else knob.told(value)
+    return any(_alike(one, word(seen)) for one in {word(value), word(value if delivered is None else delivered)})
 
 
 def _alike(one: str, other: str) -> bool:

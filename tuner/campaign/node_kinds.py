@@ -67,14 +67,14 @@ def judged(
 
 def nodes_of_other_kinds(trials: Sequence[Trial]) -> set[str]:
     """The nodes that the campaign's trials have shown to be of another kind than the reference."""
-    found = {
+    nodes = {
         node for trial in trials for attempt in trial.attempts if is_elsewhere(attempt) for node in attempt.failed_nodes
     }
     if (reference := reference_of(trials)) is not None:
         for trial in trials:
             if trial.measurement is not None:
-                found.update(_unlike_nodes(trial.measurement, trial.last.nodes, reference))
-    return found
+                nodes.update(_unlike_nodes(trial.measurement, trial.last.nodes, reference))
+    return nodes
 
 
 def comparable(trials: Sequence[Trial]) -> list[Trial]:

@@ -60,8 +60,8 @@ class Budget(Closed):
     device_hours: Positive | None = None
 
     def _check(self, checks: Checks) -> None:
-        told = "set at least one limit of trials, wall_time_s, device_hours"
-        checks.require({self.trials, self.wall_time_s, self.device_hours} != {None}, "", told)
+        problem = "set at least one limit of trials, wall_time_s, device_hours"
+        checks.require({self.trials, self.wall_time_s, self.device_hours} != {None}, "", problem)
 
 
 # At most 31 years: sums over all trials of a campaign stay finite.

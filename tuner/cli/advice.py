@@ -119,13 +119,13 @@ def _warn(message: str) -> None:
 
 def read_directive(words: Sequence[str]) -> dict[str, str]:
     """The `key=value` words of `#MESHTUNE` lines. Raises WrongCall."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for word in words:
         key, _, value = word.partition("=")
         if key not in KEYS or not value:
             raise WrongCall(f"#MESHTUNE {word}: must be key=value; {did_you_mean(key, KEYS)}")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 def fill(script: str, values: Mapping[str, str]) -> str:
@@ -133,10 +133,10 @@ def fill(script: str, values: Mapping[str, str]) -> str:
     name that meshtune never gives, and for one that has neither."""
     missing: list[str] = []
 
-    def replaced(found: re.Match[str]) -> str:
-        name, default = found[1], found[2]
+    def replaced(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
         if name not in ENVIRONMENT_NAMES and not KNOB_VARIABLE.fullmatch(name):
-            raise WrongCall(f"{found[0]}: there is no {name}; {did_you_mean(name, ENVIRONMENT_NAMES)}")
+            raise WrongCall(f"{match[0]}: there is no {name}; {did_you_mean(name, ENVIRONMENT_NAMES)}")
         if name not in values and default is None:
             missing.append(name)
         return values.get(name, default or "")
@@ -201,10 +201,10 @@ def _fetch(url: str, question: Mapping[str, str], token: str, limit_s: float) ->
     if response.status != 200:
         raise NoAnswer(f"{url}: {response.status}: {_detail(text) or response.reason}")
     # Half a plan would be worse than none, so that an answer that was cut off counts as none.
-    found = [_LINE.fullmatch(line) for line in text.splitlines()]
-    if not whole or not found or None in found or not text.endswith("\n"):
+    lines = [_LINE.fullmatch(line) for line in text.splitlines()]
+    if not whole or not lines or None in lines or not text.endswith("\n"):
         raise NoAnswer(f"{url}: the answer is not lines of MESHTUNE_NAME=value")
-    values = {match[1]: match[2] for match in found if match}
+    values = {match[1]: match[2] for match in lines if match}
     others = [name for name in values if not name.startswith("MESHTUNE_")]
     if others and (strange := [name for name in others if name not in catalog_variables()]):
         raise NoAnswer(f"{url}: the answer sets {', '.join(strange)}, which no catalog of knobs has")

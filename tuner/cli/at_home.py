@@ -17,11 +17,11 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.common import WrongCall, console, errors, refuse_unknown
 from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.options import HomePlace
-from meshtune.tuner.cli.render.display import Listed
+from meshtune.tuner.cli.render.display import CampaignRow
 from meshtune.tuner.cli.spec_file import plan_fields
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
-from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, BestKnown, CampaignRecords, Question, best_measured
+from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, BestKnown, CampaignRecords, LaunchQuestion, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.service.calibrations import known_basis
@@ -44,17 +44,17 @@ class AtHome:
         with open_campaign(self._place, campaign_id) as (service, campaign):
             yield CampaignAtHome(service, campaign)
 
-    def listed(self, most: int) -> list[Listed]:
+    def listed(self, most: int) -> list[CampaignRow]:
         """The newest campaigns, so many at the most."""
         with open_service(self._place) as service:
             known = service.store.campaigns(limit=most)
             counts = service.store.verdict_counts([entry.id for entry in known])
             return [
-                Listed(entry, datetime.fromtimestamp(entry.created_at, UTC), counts.get(entry.id, {}))
+                CampaignRow(entry, datetime.fromtimestamp(entry.created_at, UTC), counts.get(entry.id, {}))
                 for entry in known
             ]
 
-    def recommend(self, question: Question) -> BestKnown:
+    def recommend(self, question: LaunchQuestion) -> BestKnown:
         with open_service(self._place) as service:
             records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
             return best_measured(question, records) or best_projected(question, records)

@@ -20,7 +20,7 @@ from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.cli.common import console, refuse_unknown
 from meshtune.tuner.cli.following import CampaignNow, ended_trials, follow
 from meshtune.tuner.cli.options import Place
-from meshtune.tuner.cli.render.display import Listed
+from meshtune.tuner.cli.render.display import CampaignRow
 from meshtune.tuner.cli.spec_file import plan_fields, read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client
@@ -29,7 +29,7 @@ from meshtune.tuner.client.spec import body_of
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.analysis.analysis import Analysis
-from meshtune.tuner.results.known_best import BestKnown, Question
+from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.specs.document import changed_document
 
@@ -51,13 +51,13 @@ class AtService:
         with Client(self._place.server) as client:
             yield CampaignAtService(_find(client, campaign_id), self._place)
 
-    def listed(self, most: int) -> list[Listed]:
+    def listed(self, most: int) -> list[CampaignRow]:
         """The newest campaigns, so many at the most."""
         with Client(self._place.server) as client:
             views = [campaign.view for campaign in client.campaigns(limit=most)]
-            return [Listed(view, view.created_at, view.trials) for view in views]
+            return [CampaignRow(view, view.created_at, view.trials) for view in views]
 
-    def recommend(self, question: Question) -> BestKnown:
+    def recommend(self, question: LaunchQuestion) -> BestKnown:
         with Client(self._place.server) as client:
             return client.recommend(**{field.name: getattr(question, field.name) for field in fields(question)})
 
@@ -66,7 +66,7 @@ class AtService:
         """A new campaign of a spec."""
         body = _body_with(spec, cluster=cluster, changes={"project": project} if project else {})
         with Client(self._place.server) as client:
-            with _spec_told(spec):
+            with _spec_mistakes(spec):
                 campaign = client.create(body)
             yield CampaignAtService(campaign, self._place)
 
@@ -74,7 +74,7 @@ class AtService:
         self, spec: Path, *, cluster: Path | None, model: str = "", project: str = "", to_run: bool = False
     ) -> Quote:
         body = _body_with(spec, cluster=cluster, model=model, changes={"project": project} if project else {})
-        with Client(self._place.server) as client, _spec_told(spec):
+        with Client(self._place.server) as client, _spec_mistakes(spec):
             return client.estimate(body, to_run=to_run)
 
     def why(self, spec: Any, plan: Mapping[str, Any]) -> Explanation:
@@ -142,11 +142,11 @@ class CampaignAtService:
             self._remote.resume()
         return self.followed(ended_trials(self.record().trials))
 
-    def followed(self, told: Collection[int] = ()) -> Record:
+    def followed(self, ended: Collection[int] = ()) -> Record:
         """As it is once it rests. told: trials of which a log says nothing any more. Ctrl-C ends this alone."""
         remote = self._remote
         try:
-            follow(lambda: _look(remote), lambda watch: _drive(remote, watch), told)
+            follow(lambda: _look(remote), lambda watch: _drive(remote, watch), ended)
         except KeyboardInterrupt:
             console.print(
                 f"\n{self.id} goes on at {self._place.server}. To follow it again, to look at it, or to end it:"
@@ -187,15 +187,15 @@ def _body_with(
 
 
 @contextmanager
-def _spec_told(spec: Path) -> Iterator[None]:
-    """The mistakes that the service finds in a spec, as those that are found here. Raises WrongCall."""
+def _spec_mistakes(spec: Path) -> Iterator[None]:
+    """Mistakes in a spec: the service's answer raises WrongCall, as a check at home does."""
     try:
         yield
     except InvalidRequest as error:
         if not error.problem.type.endswith("/invalid-spec"):
             raise
-        found = [Problem(_path(mistake.pointer), mistake.detail) for mistake in error.mistakes]
-        raise wrong_spec(spec, found) from None
+        problems = [Problem(_path(mistake.pointer), mistake.detail) for mistake in error.mistakes]
+        raise wrong_spec(spec, problems) from None
 
 
 def _path(pointer: str) -> str:

@@ -149,8 +149,8 @@ def as_document(probed: Probed, section: dict[str, Any]) -> dict[str, Any]:
     fits = []
     for exchange in probed.exchanges:
         fit = _fit(exchange)
-        found = asdict(fit) if isinstance(fit, LinkFit) else {"no_fit": str(fit)}
-        fits.append({"pattern": str(exchange.pattern), "tier": str(exchange.tier), "ranks": exchange.ranks, **found})
+        fitted = asdict(fit) if isinstance(fit, LinkFit) else {"no_fit": str(fit)}
+        fits.append({"pattern": str(exchange.pattern), "tier": str(exchange.tier), "ranks": exchange.ranks, **fitted})
     return {"cluster": section, "source": source(probed), "fits": fits, "measured": plain(probed)}
 
 
@@ -174,8 +174,8 @@ def _messages_table(probed: Probed) -> Table:
     table = new_table("Messages: the slowest rank's time, and its spread", right=("size", *names))
     columns = [{message.size_bytes: message for message in exchange.messages} for exchange in probed.exchanges]
     for size in sorted({size for column in columns for size in column}):
-        found = [column.get(size) for column in columns]
-        cells = (f"{_si(each.time_s, 's')} +-{each.spread:.0%}" if each else "-" for each in found)
+        exchanges = [column.get(size) for column in columns]
+        cells = (f"{_si(each.time_s, 's')} +-{each.spread:.0%}" if each else "-" for each in exchanges)
         table.add_row(_size(size), *cells)
     return table
 
@@ -183,14 +183,14 @@ def _messages_table(probed: Probed) -> Table:
 def _link_notes(probed: Probed) -> Iterator[str]:
     for exchange in probed.exchanges:
         fit = _fit(exchange)
-        told = (
+        words = (
             f"{_si(fit.alpha_s, 's')} per hop, {_si(fit.bandwidth_bytes_per_s, 'B/s')}, "
             f"worst residual {fit.worst_residual:.0%}"
             if isinstance(fit, LinkFit)
             else f"left out, {fit}"
         )
         name = LINKS[exchange.tier] + (" between two" if exchange.pattern is Pattern.POINT_TO_POINT else "")
-        yield f"{name}: {told} ({_pattern(exchange)}, {len(exchange.messages)} sizes)"
+        yield f"{name}: {words} ({_pattern(exchange)}, {len(exchange.messages)} sizes)"
 
 
 def _fit(exchange: Exchange) -> LinkFit | NoFit:

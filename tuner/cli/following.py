@@ -75,12 +75,12 @@ def ended_trials(trials: Sequence[Trial]) -> set[int]:
     return {trial.number for trial in trials if trial.state.final}
 
 
-def follow(look: Looking, drive: Drive, told: Collection[int]) -> None:
-    """Until the campaign rests. told: trials of which a log says nothing any more."""
+def follow(look: Looking, drive: Drive, ended_before: Collection[int]) -> None:
+    """Until the campaign rests. ended_before: trials of which a log says nothing any more."""
     if console.is_terminal:
         _follow_live(look, drive)
     else:
-        follow_logged(look, drive, told)
+        follow_logged(look, drive, ended_before)
 
 
 def _follow_live(look: Looking, drive: Drive) -> None:
@@ -100,10 +100,10 @@ def _follow_live(look: Looking, drive: Drive) -> None:
         drive(watch)
 
 
-def follow_logged(look: Looking, drive: Drive, told: Collection[int] = ()) -> None:
+def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = ()) -> None:
     log: list[str] = []
     begun, ended = False, False
-    said = set(told)
+    said = set(ended_before)
     told_waits: dict[str, str] = {}
     learns, trouble = "", ""
 

@@ -98,11 +98,11 @@ def address(home: Home) -> str:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            found = json.load(file)  # noqa: TID251  # of the process that holds the lock
-            if found["host"] == platform.node():
-                return str(found["url"])
+            service = json.load(file)  # noqa: TID251  # of the process that holds the lock
+            if service["host"] == platform.node():
+                return str(service["url"])
             raise WrongCall(
-                f"the service of --home {home.root} runs on {found['host']}: run this there, or say by --url where a "
+                f"the service of --home {home.root} runs on {service['host']}: run this there, or say by --url where a "
                 "browser reaches it"
             ) from None
     raise WrongCall(f"no service runs on --home {home.root}; start one with `meshtune serve`, or name it by --url")

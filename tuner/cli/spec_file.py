@@ -68,12 +68,12 @@ def text_of(spec: Path, document: object) -> str:
     return text if parse_yaml(text) == document else ""
 
 
-def yaml_file(file: Path, told: str) -> object:
-    """The document in a file that is no spec. told: what a refusal begins with. Raises WrongCall, OSError."""
+def yaml_file(file: Path, start: str) -> object:
+    """The document in a file that is no spec. start: what a refusal begins with. Raises WrongCall, OSError."""
     try:
         return parse_yaml(read_file(file, SLOW_LIMITS.max_bytes, regular=False))
     except (UnreadableText, InvalidSpec) as error:
-        raise WrongCall(f"{told}{error}") from None
+        raise WrongCall(f"{start}{error}") from None
 
 
 def wrong_spec(spec: Path, problems: Sequence[Problem]) -> WrongCall:

@@ -110,7 +110,7 @@ def _load(folder: Traversable, home: Home, sections: dict[str, Any]) -> LoadedSt
 
 def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
     """What takes the place of the specs' own sections. Raises WrongCall."""
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     if with_file is not None:
         try:
             document = yaml_file(with_file, f"--with {with_file}: ")
@@ -118,13 +118,13 @@ def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
             raise WrongCall(f"--with {with_file}: {error.strerror or error}") from None
         if not isinstance(document, dict):
             raise WrongCall(f"--with {with_file}: must be a mapping of sections of a spec")
-        found = document
+        sections = document
     if runner:
         if runner not in runners():
             raise WrongCall(f"--runner {runner}: no runner is called so; {did_you_mean(runner, runners())}")
-        own = found.get("runner")
-        found = {**found, "runner": {**(own if isinstance(own, dict) else {}), "kind": runner}}
-    return found
+        own = sections.get("runner")
+        sections = {**sections, "runner": {**(own if isinstance(own, dict) else {}), "kind": runner}}
+    return sections
 
 
 def _study_list(studies: Mapping[str, Study]) -> RenderableType:

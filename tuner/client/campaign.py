@@ -109,13 +109,13 @@ class CampaignCalls(Calls):
     @step
     def events(self, after: int = 0) -> Steps[list[EventView]]:
         """What has happened until now, in order. after: only events with larger ids."""
-        found: list[EventView] = []
+        read: list[EventView] = []
         while True:
-            query = {"after": found[-1].id if found else after, "limit": MAX_PAGE}
+            query = {"after": read[-1].id if read else after, "limit": MAX_PAGE}
             page = yield from self._ask(get(self._place("events"), list[EventView], query))
-            found += page
+            read += page
             if len(page) < MAX_PAGE:
-                return found
+                return read
 
     @step
     def wait(self, limit_s: float | None = None) -> Steps[CampaignView]:
@@ -198,7 +198,7 @@ class CampaignCalls(Calls):
         """Tell how a suggested trial went: the seconds of each timed step, with the most loaded memory of each rank and
         the losses of the first steps where they are known; or a verdict such as `oom`, with its reason. The trial, once
         the campaign has taken that."""
-        told = Completion(
+        completion = Completion(
             step_times_s=tuple(step_times_s),
             peak_memory_bytes=tuple(peak_memory_bytes),
             first_losses=tuple(first_losses),
@@ -207,7 +207,7 @@ class CampaignCalls(Calls):
             reason=reason,
             log_tail=log_tail,
         )
-        yield from self._ask(post(self._place("trials", f"{trial}:complete"), TrialView, told))
+        yield from self._ask(post(self._place("trials", f"{trial}:complete"), TrialView, completion))
         look = partial(self._ask, get(self._place("trials", trial), TrialView))
         return (yield from _ended(f"trial {trial} of {self.id}", look, None))
 

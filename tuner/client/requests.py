@@ -138,8 +138,8 @@ def read_answer(request: Request[Answer], reply: Reply) -> Answer:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        told = f"its answer is no {request.answer.__name__} of this version: {where}: {first['msg']}"
-        raise UnreadableAnswer(f"{request}: {told}") from None
+        problem = f"its answer is no {request.answer.__name__} of this version: {where}: {first['msg']}"
+        raise UnreadableAnswer(f"{request}: {problem}") from None
 
 
 def refusal(request: Request[Any], reply: Reply) -> Exception:
@@ -194,16 +194,16 @@ class Calls:
         most: int,
     ) -> Steps[list[Item]]:
         """The items of all pages. limit: so many at the most; most: of a page."""
-        found: list[Item] = []
+        read: list[Item] = []
         token: str | None = None
-        while limit is None or len(found) < limit:
-            size = most if limit is None else min(most, limit - len(found))
+        while limit is None or len(read) < limit:
+            size = most if limit is None else min(most, limit - len(read))
             page = yield from self._ask(get(path, kind, {**query, "page_size": size, "page_token": token}))
-            found += items(page)
+            read += items(page)
             token = page.next_page_token
             if token is None:
                 break
-        return found
+        return read
 
 
 def unreachable(request: Request[Any], error: httpx2.TransportError) -> ServiceUnreachable:

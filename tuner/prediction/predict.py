@@ -62,11 +62,11 @@ class Anchor:
     believed: float
 
     def __str__(self) -> str:
-        told = (
+        words = (
             f"{self.trials} trials of {self.model} on {self.devices} devices{f', {self.version}' * bool(self.version)}"
         )
         widened = "" if self.believed == 1 else f"; another release, so {self.believed:.0%} of it is believed"
-        return f"{self.campaign} ({self.created_at:%Y-%m-%d %H:%M} UTC, {told}{widened})"
+        return f"{self.campaign} ({self.created_at:%Y-%m-%d %H:%M} UTC, {words}{widened})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,20 +102,20 @@ class Basis:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def words(self) -> str:
-        told = ""
+        scatter = ""
         if self.error_factor is not None:
             off = "95 % of times are within" if self.calibrated else "times may be off by"
-            told = f"{off} a factor of {self.error_factor:.2f}"
+            scatter = f"{off} a factor of {self.error_factor:.2f}"
         if self.calibrated:
             times = "{times} step times, {memories} memory peaks and {ooms} out-of-memory verdicts".format(
                 **self.learnt_from
             )
             sources = [f"by {times}", *([f"of {self.campaign}"] if self.campaign else [])]
             sources += [] if self.anchor is None else [f"{'on top of' if self.campaign else 'of'} {self.anchor}"]
-            return "; ".join(["calibrated " + " ".join(sources), *([told] if told else [])])
-        told = told or "the constants are the defaults of docs/explanation/physics.md"
+            return "; ".join(["calibrated " + " ".join(sources), *([scatter] if scatter else [])])
+        scatter = scatter or "the constants are the defaults of docs/explanation/physics.md"
         nothing = f"nothing was measured of {self.subject or 'this cluster'}"
-        prior = f"uncalibrated: {nothing}: {told} (run `meshtune calibrate`)"
+        prior = f"uncalibrated: {nothing}: {scatter} (run `meshtune calibrate`)"
         return prior if self.campaign is None else f"{self.campaign} has no measurement to learn from, so {prior}"
 
     def judged(self, training: Training, speeds: Iterable[Speed | None]) -> Basis:
@@ -269,12 +269,12 @@ def check_same(basis: CampaignSpec, spec: CampaignSpec) -> None:
 
 def measured_rows(trials: Sequence[Trial]) -> Measured:
     """The outcomes of trials that were measured or ran out of memory, for `calibrate`."""
-    found = [trial.measurement for trial in trials]
-    peaks = [m and m.fullest_rank_bytes for m in found]
+    measured = [trial.measurement for trial in trials]
+    peaks = [m and m.fullest_rank_bytes for m in measured]
     return Measured(
-        step_time_s=np.array([np.nan if m is None else m.step_time_s for m in found]),
+        step_time_s=np.array([np.nan if m is None else m.step_time_s for m in measured]),
         peak_memory_bytes=np.array([peak or np.nan for peak in peaks], dtype=np.float64),
-        oom=np.array([m is None for m in found], dtype=np.bool_),
+        oom=np.array([m is None for m in measured], dtype=np.bool_),
     )
 
 

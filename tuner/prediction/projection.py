@@ -197,10 +197,10 @@ def anchored(row: Row, anchor: MeasuredAnchor | None, own: int, *, searched: boo
         return row
     factor = anchor.words.factor
     step_s, tokens_per_s = (scaled(it, by) for it, by in ((speed.step_s, 1 / factor), (speed.tokens_per_s, factor)))
-    if measured and (found := anchor.trial.measurement) is not None:
+    if measured and (run := anchor.trial.measurement) is not None:
         # The interval of the measured steps, around the same value.
-        ends = found.step_time_interval_s
-        low, high = ends.low / found.step_time_s, ends.high / found.step_time_s
+        ends = run.step_time_interval_s
+        low, high = ends.low / run.step_time_s, ends.high / run.step_time_s
         step_s = Estimate(step_s.value, step_s.value * low, step_s.value * high)
         tokens_per_s = Estimate(tokens_per_s.value, tokens_per_s.value / high, tokens_per_s.value / low)
     faster = Speed(

@@ -210,13 +210,13 @@ def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: R
         (budget.device_hours, device_hours, "device-hours"),
         (None if budget.wall_time_s is None else budget.wall_time_s / 3600, wall_s.times(1 / 3600), "hours of work"),
     )
-    found = []
+    ends = []
     for limit, needed, unit in limits:
         if limit is not None and limit < needed.high:
             fewest, most = (min(trials, max(1, int(trials * limit / end))) for end in (needed.high, needed.low))
             count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-            found.append(f"the budget of {limit:g} {unit} ends it after about {count} of {trials} trials")
-    return found
+            ends.append(f"the budget of {limit:g} {unit} ends it after about {count} of {trials} trials")
+    return ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,8 +64,8 @@ def make_projection(
     accumulation of the layout where the batch is fixed.
     """
     if plan is not None and plan.grad_accum_steps != 1 and spec.global_batch_size is not None:
-        told = f"follows from the global batch, {spec.global_batch_size} on {count_nodes(spec.cluster.nodes)}"
-        raise InvalidValue([Problem("plan.grad_accum_steps", told)])
+        problem = f"follows from the global batch, {spec.global_batch_size} on {count_nodes(spec.cluster.nodes)}"
+        raise InvalidValue([Problem("plan.grad_accum_steps", problem)])
     own = spec.cluster.nodes
     counts = sorted({own, *nodes})
     training = training_of(spec)
@@ -84,23 +84,23 @@ def make_projection(
         ]
         for kind in kinds
     }
-    found = {
+    by_kind = {
         kind: [anchored(row, anchor, own, searched=plan is None) for row in unscaled]
         for kind, unscaled in rows_of.items()
     }
-    fitting = [count for at, count in enumerate(counts) if all(found[kind][at].fits for kind in kinds)]
+    fitting = [count for at, count in enumerate(counts) if all(by_kind[kind][at].fits for kind in kinds)]
     reference = min(fitting, default=own)
     rows: list[Row] = []
     walls: list[Wall] = []
     for kind in kinds:
-        base = found[kind][counts.index(reference)]
+        base = by_kind[kind][counts.index(reference)]
 
         def why_above(row: Row, base: Row = base, kind: Scaling = kind) -> str:
             assert row.best is not None  # it has an efficiency
             there = _row(spec, basis, trainings[counts.index(base.nodes)], kind, row.best.plan)
             return _why_above(row, base, anchored(there, anchor, own, searched=False))
 
-        compared = [_compared(row, base, tokens, why_above) for row in found[kind]]
+        compared = [_compared(row, base, tokens, why_above) for row in by_kind[kind]]
         rows += compared
         walls.append(_wall(kind, compared, base, least_efficiency))
     return Projection(
@@ -171,12 +171,12 @@ def _stretched(empty: Row, space: Space, basis: Basis, training: Training, given
     batch, devices = empty.global_batch_size, training.cluster.devices
     per_replica = given.tp * given.pp * given.cp
     if devices % per_replica:
-        told = f"tp({given.tp}) * pp({given.pp}) * cp({given.cp}) = {per_replica} does not divide {devices} devices"
-        return replace(empty, reason=told)
+        reason = f"tp({given.tp}) * pp({given.pp}) * cp({given.cp}) = {per_replica} does not divide {devices} devices"
+        return replace(empty, reason=reason)
     dp = devices // per_replica
     if batch is not None and batch % (given.micro_batch_size * dp):
-        told = f"micro_batch_size({given.micro_batch_size}) * dp({dp}) does not divide the global batch {batch}"
-        return replace(empty, reason=told)
+        reason = f"micro_batch_size({given.micro_batch_size}) * dp({dp}) does not divide the global batch {batch}"
+        return replace(empty, reason=reason)
     steps = given.grad_accum_steps if batch is None else batch // (given.micro_batch_size * dp)
     plan = replace(given, dp=dp, grad_accum_steps=steps)
     if violations := space.explain(plan, ignore_bounds=True):
@@ -192,8 +192,8 @@ def _why_none(space: Space, batch: int | None) -> str:
     # Ranks that are neither tp nor cp each need a micro-batch of their own: dp * pp of them, where there is a pipeline.
     needed = -(-devices // (tp * cp)) * size
     if batch is not None and needed > batch:
-        told = f"{devices} devices / (tp({tp}) * cp({cp})) * micro_batch_size({size}) = {needed} sequences at least"
-        return f"no legal plan: {told}, but the global batch is {batch}"
+        need = f"{devices} devices / (tp({tp}) * cp({cp})) * micro_batch_size({size}) = {needed} sequences at least"
+        return f"no legal plan: {need}, but the global batch is {batch}"
     ranked = sorted(space.counts.rejected.items(), key=lambda item: -item[1])[:3]
     shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
     return f"no legal plan among {space.counts.combinations} combinations: {shares}"
@@ -234,7 +234,7 @@ def _why_above(row: Row, start: Row, there: Row) -> str:
     differing = [name for name in LAYOUT if getattr(plan, name) != getattr(before, name)]
     if not differing:
         return f"above 100 %: {gain}"
-    told = ", ".join(f"{name} {getattr(before, name)} -> {getattr(plan, name)}" for name in differing)
+    changed = ", ".join(f"{name} {getattr(before, name)} -> {getattr(plan, name)}" for name in differing)
     where = f"on {count_nodes(start.nodes)}"
     why = f"which is no faster {where}"
     if there.best is None:
@@ -245,30 +245,30 @@ def _why_above(row: Row, start: Row, there: Row) -> str:
         why = f"which was not the fastest measured {where}"
     elif there.speed and start.speed and there.speed.tokens_per_s.value > start.speed.tokens_per_s.value:
         why = f"which ranks lower {where} by its P(fits), {percent(there.best.p_fits)}"
-    return f"above 100 %: {told}, {why}; {gain}"
+    return f"above 100 %: {changed}, {why}; {gain}"
 
 
 def _wall(scaling: Scaling, rows: Sequence[Row], start: Row, least: float) -> Wall:
     """The first node count beyond the reference that has no plan or is not efficient enough, and what makes it so."""
     if not start.fits:
-        told = "has no plan that should fit to compare with"
-        return Wall(scaling=scaling, nodes=None, sentence=f"{scaling} scaling {told}")
+        words = "has no plan that should fit to compare with"
+        return Wall(scaling=scaling, nodes=None, sentence=f"{scaling} scaling {words}")
     for row in rows:
         if row.nodes <= start.nodes:
             continue
-        told = ""
+        words = ""
         if row.best is None:
-            told = f"ends before {count_nodes(row.nodes)}: {row.reason}"
+            words = f"ends before {count_nodes(row.nodes)}: {row.reason}"
         elif not row.fits:
-            told = f"ends before {count_nodes(row.nodes)}: the best plan {row.note}"
+            words = f"ends before {count_nodes(row.nodes)}: the best plan {row.note}"
         elif row.efficiency is not None and row.efficiency < least:
             reached = f"{count_nodes(row.nodes)} ({100 * row.efficiency:.0f} %)"
-            told = f"falls below {100 * least:g} % efficiency at {reached}: {_largest_loss(row, start)}"
-        if told:
-            return Wall(scaling=scaling, nodes=row.nodes, sentence=f"{scaling} scaling {told}")
+            words = f"falls below {100 * least:g} % efficiency at {reached}: {_largest_loss(row, start)}"
+        if words:
+            return Wall(scaling=scaling, nodes=row.nodes, sentence=f"{scaling} scaling {words}")
     farthest = count_nodes(max(row.nodes for row in rows))
-    told = f"keeps at least {100 * least:g} % efficiency up to {farthest}"
-    return Wall(scaling=scaling, nodes=None, sentence=f"{scaling} scaling {told}")
+    words = f"keeps at least {100 * least:g} % efficiency up to {farthest}"
+    return Wall(scaling=scaling, nodes=None, sentence=f"{scaling} scaling {words}")
 
 
 def _largest_loss(row: Row, start: Row) -> str:

@@ -110,16 +110,16 @@ def compare(given: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
     kinds: dict[tuple[object, ...], list[_Entry]] = {}
     for one in entries:
         kinds.setdefault(one.kind, []).append(one)
-    found, notes = dict[str, ComparedCampaign](), list[str]()
+    by_id, notes = dict[str, ComparedCampaign](), list[str]()
     for alike in kinds.values():
-        compared, told = _of_kind(alike)
-        found |= {one.id: one for one in compared}
-        notes += told
+        compared, remarks = _of_kind(alike)
+        by_id |= {one.id: one for one in compared}
+        notes += remarks
     base = _smallest(entries).campaign
     campaigns = [one.campaign for one in entries]
     return Comparison(
         objective=base.spec.objective,
-        campaigns=tuple(found[campaign.id] for campaign in campaigns),
+        campaigns=tuple(by_id[campaign.id] for campaign in campaigns),
         notes=(
             *_differences(campaigns, base),
             *_hardware_notes([(one.campaign, one.trials) for one in entries]),
@@ -172,11 +172,11 @@ def _above(one: _Entry, start: _Entry, efficiency: Estimate) -> str:
     """Why a device is faster in the larger job, as far as it is known."""
     assert one.recommended is not None  # or it had no efficiency
     assert start.recommended is not None
-    told = f"{one.campaign.id} has {percent(efficiency.value)} of the speed per device of {start.campaign.id}"
+    comparison = f"{one.campaign.id} has {percent(efficiency.value)} of the speed per device of {start.campaign.id}"
     if efficiency.low <= 1:
-        return f"{told}: not surely more, their intervals overlap"
+        return f"{comparison}: not surely more, their intervals overlap"
     keys = f"{start.recommended.plan_key} there, {one.recommended.plan_key} here"
-    return f"{told}: above 100 %, as the settings are not alike ({keys})"
+    return f"{comparison}: above 100 %, as the settings are not alike ({keys})"
 
 
 def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:
@@ -228,18 +228,18 @@ def _projections(campaigns: Sequence[Campaign], base: _Entry) -> tuple[list[Proj
         factor, reference = anchor.tokens_per_s.value / expected.tokens_per_s.value, anchor.tokens_per_s.value
     else:
         factor, reference = 1.0, start.tokens_per_s.value
-    found: list[Projected | None] = []
+    projections: list[Projected | None] = []
     notes: list[str] = []
     for campaign in campaigns:
         try:
             check_same(own.spec, campaign.spec)
             speed = _predicted(campaign, basis)
         except InvalidValue as error:
-            found.append(None)
+            projections.append(None)
             notes.append(f"{campaign.label} cannot be projected from {own.label}: {error}")
             continue
         if speed is None:
-            found.append(None)
+            projections.append(None)
             continue
         # The interval is of this prediction alone, with and without the factor, as in `tuner.prediction.scaling`.
         tokens_per_s = scaled(speed.tokens_per_s, factor)
@@ -248,8 +248,8 @@ def _projections(campaigns: Sequence[Campaign], base: _Entry) -> tuple[list[Proj
         share = own.spec.cluster.devices / campaign.spec.cluster.devices / reference
         known = ONE if campaign is own else tokens_per_s.times(share)
         efficiency = known if len(campaigns) > 1 else None
-        found.append(Projected(tokens_per_s=tokens_per_s, efficiency=efficiency))
-    return found, notes
+        projections.append(Projected(tokens_per_s=tokens_per_s, efficiency=efficiency))
+    return projections, notes
 
 
 def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
@@ -276,7 +276,7 @@ _ALIKE: Sequence[tuple[str, Callable[[CampaignSpec], object]]] = (
 
 def _hardware_notes(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> list[str]:
     """Sentences on campaigns that were measured on other hardware than the first one whose hardware is known."""
-    known = [(campaign, found) for campaign, trials in entries if (found := reference_of(trials)) is not None]
+    known = [(campaign, reference) for campaign, trials in entries if (reference := reference_of(trials)) is not None]
     return [
         f"{one.id} was measured on {kinds_text(own.hardware, beside=base.hardware)}, "
         f"{known[0][0].id} on {kinds_text(base.hardware, beside=own.hardware)}"

@@ -34,9 +34,9 @@ def knob_environment(knobs: Iterable[Knob], plan: Plan) -> tuple[dict[str, str],
     """MESHTUNE_KNOB_NAME for every knob of the plan, and the variable that a knob sets where a catalog has that
     variable; and the names of those left out, whose values have characters that no script is given."""
     known = catalog_variables() if plan.knobs else set[str]()
-    found = {f"{KNOB_PREFIX}{name.upper()}": word(value) for name, value in plan.knobs.items()}
+    values = {f"{KNOB_PREFIX}{name.upper()}": word(value) for name, value in plan.knobs.items()}
     for knob in knobs:
-        if knob.env in known and knob.name in plan.knobs and (told := knob.told(plan.knobs[knob.name])) is not None:
-            found[str(knob.env)] = word(told)
-    unsafe = [name for name, value in found.items() if not SAFE_VALUE.fullmatch(value)]
-    return {name: value for name, value in found.items() if name not in unsafe}, unsafe
+        if knob.env in known and knob.name in plan.knobs and (given := knob.told(plan.knobs[knob.name])) is not None:
+            values[str(knob.env)] = word(given)
+    unsafe = [name for name, value in values.items() if not SAFE_VALUE.fullmatch(value)]
+    return {name: value for name, value in values.items() if name not in unsafe}, unsafe

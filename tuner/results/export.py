@@ -158,7 +158,7 @@ class ExportView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class ExportFormat:
     """One form of a setting."""
 
     name: str
@@ -182,23 +182,24 @@ def _dialect(
     command: Callable[[Export, Files], str],
     program: str = "",
     dtypes: Sequence[str] = DTYPES,
-) -> Format:
+) -> ExportFormat:
     """The words of another program. renderer: "module:function(model, plan, cluster, options) -> files by name".
     program: by default that of the workload of this name. dtypes: the number formats that it has."""
 
     def render(export: Export) -> Files:
         measured = dtype_of(export.spec)
         if "dtype" not in export.options and measured in DTYPES and measured not in dtypes:
-            told = f"is {measured}; the format has {' and '.join(dtypes)} alone: --option dtype={dtypes[-1]} changes it"
-            raise CannotExpress(program or WORKLOADS[name].words, [Problem("number format", told)])
+            fact = f"is {measured}; the format has {' and '.join(dtypes)} alone: --option dtype={dtypes[-1]} changes it"
+            raise CannotExpress(program or WORKLOADS[name].words, [Problem("number format", fact)])
         options = tell(name, export.workload_options(name), export.told(name))
         files: Files = load(renderer)(export.spec.model, export.plan, export.cluster, options)
         return with_keys(name, files, export.told(name))
 
-    return Format(name=name, words=words, render=render, command=command, program=program or WORKLOADS[name].words)
+    program = program or WORKLOADS[name].words
+    return ExportFormat(name=name, words=words, render=render, command=command, program=program)
 
 
-def _scheduler(name: str, scheduler: Scheduler) -> Format:
+def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
     """A scheduler's script beside the job's files."""
     command, script = f"{scheduler.send} {scheduler.script_file}", scheduler.script_file
 
@@ -206,7 +207,7 @@ def _scheduler(name: str, scheduler: Scheduler) -> Format:
         gang = {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
         return {**export.job.files, **gang, script: load_part(name, "script")(export.job, export.runner_options(name))}
 
-    return Format(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
+    return ExportFormat(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
 
 
 def _job_line(export: Export, files: Files) -> str:
@@ -232,12 +233,12 @@ def _deepspeed_line(export: Export, files: Files) -> str:
             spec.model, export.plan, spec.seed, own
         )
     size = f"--num_nodes {export.cluster.nodes} --num_gpus {export.cluster.devices_per_node}"
-    told = export.told("deepspeed")
-    words = " ".join(filter(None, [words, shlex.join(told.arguments)]))
+    given = export.told("deepspeed")
+    words = " ".join(filter(None, [words, shlex.join(given.arguments)]))
     program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
     on_cpu = {"DS_ACCELERATOR": "cpu"} if spec.cluster.device.kind is DeviceKind.CPU else {}
     # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
-    return f"{_environment({**on_cpu, **told.variables})}deepspeed {size} --no_local_rank {program} {words}"
+    return f"{_environment({**on_cpu, **given.variables})}deepspeed {size} --no_local_rank {program} {words}"
 
 
 def _torchtitan_line(export: Export, files: Files) -> str:
@@ -267,12 +268,12 @@ def _torchrun(nodes: int, processes_per_node: int) -> str:
 
 
 _FORMATS = (
-    Format(
+    ExportFormat(
         name="json",
         words="the setting with its measurement, for programs",
         render=lambda export: {"setting.json": json.dumps(export.setting, indent=1) + "\n"},
     ),
-    Format(
+    ExportFormat(
         name="job",
         words="the files of the job that measured it, to run it again by hand",
         render=lambda export: export.job.files,
@@ -302,7 +303,7 @@ _FORMATS = (
 )
 _SCRIPTS = {name: _scheduler(name, scheduler) for name, scheduler in schedulers().items() if scheduler.script}
 # By name. A runner that takes a script has the name of its format; another package's takes none of those above.
-FORMATS: Mapping[str, Format] = {
+FORMATS: Mapping[str, ExportFormat] = {
     **(own := {format.name: format for format in _FORMATS}),
     **{name: format for name, format in _SCRIPTS.items() if name not in own},
 }
@@ -399,7 +400,7 @@ def _warned(file: str, text: str, handover: Handover) -> str:
     """The text of a file with the warning as a comment where it may have one, after the line that names a shell."""
     if Path(file).suffix not in COMMENTED:
         return text
-    told = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
-    comment = "".join(f"# {line}\n" for line in [*told, f"    {handover.confirm}"])
+    lines = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
+    comment = "".join(f"# {line}\n" for line in [*lines, f"    {handover.confirm}"])
     first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
     return f"{first}\n{comment}{rest}" if first else comment + rest

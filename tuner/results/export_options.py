@@ -85,8 +85,8 @@ def options_of(format: str) -> tuple[ExportOption, ...]:
         except UnknownBackend:
             return ()
         meanings = options.form
-    found = {each.name: each for each in fields(options)}
-    return tuple(_option(found[name], meaning) for name, meaning in meanings.items())
+    by_name = {each.name: each for each in fields(options)}
+    return tuple(_option(by_name[name], meaning) for name, meaning in meanings.items())
 
 
 def _option(field: Field[Any], meaning: str) -> ExportOption:

@@ -37,26 +37,26 @@ def told_to_programs(knobs: Sequence[Knob], plan: Plan) -> ToldKnobs:
     return ToldKnobs(variables=variables(knobs, plan), arguments=tuple(arguments(knobs, plan)), keys=keys(knobs, plan))
 
 
-def tell(format: str, options: Mapping[str, Any], told: ToldKnobs) -> dict[str, Any]:
+def tell(format: str, options: Mapping[str, Any], given: ToldKnobs) -> dict[str, Any]:
     """The options of a program, with what knobs add to them."""
     added: dict[str, Any] = {}
-    if told.variables and format == "megatron":
-        added["env"] = {**options.get("env", {}), **told.variables}
-    words = [shlex.join(told.arguments)] if told.arguments and format in ("megatron", "torchtitan") else []
+    if given.variables and format == "megatron":
+        added["env"] = {**options.get("env", {}), **given.variables}
+    words = [shlex.join(given.arguments)] if given.arguments and format in ("megatron", "torchtitan") else []
     if format == "torchtitan":
-        words += [load(_FLAG)(_key(key), value) for key, value in told.keys.items()]
+        words += [load(_FLAG)(_key(key), value) for key, value in given.keys.items()]
     if words:
         added["arguments"] = [*options.get("arguments", ()), *words]
     return {**options, **added}
 
 
-def with_keys(format: str, files: Files, told: ToldKnobs) -> Files:
+def with_keys(format: str, files: Files, given: ToldKnobs) -> Files:
     """The files, with the keys that knobs set in a JSON configuration."""
     name = _FILES.get(format, "")
-    if not told.keys or name not in files:
+    if not given.keys or name not in files:
         return files
     document: Any = read_json(files[name], SLOW_LIMITS)
-    for key, value in told.keys.items():
+    for key, value in given.keys.items():
         *sections, last = _key(key).split(".")
         inner = document
         for section in sections:

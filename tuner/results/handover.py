@@ -163,16 +163,16 @@ def check_handover(
     confirmed = entry is not None and entry.usable and after is not None and after.low > 1
     measured = measured_with(campaign.spec, one)
     if entry is None:
-        told = f"with {program} the setting was not measured: {_end(there, runs, winner)}"
+        text = f"with {program} the setting was not measured: {_end(there, runs, winner)}"
     elif after is None:
         speed = f"{number(entry.tokens_per_s.value)} tokens/s"
-        told = f"with {program} the setting runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
+        text = f"with {program} the setting runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
     else:
-        told = f"{_times(after)} {against} with {program}"
+        text = f"{_times(after)} {against} with {program}"
         if entry.trains_otherwise:
-            told += f", where it {entry.training}"
+            text += f", where it {entry.training}"
         elif not confirmed:
-            told += f": {'slower' if after.high < 1 else 'not beyond the noise'}"
+            text += f": {'slower' if after.high < 1 else 'not beyond the noise'}"
     return HandoverCheck(
         campaign=campaign.id,
         trial=winner.measured_by.number,
@@ -183,7 +183,7 @@ def check_handover(
         by=there.id,
         program=program,
         confirmed=confirmed,
-        words=f"{'confirmed' if confirmed else 'not confirmed'}: {told}; {origin_verb(measured)} {measured.program}: "
+        words=f"{'confirmed' if confirmed else 'not confirmed'}: {text}; {origin_verb(measured)} {measured.program}: "
         f"{earlier}",
         before=before,
         there=after,

@@ -56,7 +56,7 @@ class Provenance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question(Checked):
+class LaunchQuestion(Checked):
     """The question of a launch. Whatever is left out is as in the newest campaign that fits. software: versions by name
     that the job will run on. simulated: ask simulated campaigns, and only them."""
 
@@ -125,7 +125,7 @@ class BestKnown:
 
 
 def best_known(
-    question: Question,
+    question: LaunchQuestion,
     standing: Provenance,
     plan: Plan,
     *,
@@ -139,7 +139,7 @@ def best_known(
     """The answer with its derived fields. A plan of a simulated campaign is never measured. knobs: of the campaign."""
     standing = Provenance.SIMULATED if question.simulated else standing
     measured = standing is Provenance.MEASURED
-    told, untold = knob_environment(knobs, plan)
+    variables, untold = knob_environment(knobs, plan)
     left_out = (
         [f"{', '.join(untold)} left out of the environment: no job script is given such values"] if untold else []
     )
@@ -168,7 +168,7 @@ def best_known(
             f"MESHTUNE_{name.upper()}": str(int(value) if isinstance(value, bool) else value)
             for name, value in values.items()
         }
-        | told,
+        | variables,
     )
 
 
@@ -213,7 +213,7 @@ class Advice:
         )
 
 
-def best_measured(question: Question, records: CampaignRecords) -> BestKnown | None:
+def best_measured(question: LaunchQuestion, records: CampaignRecords) -> BestKnown | None:
     """The best plan that was measured for just this; None where none was. Raises NothingKnown for unknown names."""
     records = records.only(simulated=question.simulated)
     target = target_of(question, records.campaigns)
@@ -226,21 +226,21 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
         and alike(campaign.spec.cluster, target.cluster)
         and question.workload in (None, campaign.spec.workload.kind)
     )
-    found = [
+    advices = [
         advice
         for campaign in islice(fitting, MAX_READ)
         if (advice := advice_of(campaign, records.trials_of(campaign.id), question.nodes)) is not None
         if question.global_batch_size in (None, advice.choice.trial.plan.global_batch_size)
         if not other_software(question.software, advice.software)
     ]
-    if not found:
+    if not advices:
         return None
-    rivals = [advice for advice in found if _same_ground(advice, found[0])]
+    rivals = [advice for advice in advices if _same_ground(advice, advices[0])]
     best = max(rivals, key=lambda advice: (advice.choice.confirmed, advice.choice.tokens_per_s.low))
     reasons = [best.reason]
     if len(rivals) > 1:
         reasons.append(f"the surest of {len(rivals)} campaigns")
-    if older := len(found) - len(rivals):
+    if older := len(advices) - len(rivals):
         campaigns = "an older campaign" if older == 1 else f"{older} older campaigns"
         reasons.append(f"{campaigns} with another batch, training code or software than the newest left out")
     return best_known(
@@ -256,7 +256,7 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
     )
 
 
-def target_of(question: Question, campaigns: Sequence[Campaign]) -> Target:
+def target_of(question: LaunchQuestion, campaigns: Sequence[Campaign]) -> Target:
     """The values of the names: in the newest campaign that uses them, else among the presets. Raises NothingKnown,
     also for more nodes than a cluster may have."""
     models = {one.spec.model.name: one.spec.model for one in reversed(campaigns)}
@@ -274,8 +274,8 @@ def advice_of(campaign: Campaign, trials: Sequence[Trial], nodes: int) -> Advice
     that it would recommend."""
     spec, ranking = campaign.spec, rank(campaign, trials)
     devices = nodes * spec.cluster.devices_per_node
-    found = recommend_among(spec, [one for one in ranking if one.trial.plan.world_size == devices])
-    return None if found.choice is None else Advice(campaign, found.choice, found.reason)
+    choice = recommend_among(spec, [one for one in ranking if one.trial.plan.world_size == devices])
+    return None if choice.choice is None else Advice(campaign, choice.choice, choice.reason)
 
 
 def alike(cluster: ClusterSpec, other: ClusterSpec) -> bool:
@@ -285,29 +285,29 @@ def alike(cluster: ClusterSpec, other: ClusterSpec) -> bool:
     return same_device and cluster.devices_per_node == other.devices_per_node
 
 
-def other_software(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def other_software(wanted: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
     """Sentences for the versions that are not those asked for, by major and minor number."""
     return [
-        f"{name} {found.get(name, 'unknown')}, asked for {version}"
+        f"{name} {present.get(name, 'unknown')}, asked for {version}"
         for name, version in wanted.items()
-        if name not in found or release_of(found[name]) != release_of(version)
+        if name not in present or release_of(present[name]) != release_of(version)
     ]
 
 
 def software_versions(text: str) -> dict[str, str]:
     """The versions in `name=version,name=version`. Raises InvalidValue."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, _, version = part.partition("=")
         if not name or not version:
             raise InvalidValue([Problem("software", f"must be name=version, separated by commas, not {part!r}")])
-        found[name] = version
-    return found
+        versions[name] = version
+    return versions
 
 
-def environment_text(found: BestKnown) -> str:
+def environment_text(best: BestKnown) -> str:
     """One NAME=value a line, for a shell or a job script."""
-    return "".join(f"{name}={value}\n" for name, value in found.environment.items())
+    return "".join(f"{name}={value}\n" for name, value in best.environment.items())
 
 
 def _named(seam: str, name: str, used: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]], kind: type) -> Any:

@@ -34,9 +34,9 @@ from meshtune.tuner.results.known_best import (
     Advice,
     BestKnown,
     CampaignRecords,
+    LaunchQuestion,
     NothingKnown,
     Provenance,
-    Question,
     Target,
     advice_of,
     alike,
@@ -76,7 +76,7 @@ class Neighbourhood:
     """What an answer is projected from: at least one source, the nearest first. spec: of the nearest, moved to what was
     asked for."""
 
-    question: Question
+    question: LaunchQuestion
     sources: Sequence[Neighbour]
     spec: CampaignSpec
 
@@ -90,12 +90,12 @@ class Neighbourhood:
             raise NothingKnown(f"nothing was measured for {asked}, and it cannot be projected: {error}") from None
 
 
-def best_projected(question: Question, records: CampaignRecords) -> BestKnown:
+def best_projected(question: LaunchQuestion, records: CampaignRecords) -> BestKnown:
     """The plan to take where none was measured for just this. Raises NothingKnown, saying how far the nearest is."""
     return project(neighbourhood(question, records))
 
 
-def neighbourhood(question: Question, records: CampaignRecords) -> Neighbourhood:
+def neighbourhood(question: LaunchQuestion, records: CampaignRecords) -> Neighbourhood:
     """What is near, which reads the trials of some campaigns. Raises NothingKnown, saying how far the nearest is."""
     records = records.only(simulated=question.simulated)
     target = target_of(question, records.campaigns)
@@ -132,7 +132,7 @@ def project(near: Neighbourhood) -> BestKnown:
     )
 
 
-def _nearest(question: Question, target: Target, records: CampaignRecords) -> list[Neighbour]:
+def _nearest(question: LaunchQuestion, target: Target, records: CampaignRecords) -> list[Neighbour]:
     """The nearest first, and what shares its training code; at least one. Raises NothingKnown."""
     device = target.cluster.device.name
     around = list(islice(_around(question, target, records), MAX_READ))
@@ -152,7 +152,7 @@ def _nearest(question: Question, target: Target, records: CampaignRecords) -> li
     return [one for one in within if one.training.framework == framework][:MAX_SOURCES]
 
 
-def _around(question: Question, target: Target, records: CampaignRecords) -> Iterator[Neighbour]:
+def _around(question: LaunchQuestion, target: Target, records: CampaignRecords) -> Iterator[Neighbour]:
     """The campaigns on the device that have a best plan, the nearest specs first."""
     device, workload = target.cluster.device, question.workload
     specs: list[tuple[float, float, Campaign, int]] = []
@@ -167,16 +167,16 @@ def _around(question: Question, target: Target, records: CampaignRecords) -> Ite
                 own = on_nodes(spec, nodes)
                 far = distance(training_of(moved), training_of(own))
                 specs.append((hypot(*doubts(moved, own)), far, campaign, nodes))
-    told = set[str]()
+    seen = set[str]()
     for doubt, far, campaign, nodes in sorted(specs, key=lambda entry: entry[:2]):
         # Of a campaign with several sizes the nearest one that has an answer.
-        if campaign.id in told:
+        if campaign.id in seen:
             continue
         trials = records.trials_of(campaign.id)
         advice = advice_of(campaign, trials, nodes)
         if advice is None:
             continue
-        told.add(campaign.id)
+        seen.add(campaign.id)
         own = on_nodes(campaign.spec, nodes)
         # Beside what follows from the two specs: what the best plan ran on, and its batch.
         batch = advice.choice.trial.plan.global_batch_size
@@ -192,7 +192,7 @@ def _around(question: Question, target: Target, records: CampaignRecords) -> Ite
         )
 
 
-def _moved(spec: CampaignSpec, question: Question, target: Target) -> CampaignSpec:
+def _moved(spec: CampaignSpec, question: LaunchQuestion, target: Target) -> CampaignSpec:
     """The spec of a campaign for what was asked. Its batch stays where none was asked for: training does not change."""
     batch = question.global_batch_size or spec.global_batch_size
     moved = replace(spec, model=target.model, cluster=target.cluster, global_batch_size=batch)
@@ -200,16 +200,16 @@ def _moved(spec: CampaignSpec, question: Question, target: Target) -> CampaignSp
 
 
 def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
-    found = []
+    notes = []
     if spec.model != asked.model:
         same = spec.model.name == asked.model.name
-        found.append(f"another model {spec.model.name}" if same else f"{spec.model.name}, asked for {asked.model.name}")
+        notes.append(f"another model {spec.model.name}" if same else f"{spec.model.name}, asked for {asked.model.name}")
     if spec.cluster.name != asked.cluster.name or not alike(spec.cluster, asked.cluster):
         own, wanted = (f"{one.name} ({one.devices_per_node} devices a node)" for one in (spec.cluster, asked.cluster))
-        found.append(f"{own}, asked for {wanted}")
+        notes.append(f"{own}, asked for {wanted}")
     if spec.cluster.nodes != asked.cluster.nodes:
-        found.append(f"{spec.cluster.nodes} nodes, asked for {asked.cluster.nodes}")
-    return found
+        notes.append(f"{spec.cluster.nodes} nodes, asked for {asked.cluster.nodes}")
+    return notes
 
 
 def _calibrated(sources: Sequence[Neighbour]) -> Calibration:

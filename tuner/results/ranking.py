@@ -89,8 +89,8 @@ class Runs:
     @cached_property
     def counted(self) -> tuple[Measurement, ...]:
         """Of the second runs where there are any, of the first where not."""
-        found = [trial.measurement for trial in self.again if trial.measurement is not None]
-        return tuple(found) or (_measurement(self.trial),)
+        measured = [trial.measurement for trial in self.again if trial.measurement is not None]
+        return tuple(measured) or (_measurement(self.trial),)
 
     @cached_property
     def step_time_s(self) -> float:

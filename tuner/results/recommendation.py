@@ -165,11 +165,11 @@ def _alternatives(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:
     headroom_bytes = choice.headroom_bytes
     if headroom_bytes is None:
         return []
-    found = [
+    alternatives = [
         f"or {entry.trial.plan.key}: {100 * (1 - entry.speed.value / choice.speed.value):.1f} % slower, "
         f"{(entry.headroom_bytes - headroom_bytes) / GIB:.3g} GiB more headroom"
         for entry in front_of(ranking)
         if entry.headroom_bytes is not None and entry.headroom_bytes > headroom_bytes and entry.rank > choice.rank
     ]
-    more = len(found) - MAX_ALTERNATIVES
-    return [*found[:MAX_ALTERNATIVES], *([f"{more} more on the front"] if more > 0 else [])]
+    more = len(alternatives) - MAX_ALTERNATIVES
+    return [*alternatives[:MAX_ALTERNATIVES], *([f"{more} more on the front"] if more > 0 else [])]

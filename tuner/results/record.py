@@ -36,8 +36,8 @@ class Record:
     def __post_init__(self) -> None:
         strange = next((one for one in self.trials if one.campaign_id != self.campaign.id), None)
         if strange is not None:
-            told = f"trial {strange.number} is of the campaign {strange.campaign_id}, not of {self.campaign.id}"
-            raise InvalidValue([Problem("trials", told)])
+            problem = f"trial {strange.number} is of the campaign {strange.campaign_id}, not of {self.campaign.id}"
+            raise InvalidValue([Problem("trials", problem)])
 
 
 def record_json(record: Record) -> bytes:
@@ -63,8 +63,8 @@ def read_record(text: str | bytes) -> Record:
         raise InvalidValue([Problem("", str(error))]) from None
     version = document.get("version") if isinstance(document, dict) else None
     if version != VERSION:
-        told = f"must be {VERSION}, the version of records that this meshtune reads, not {shown(version)}"
-        raise InvalidValue([Problem("version", told)])
+        problem = f"must be {VERSION}, the version of records that this meshtune reads, not {shown(version)}"
+        raise InvalidValue([Problem("version", problem)])
     return read_value(Record, document)
 
 

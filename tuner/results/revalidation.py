@@ -23,7 +23,7 @@ from meshtune.tuner.results.ranking import Ranked, interval_known, over_runs, ra
 from meshtune.tuner.results.recommendation import recommend
 
 
-class Finding(StrEnum):
+class Standing(StrEnum):
     """The finding on the optimum. OVERTAKEN: the other plan is better now. FAILED: it does not run any more. UNKNOWN:
     its job was lost or cancelled, which says nothing of the plan."""
 
@@ -62,7 +62,7 @@ class Revalidation:
     over the optimum now, a ratio of speeds minus 1; null where one of them has no speed."""
 
     campaign: str
-    finding: Finding
+    finding: Standing
     stands: bool
     words: str
     optimum: Remeasured
@@ -84,8 +84,8 @@ def judge(
 ) -> Revalidation:
     """The finding on the first of `to_measure`'s entries from fresh runs of them, one outcome each."""
     variance, objective = run_variance_of(rank(campaign, trials)), campaign.spec.objective
-    found = [_remeasured(entry, outcome, objective, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
-    optimum, rival = found[0], found[1] if len(found) > 1 else None
+    runs = [_remeasured(entry, outcome, objective, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
+    optimum, rival = runs[0], runs[1] if len(runs) > 1 else None
     own, *others = (outcome.measurement for outcome in outcomes)
     other = others[0] if others else None
     lead = None if own is None or other is None else _gain(other, own, objective, variance)
@@ -93,7 +93,7 @@ def judge(
     return Revalidation(
         campaign=campaign.id,
         finding=finding,
-        stands=finding is Finding.STANDS,
+        stands=finding is Standing.STANDS,
         words=_words(finding, optimum, rival, lead, known=interval_known(variance)),
         optimum=optimum,
         rival=rival,
@@ -101,32 +101,32 @@ def judge(
     )
 
 
-def _finding(optimum: Remeasured, lead: Estimate | None, tolerance: float) -> Finding:
+def _finding(optimum: Remeasured, lead: Estimate | None, tolerance: float) -> Standing:
     change = optimum.change
     if change is None:
-        return Finding.FAILED if optimum.verdict.informative else Finding.UNKNOWN
+        return Standing.FAILED if optimum.verdict.informative else Standing.UNKNOWN
     if lead is not None and lead.low > 0 and lead.value > tolerance:
-        return Finding.OVERTAKEN
-    return Finding.SLOWER if change.high < 0 and -change.value > tolerance else Finding.STANDS
+        return Standing.OVERTAKEN
+    return Standing.SLOWER if change.high < 0 and -change.value > tolerance else Standing.STANDS
 
 
 def _words(
-    finding: Finding, optimum: Remeasured, rival: Remeasured | None, lead: Estimate | None, *, known: bool
+    finding: Standing, optimum: Remeasured, rival: Remeasured | None, lead: Estimate | None, *, known: bool
 ) -> str:
     """known: the intervals are more than that of one repeat."""
 
-    def told(share: Estimate, sign: str = "") -> str:
+    def percents(share: Estimate, sign: str = "") -> str:
         return share.percent_text(sign) if known else f"{100 * share.value:{sign}.1f} %"
 
     change = optimum.change
     if change is None:
         ended = f"{optimum.verdict}: {optimum.reason}"
-        return f"fails now: {ended}; tune again" if finding is Finding.FAILED else f"not measured: {ended}; try again"
-    if finding is Finding.OVERTAKEN and lead is not None and rival is not None:
-        return f"the runner-up, {rival.plan_key}, is better now by {told(lead)}: tune again"
-    if finding is Finding.SLOWER:
-        return f"slower by {told(Estimate(-change.value, -change.high, -change.low))} than it was"
-    return f"stands: {told(change, '+')} against the record"
+        return f"fails now: {ended}; tune again" if finding is Standing.FAILED else f"not measured: {ended}; try again"
+    if finding is Standing.OVERTAKEN and lead is not None and rival is not None:
+        return f"the runner-up, {rival.plan_key}, is better now by {percents(lead)}: tune again"
+    if finding is Standing.SLOWER:
+        return f"slower by {percents(Estimate(-change.value, -change.high, -change.low))} than it was"
+    return f"stands: {percents(change, '+')} against the record"
 
 
 def _remeasured(entry: Ranked, outcome: Outcome, objective: Objective, variance: RunVariance | None) -> Remeasured:

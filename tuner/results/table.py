@@ -52,10 +52,10 @@ class Table:
 def table_of(campaign: Campaign, trials: Sequence[Trial]) -> Table:
     """Columns are the same for all campaigns, but for those of the knobs."""
     knobs = [knob.name for knob in campaign.spec.knobs]
-    found = [_row(campaign, yardstick_of(campaign.spec), trial, knobs) for trial in trials]
-    kinds = {**_KINDS, **{f"{KNOB}{name}": _kind([row[f"{KNOB}{name}"] for row in found]) for name in knobs}}
+    by_name = [_row(campaign, yardstick_of(campaign.spec), trial, knobs) for trial in trials]
+    kinds = {**_KINDS, **{f"{KNOB}{name}": _kind([row[f"{KNOB}{name}"] for row in by_name]) for name in knobs}}
     columns = {name: kinds[name] for name in (*_ABOUT, *PLAN_FIELDS, *(KNOB + name for name in knobs), *_NUMBERS)}
-    rows = tuple(tuple(_cell(row[name], kind) for name, kind in columns.items()) for row in found)
+    rows = tuple(tuple(_cell(row[name], kind) for name, kind in columns.items()) for row in by_name)
     return Table(columns=columns, rows=rows)
 
 
@@ -149,9 +149,9 @@ def _kind(values: Sequence[Cell]) -> type:
 def _cell(value: Any, kind: type) -> Cell:
     if value is None:
         return None
-    found: Any = value if isinstance(value, kind) else word(value) if kind is str else kind(value)
+    typed: Any = value if isinstance(value, kind) else word(value) if kind is str else kind(value)
     # What jobs write may hold halves of characters, which no file can.
-    cell: Cell = found.encode("utf-8", "replace").decode() if isinstance(found, str) else found
+    cell: Cell = typed.encode("utf-8", "replace").decode() if isinstance(typed, str) else typed
     return cell
 
 

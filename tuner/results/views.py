@@ -144,8 +144,8 @@ def best_view(
     whole: Callable[[set[int]], Mapping[int, Trial]] | None = None,
 ) -> BestView:
     """whole: the complete trials of these numbers, where the ranking is of listed ones."""
-    found, best, front = winners_of(campaign.spec, ranking), ranking[:top], front_of(ranking)
-    once, confirmed, recommended = found.fastest_once, found.fastest_confirmed, found.recommended
+    winners, best, front = winners_of(campaign.spec, ranking), ranking[:top], front_of(ranking)
+    once, confirmed, recommended = winners.fastest_once, winners.fastest_confirmed, winners.recommended
     named = [entry for entry in (once, confirmed, recommended) if entry is not None]
     views = iter(ranked_views(campaign, [*named, *best, *front], whole))
     whole_once = None
@@ -158,8 +158,8 @@ def best_view(
         fastest_once=whole_once,
         fastest_confirmed=None if confirmed is None else next(views),
         recommendation=RecommendationView(
-            reason=found.recommendation.reason,
-            better_than_baseline=found.recommendation.better,
+            reason=winners.recommendation.reason,
+            better_than_baseline=winners.recommendation.better,
             setting=None if recommended is None else next(views),
         ),
         best=list(islice(views, len(best))),

@@ -128,9 +128,9 @@ def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:
         Observation(
             plan=trial.plan,
             verdict=trial.verdict,
-            score=None if (found := trial.measurement) is None else yardstick.score(found),
-            step_time_s=None if found is None else found.step_time_s,
-            peak_bytes=None if found is None else found.fullest_rank_bytes,
+            score=None if (measured := trial.measurement) is None else yardstick.score(measured),
+            step_time_s=None if measured is None else measured.step_time_s,
+            peak_bytes=None if measured is None else measured.fullest_rank_bytes,
             held_s=trial.last.running_s or None,
         )
         for trial in trials

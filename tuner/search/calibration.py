@@ -96,8 +96,8 @@ class Design:
 
     def gains(self, tells: Tells) -> npt.NDArray[np.float64]:
         """By how much each plan lowers the log determinant; times and peaks depend on different constants."""
-        told = [np.log1p(np.sum(slope @ self.covariance * slope, axis=1)) for slope in tells]
-        total: npt.NDArray[np.float64] = np.sum(told, axis=0)
+        logs = [np.log1p(np.sum(slope @ self.covariance * slope, axis=1)) for slope in tells]
+        total: npt.NDArray[np.float64] = np.sum(logs, axis=0)
         return total
 
     def take(self, tells: Tells, at: int) -> None:

@@ -169,11 +169,11 @@ class GridSearch:
 
 
 def _unseen(plans: Iterable[Plan], seen: Sequence[Observation], n: int) -> Proposal:
-    taken, found = {one.plan for one in seen}, list[Plan]()
+    taken, fresh = {one.plan for one in seen}, list[Plan]()
     for plan in plans if n > 0 else ():
         if plan not in taken:
             taken.add(plan)
-            found.append(plan)
-            if len(found) == n:
+            fresh.append(plan)
+            if len(fresh) == n:
                 break
-    return proposal_of(found)
+    return proposal_of(fresh)

@@ -124,8 +124,8 @@ def release_doubt(software: Mapping[str, str], theirs: Mapping[str, str]) -> flo
 
 def software_of(trials: Sequence[Trial]) -> Mapping[str, str]:
     """The software of the last measured trial; empty where it is unknown."""
-    told = [trial.measurement.software for trial in trials if trial.measurement is not None]
-    return next((software for software in reversed(told) if software), {})
+    known = [trial.measurement.software for trial in trials if trial.measurement is not None]
+    return next((software for software in reversed(known) if software), {})
 
 
 def lessons_text(lessons: Sequence[Lesson], search: str) -> str:

@@ -17,7 +17,7 @@ from meshtune.runners.base import JobSpec, JobStatus, Runner, RunnerUnavailable
 SILENT_S = 10.0
 
 
-class Answers(Collector):
+class SchedulerSilence(Collector):
     """Of all schedulers that this process asks, by name. Any thread may call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +75,7 @@ class Answers(Collector):
 
     def _end(self, scheduler: str, first: float, begun: float, age_s: float | None) -> None:
         with self._lock:
-            # What answered from a memory says nothing of a question that failed before it.
+            # An answer that is older than the first failed question leaves that question open.
             if first == begun or (age_s is not None and self._clock() - age_s >= first):
                 self._owed.pop(scheduler, None)
             if age_s is not None:
@@ -85,7 +85,7 @@ class Answers(Collector):
 class WatchedRunner:
     """A Runner whose scheduler's answers are noted."""
 
-    def __init__(self, runner: Runner, scheduler: str, answers: Answers) -> None:
+    def __init__(self, runner: Runner, scheduler: str, answers: SchedulerSilence) -> None:
         self.scheduler = scheduler
         self._runner, self._answers = runner, answers
         self.close = runner.close

@@ -82,19 +82,19 @@ class Completion(Closed):
 
     def _check(self, checks: Checks) -> None:
         word = self.verdict.lower()
-        told = f"must be one of {', '.join(TELLABLE)}, or left out with step_times_s, not {self.verdict[:60]!r}"
+        problem = f"must be one of {', '.join(TELLABLE)}, or left out with step_times_s, not {self.verdict[:60]!r}"
         if self.step_times_s:
             checks.require(word in ("", Verdict.OK), "verdict", f"does not go with step_times_s: {self.verdict[:60]!r}")
         elif word in ("", Verdict.OK):
             checks.require(False, "step_times_s", "is missing: name the timed steps, or else a verdict")
         else:
-            checks.require(word in TELLABLE, "verdict", told)
+            checks.require(word in TELLABLE, "verdict", problem)
 
     def outcome(self, spec: CampaignSpec, plan: Plan) -> Outcome:
         """Raises InvalidValue for numbers that nobody can have measured."""
-        told: dict[str, Any] = {"reason": self.reason, "log_tail": self.log_tail, "failed_rank": self.failed_rank}
+        facts: dict[str, Any] = {"reason": self.reason, "log_tail": self.log_tail, "failed_rank": self.failed_rank}
         if not self.step_times_s:
-            return Outcome(verdict=Verdict(self.verdict.lower()), **told)
+            return Outcome(verdict=Verdict(self.verdict.lower()), **facts)
         measurement = Measurement(
             step_times_s=self.step_times_s,
             warmup_times_s=self.warmup_times_s,
@@ -108,7 +108,7 @@ class Completion(Closed):
             software=self.software,
             knobs=self.knobs,
         )
-        return Outcome(verdict=Verdict.OK, measurement=measurement, **told)
+        return Outcome(verdict=Verdict.OK, measurement=measurement, **facts)
 
 
 class AskTell:
@@ -128,12 +128,12 @@ class AskTell:
         suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]
         return Suggestions(suggestions=suggestions, state=campaign.state, reason=campaign.reason)
 
-    def complete(self, campaign_id: str, number: int, told: Completion) -> Trial:
+    def complete(self, campaign_id: str, number: int, completion: Completion) -> Trial:
         """Write the result of a claimed trial, which ends when the driver has read it. The same word once more changes
         nothing. Raises NotFound, InvalidValue, CannotChange for a trial that is not claimed, over or completed
         otherwise, RunnerUnavailable."""
         campaign, trial = self._campaign(campaign_id), self._store.trial(campaign_id, number)
-        text = _result(told.outcome(campaign.spec, trial.plan))
+        text = _result(completion.outcome(campaign.spec, trial.plan))
         subject = f"trial {number} of campaign {campaign_id} cannot be completed"
         job = trial.last.job_name
         if not trial.state.final:
@@ -151,8 +151,8 @@ class AskTell:
     def _campaign(self, campaign_id: str) -> Campaign:
         campaign = self._store.campaign(campaign_id)
         if (kind := campaign.spec.runner.kind) != EXTERNAL:
-            told = f"the runner {kind} measures the trials of campaign {campaign_id}"
-            raise CannotChange(f"{told}; only those of the runner {EXTERNAL} are asked for and told of")
+            reason = f"the runner {kind} measures the trials of campaign {campaign_id}"
+            raise CannotChange(f"{reason}; only those of the runner {EXTERNAL} are asked for and told of")
         return campaign
 
 

@@ -42,8 +42,8 @@ def known_calibration(
 def known_basis(store: Store, spec: CampaignSpec, reader: Rights = OPERATOR, *, but: str = "") -> Basis:
     """The basis for predictions of a spec before its own trials. but: a campaign whose calibration is left out, since
     its trials teach by themselves."""
-    found = known_calibration(store, spec, reader=reader)
-    return Basis() if found is None or found.campaign == but else basis_of(found, training_of(spec))
+    calibration = known_calibration(store, spec, reader=reader)
+    return Basis() if calibration is None or calibration.campaign == but else basis_of(calibration, training_of(spec))
 
 
 def keep_calibration(

@@ -79,8 +79,8 @@ class Changing:
         measured = {trial.plan for trial in first_runs(trials) if trial.measurement is not None}
         if not plans or not measured.issuperset(plans):
             named = ", ".join(plan.key for plan in plans if plan not in measured)
-            told = f"{named} was not measured in its first run" if named else "nothing was measured yet"
-            raise CannotChange(f"campaign {campaign_id}: only what was measured is measured once more, and {told}")
+            reason = f"{named} was not measured in its first run" if named else "nothing was measured yet"
+            raise CannotChange(f"campaign {campaign_id}: only what was measured is measured once more, and {reason}")
         self._require_room(campaign, trials, len(plans))
         return self._store.repeat_plans(campaign_id, plans, now=self._clock())
 
@@ -90,8 +90,8 @@ class Changing:
             raise CannotChange(f"campaign {campaign.id} starts no more trials: {used}; raise the budget first")
         left = self._quotas.trials_left(campaign.owner, self._clock())
         if left is not None and left < n:
-            told = f"{left} of the trials within 24 h of the token {campaign.owner} are left"
-            raise QuotaExceeded(f"{told}, and this is {n}")
+            reason = f"{left} of the trials within 24 h of the token {campaign.owner} are left"
+            raise QuotaExceeded(f"{reason}, and this is {n}")
 
 
 def require_legal(plan: Plan, space: Space) -> None:

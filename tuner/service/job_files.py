@@ -128,15 +128,15 @@ class LogFile:
 
 def list_logs(folder: Path) -> list[LogFile]:
     """The logs, rank-2.log before rank-10.log, at most MAX_FILES; none where the folder is gone. Raises OSError."""
-    found: list[LogFile] = []
+    logs: list[LogFile] = []
     for name in sorted(filter(_is_name, list_entries(folder)), key=_natural):
         with suppress(FileNotFoundError), opened_folder(folder) as descriptor:
             known = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if stat.S_ISREG(known.st_mode):
-                found.append(LogFile(name=name, size_bytes=known.st_size, modified_at=known.st_mtime))
-        if len(found) == MAX_FILES:
+                logs.append(LogFile(name=name, size_bytes=known.st_size, modified_at=known.st_mtime))
+        if len(logs) == MAX_FILES:
             break
-    return found
+    return logs
 
 
 def open_log(folder: Path, name: str) -> OpenFile:

@@ -10,7 +10,7 @@ from pathlib import Path
 from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.tuner.access.quotas import Limits, exhausted, quota_spent, shares, waits_for
+from meshtune.tuner.access.quotas import ServiceLimits, exhausted, quota_spent, shares, waits_for
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, UNLIMITED, Quotas
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.specs.document import parse_yaml
@@ -33,7 +33,7 @@ class CampaignQuotas:
         self._store = store
         self._path = path
         # When the file was changed, its size, and what it says.
-        self._read: tuple[int, int, Limits | None] | None = None
+        self._read: tuple[int, int, ServiceLimits | None] | None = None
         # Device seconds and when they were added up, by the owner ("" for all campaigns together).
         self._spent: dict[str, tuple[float, float]] = {}
 
@@ -75,14 +75,14 @@ class CampaignQuotas:
         limits = self.limits()
         return limits is None or self._store.claim(campaign.id, number, limits, now=now)
 
-    def limits(self) -> Limits | None:
+    def limits(self) -> ServiceLimits | None:
         """The limits as the file says now; None where it sets none. Raises InvalidLimits."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
             read = self._read  # other threads read too
-            if read is None or read[:2] != (found.st_mtime_ns, found.st_size):
+            if read is None or read[:2] != (status.st_mtime_ns, status.st_size):
                 limits = parse_limits(read_file(self._path, SLOW_LIMITS.max_bytes))
-                self._read = read = (found.st_mtime_ns, found.st_size, limits)
+                self._read = read = (status.st_mtime_ns, status.st_size, limits)
             return read[2]
         except FileNotFoundError:
             self._read = None
@@ -102,8 +102,8 @@ class CampaignQuotas:
         return spent_device_s
 
 
-def parse_limits(text: str) -> Limits | None:
+def parse_limits(text: str) -> ServiceLimits | None:
     """The limits that a document describes, None where it sets none. Raises InvalidSpec, InvalidValue."""
     document = parse_yaml(text)
-    limits = Limits() if document is None else read_value(Limits, document)
+    limits = ServiceLimits() if document is None else read_value(ServiceLimits, document)
     return None if (limits.jobs, limits.devices, limits.device_hours) == (None, None, None) else limits

@@ -85,6 +85,6 @@ def answered(function: Callable[[], T], thread: str) -> Future[T]:
     return answer
 
 
-def _lost(told: str) -> Outcome:
-    reason = f"what the job left could not be read for {GIVE_UP_S:g} s: {told}"
+def _lost(trouble: str) -> Outcome:
+    reason = f"what the job left could not be read for {GIVE_UP_S:g} s: {trouble}"
     return Outcome(verdict=Verdict.LOST, cause=Cause.STORAGE, reason=reason)

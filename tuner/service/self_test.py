@@ -121,25 +121,25 @@ def run_self_test(machine: Machine, progress: Callable[[str], None] = lambda _: 
 
 
 def self_test_findings(test: SelfTest) -> list[Finding]:
-    found = []
+    findings = []
     search, devices = test.search, test.devices
     if not search.trials:
-        told = f"no trial of the self-test was measured: {search.reason}"
+        finding = f"no trial of the self-test was measured: {search.reason}"
         mend = "run `meshtune run` on a spec of your own and read `meshtune show last`"
-        found.append(Finding(level=Level.ERROR, rule="self-test-failed", found=told, mend=mend))
+        findings.append(Finding(level=Level.ERROR, rule="self-test-failed", found=finding, mend=mend))
     elif not search.found:
-        told = f"the self-test's search ended {search.slower or 0:.0%} above its planted optimum ({search.reason})"
+        finding = f"the self-test's search ended {search.slower or 0:.0%} above its planted optimum ({search.reason})"
         mend = "repeat it on a quiet machine: it waits for times of 20 ms, which a loaded machine stretches"
-        found.append(Finding(level=Level.WARNING, rule="optimum-missed", found=told, mend=mend))
+        findings.append(Finding(level=Level.WARNING, rule="optimum-missed", found=finding, mend=mend))
     if devices.failure:
-        told = f"training on {devices.devices} local {devices.kind} devices failed: {devices.failure}"
+        finding = f"training on {devices.devices} local {devices.kind} devices failed: {devices.failure}"
         mend = "the findings above may name the cause; docs/reference/failures.md has the causes of failed trials"
-        found.append(Finding(level=Level.ERROR, rule="training-failed", found=told, mend=mend))
+        findings.append(Finding(level=Level.ERROR, rule="training-failed", found=finding, mend=mend))
     elif not devices.skipped and not devices.trials:
-        told = f"no step was trained on {devices.devices} local {devices.kind} devices: {devices.reason}"
+        finding = f"no step was trained on {devices.devices} local {devices.kind} devices: {devices.reason}"
         mend = "repeat it on a quiet machine; importing torch from a network disk takes a minute the first time"
-        found.append(Finding(level=Level.WARNING, rule="training-unfinished", found=told, mend=mend))
-    return found
+        findings.append(Finding(level=Level.WARNING, rule="training-unfinished", found=finding, mend=mend))
+    return findings
 
 
 def planted_search(service: Service, source: random.Random) -> SearchTest:

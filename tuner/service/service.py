@@ -21,7 +21,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, new_
 from meshtune.tuner.campaign.decide import excluded_nodes
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.service.answers import Answers
+from meshtune.tuner.service.answers import SchedulerSilence
 from meshtune.tuner.service.ask_tell import AskTell
 from meshtune.tuner.service.changing import Changing
 from meshtune.tuner.service.clocks import uptime
@@ -71,7 +71,7 @@ class Service:
         self.trial, self.trials, self.verdict_counts = store.trial, store.trials, store.verdict_counts
         self.events, self.newest_event, self.figures = store.events, store.newest_event, store.figures
         self.pages, self.access = store.pages, store.access
-        self.answers = Answers()
+        self.answers = SchedulerSilence()
         self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock, timer, self.answers)
         self.metrics = ServiceMetrics(self.sessions.holder.changes, self.sessions.holder.skews, clock)
         self._quotas = CampaignQuotas(store, home.limits)

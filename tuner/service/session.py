@@ -5,10 +5,10 @@ campaign's state adds an event in its own transaction, so a look that finds no n
 one small query however long the history is.
 
 Attempts are sent to the runner exactly once. The attempt's job name is the key: a job that was sent and not written
-down is found by it. Every act may be repeated. A process that is stopped in the middle may wake up after another one
-has its campaign. Its writes are refused; jobs that it sends are not, so an attempt is marked before it is sent
-(`Leases.mark_sending`). The process that takes over looks for a marked attempt once: where it is not to be found, it
-gives the name up, and the one that wakes calls its job back.
+down is found by it. Every act may be repeated. A process that was stopped may wake after another has taken its campaign
+over: its writes are refused, its jobs are still sent. An attempt is therefore marked before it is sent
+(`Leases.mark_sending`). The new process looks for a marked attempt once and gives up the name of a job that is not
+there; the old process, once awake, calls that job back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task, task_of
 from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
-from meshtune.tuner.service.answers import Answers, WatchedRunner
+from meshtune.tuner.service.answers import SchedulerSilence, WatchedRunner
 from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import JobReading, read_outcome
@@ -171,11 +171,11 @@ class Session:
             spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 2, reader=readers
         )
         others = [other for other in others if anchor is None or other.id != anchor.campaign]
-        found = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
+        sources = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
         start = None if anchor is None else anchor.lesson(version)
-        lessons = [*([] if start is None else [start]), *(earlier.lesson for earlier in found)]
+        lessons = [*([] if start is None else [start]), *(earlier.lesson for earlier in sources)]
         self.store.keep_lessons(self.campaign.id, lessons, now=now)
-        past = tuple(earlier.past for earlier in found)
+        past = tuple(earlier.past for earlier in sources)
         if past != self.task.past or start != self._start:  # searches keep what they worked out for a task
             calibration = UNCALIBRATED if anchor is None else anchor.holding_for(self.task.training, version)
             self.task = replace(self.task, past=past, calibration=calibration)
@@ -275,7 +275,7 @@ class Sessions:
         holder: Holder,
         clock: Callable[[], float],
         timer: Callable[[], float],
-        answers: Answers,
+        answers: SchedulerSilence,
     ) -> None:
         self.holder, self._answers = holder, answers
         self._store, self._home, self._clock, self._timer = store, home, clock, timer

@@ -47,7 +47,7 @@ class Ticker:
         try:
             begun = time.monotonic()
             for intent in self._decide(session):
-                if not isinstance(intent, decisions.Ask) or may_ask():
+                if not isinstance(intent, decisions.AskSearch) or may_ask():
                     acted |= self._act(intent, session)
                 if session.over or (acted and time.monotonic() - begun > LONG_TICK_S):
                     break  # what is left is decided again, on what is new by then
@@ -92,7 +92,7 @@ class Ticker:
         if by_job:
             with self.metrics.polling(campaign.spec.runner.kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
-        now, found = self.clock(), {}
+        now, polled = self.clock(), {}
         running_s = session.observed([(by_job[job_id].last, status) for job_id, status in statuses.items()])
         for job_id, status in statuses.items():
             trial = by_job[job_id]
@@ -104,8 +104,8 @@ class Ticker:
             directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
-                found[trial.number] = PolledJob(by_our_clock(status, sent_at, now), outcome, running_s[job])
-        return found
+                polled[trial.number] = PolledJob(by_our_clock(status, sent_at, now), outcome, running_s[job])
+        return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
         """Do what was decided; False when there was nothing to do after all."""
@@ -136,7 +136,7 @@ class Ticker:
             case decisions.PlanBaseline():
                 assert session.campaign.spec.baseline is not None
                 self.store.plan_trials(id, [Choice(session.campaign.spec.baseline)], Origin.BASELINE, now=now)
-            case decisions.Ask(n):
+            case decisions.AskSearch(n):
                 return self._ask(session, n)
             case decisions.EndSearch(reason):
                 self.store.end_search(id, reason, now=now)

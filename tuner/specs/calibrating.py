@@ -67,20 +67,20 @@ def calibration_setup(
         raise InvalidSpec(problems)
     batch = _batch(spec, cluster)
     bounds = _bounds(spec.space, cluster.devices)
-    found: tuple[ModelSpec, Space, int] | None = None
+    best: tuple[ModelSpec, Space, int] | None = None
     for model in _depths(spec.model, cluster.devices):
         space = build_space(bounds, model, cluster, batch, workload)
         sure = _sure(Training(model, cluster, workload.framework), space)
-        if found is None or sure > found[2]:
-            found = model, space, sure
+        if best is None or sure > best[2]:
+            best = model, space, sure
         if sure >= CHOICE * trials or sure == len(space) > 0:
             break
-    assert found is not None  # there is at least the model itself
-    model, space, sure = found
+    assert best is not None  # there is at least the model itself
+    model, space, sure = best
     require_legal(space)
     if sure < LEAST_TRIALS:
-        told = f"{sure} of {len(space)} plans likely fit on {cluster.devices} devices, with {model.layers} layers"
-        raise InvalidSpec([Problem("model", told)])
+        problem = f"{sure} of {len(space)} plans likely fit on {cluster.devices} devices, with {model.layers} layers"
+        raise InvalidSpec([Problem("model", problem)])
     notes = [f"{cluster.nodes} x {cluster.devices_per_node} devices of {spec.cluster.name}"]
     if model.layers != spec.model.layers:
         notes.append(f"{model.layers} of {model.name}'s {spec.model.layers} layers, since all do not fit there")
@@ -127,8 +127,8 @@ def _part_of(cluster: ClusterSpec, nodes: int | None, devices: int | None) -> Cl
     if devices is None:
         return replace(cluster, nodes=count)
     if not 1 <= devices <= cluster.devices_per_node:
-        told = f"must be 1 to {cluster.devices_per_node}, as a node has, not {devices}"
-        raise InvalidSpec([Problem("devices", told)])
+        problem = f"must be 1 to {cluster.devices_per_node}, as a node has, not {devices}"
+        raise InvalidSpec([Problem("devices", problem)])
     part = replace(cluster, nodes=1, devices_per_node=1, devices_per_module=1, module_link=None)
     whole = devices % cluster.devices_per_module == 0
     modules = (cluster.devices_per_module, cluster.module_link) if whole else (1, None)

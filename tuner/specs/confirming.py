@@ -89,8 +89,8 @@ def _other_question(spec: CampaignSpec, source: CampaignSpec) -> list[Problem]:
             Problem("cluster", f"has other devices than the campaign's, {source.cluster.name}; leave it out")
         )
     if spec.global_batch_size not in (None, source.global_batch_size) and source.global_batch_size is not None:
-        told = f"is {spec.global_batch_size}, the campaign's is {source.global_batch_size}; leave it out"
-        problems.append(Problem("global_batch_size", told))
+        problem = f"is {spec.global_batch_size}, the campaign's is {source.global_batch_size}; leave it out"
+        problems.append(Problem("global_batch_size", problem))
     return problems
 
 

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from meshtune.runners.packages import Packaged
-from meshtune.runners.registry import WORKLOADS, Program, schedulers
+from meshtune.runners.registry import WORKLOADS, TrainingProgram, schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -56,16 +56,16 @@ class InvalidSpec(UserError, ValueError):
 
 def parse_options(words: Sequence[str]) -> dict[str, Any]:
     """Options from `name=value`, each value as a spec's YAML would have it. Raises InvalidSpec."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
             raise InvalidSpec([Problem(f"--option {word[:60]}", "must be name=value")])
         try:
-            found[name] = read_yaml(value, OPTION_LIMITS, off_is_word=True)
+            options[name] = read_yaml(value, OPTION_LIMITS, off_is_word=True)
         except UnreadableText as error:
             raise InvalidSpec([Problem(f"--option {name[:60]}", str(error))]) from None
-    return found
+    return options
 
 
 def parse_yaml(text: str) -> object:
@@ -98,16 +98,16 @@ def _patched(document: object, changes: object) -> object:
 def find_unstorable(document: object) -> list[Problem]:
     """Every value that JSON or a database cannot keep exactly, with its path. Raises InvalidSpec for a document that is
     too deep or too large."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for count, (path, value, depth) in enumerate(_walk("", document, 0), start=1):
         wrong = _unstorable(value)
-        if wrong and len(found) < MAX_PROBLEMS:
-            found.append(Problem(path, wrong))
+        if wrong and len(problems) < MAX_PROBLEMS:
+            problems.append(Problem(path, wrong))
         if depth > MAX_DEPTH:
             raise InvalidSpec([Problem(path, f"is nested deeper than {MAX_DEPTH} levels")])
         if count > MAX_VALUES:
             raise InvalidSpec([Problem(path, f"is one too many: a spec holds at most {MAX_VALUES} values")])
-    return found
+    return problems
 
 
 def _walk(path: str, value: object, depth: int) -> Iterator[tuple[str, object, int]]:
@@ -140,7 +140,7 @@ class CommandNotAllowed(InvalidSpec):
 
 def harmless() -> Mapping[str, Mapping[str, frozenset[str]]]:
     """section -> kind -> the options that are harmless. Of a kind that is not here, nothing is."""
-    sections: Mapping[str, Mapping[str, Packaged | Program]] = {
+    sections: Mapping[str, Mapping[str, Packaged | TrainingProgram]] = {
         "workload": WORKLOADS,
         "runner": schedulers(),
         "search": searches(),
@@ -159,15 +159,15 @@ def commands_named(document: object) -> list[Problem]:
     if not isinstance(document, Mapping):
         return []
     known = {entry.name for entry in fields(CampaignSpec)}
-    found = [
+    problems = [
         Problem(key, "is not among the parts of a spec that need no scope `command`")
         for key in document
         if key in known and key not in PLAIN and key not in DEFAULTS and key != KNOBS
     ]
-    found += knobs_for_command(document)
+    problems += knobs_for_command(document)
     for section, kinds in harmless().items():
-        found += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]
-    return found
+        problems += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]
+    return problems
 
 
 def _of_backend(raw: Any, kinds: Mapping[str, frozenset[str]], default: str) -> list[Problem]:

@@ -95,10 +95,10 @@ def render_spec(document: Mapping[str, Any], source: str, notes: list[str]) -> s
     """The spec's text, with what is missing and the notes at its head."""
     gaps = [f"fill in: {', '.join(missing(document))}"] if missing(document) else []
     head = [f"Imported from {source}. `meshtune spaces` checks it and shows what would be tried.", *gaps]
-    told = [
+    lines = [
         line for note in notes for line in wrap(_short(note), _WIDTH - 4, initial_indent="- ", subsequent_indent="  ")
     ]
-    comments = "".join(f"# {line}\n" for line in [*head, *told])
+    comments = "".join(f"# {line}\n" for line in [*head, *lines])
     # No line is folded, so that each argument stands in one.
     text = yaml.dump(
         dict(document), Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True
@@ -131,9 +131,9 @@ def _cluster(imported: Imported, cluster: str) -> Any:
 def _space(baseline: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Bounds that hold the baseline: the defaults, and its value of each dimension that is not tried by itself."""
     defaults = {bound.name: getattr(Bounds(), bound.name) for bound in fields(Bounds)}
-    found = {}
+    bounds = {}
     for field, value in baseline.items():
         tried = defaults.get(field)
         if isinstance(tried, tuple) and value not in tried:
-            found[field] = [*(str(one) if isinstance(one, str) else one for one in tried), value]
-    return found
+            bounds[field] = [*(str(one) if isinstance(one, str) else one for one in tried), value]
+    return bounds

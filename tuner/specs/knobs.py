@@ -41,8 +41,8 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
     except InvalidValue as error:
         # A condition may name a knob that is refused for another reason, which is told already.
         refused = described.keys() - {knob.name for knob in knobs}
-        found = [one for one in error.problems if not any(f"{name!r} is no" in one.message for name in refused)]
-        problems += [problem.under(KNOBS) for problem in found]
+        others = [one for one in error.problems if not any(f"{name!r} is no" in one.message for name in refused)]
+        problems += [problem.under(KNOBS) for problem in others]
     if problems:
         raise InvalidValue(problems)
     return tuple(knobs)
@@ -84,10 +84,10 @@ def check_sizes(knobs: KnobSet, cluster: ClusterSpec) -> list[Problem]:
 
 def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[str, Any]]:
     """The descriptions of the knobs that `catalogs` names, by their names in a plan."""
-    found: dict[str, Mapping[str, Any]] = {}
+    picked: dict[str, Mapping[str, Any]] = {}
     if not isinstance(asked, list | tuple):
         problems.append(Problem(CATALOGS, f"must be a list of names, not {shown(asked)}"))
-        return found
+        return picked
     known = knob_catalogs()
     for number, each in enumerate(asked):
         path = f"{CATALOGS}.{number}"
@@ -100,8 +100,8 @@ def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[
         else:
             every = {name: entry for entries in known.values() for name, entry in entries.items()}
             chosen = [f"{catalog}_{key}"] if dot else [*known[catalog]]
-            found |= {name: every[name] for one in chosen for name in _with_conditions(one, every)}
-    return found
+            picked |= {name: every[name] for one in chosen for name in _with_conditions(one, every)}
+    return picked
 
 
 def _with_conditions(name: str, every: Mapping[str, Mapping[str, Any]]) -> list[str]:

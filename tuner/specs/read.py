@@ -104,8 +104,8 @@ def parse_spec(
     space without a legal plan.
     """
     if not isinstance(document, Mapping):
-        told = "nothing" if document is None else f"a {type(document).__name__}"
-        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {told}")])
+        kind = "nothing" if document is None else f"a {type(document).__name__}"
+        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {kind}")])
     foreign = find_unstorable(document)
     refused = {problem.path.partition(".")[0] for problem in foreign}
     if "" in refused:

@@ -129,10 +129,10 @@ class Access:
         query = select(trials.c.campaign_id).join(attempts, attempts.c.trial_id == trials.c.id)
         query = query.where(attempts.c.job_name == job_name, attempts.c.state != str(TrialState.DONE))
         with self._database.reading() as connection:
-            found: str | None = connection.scalar(query)
-        if found is None:
+            campaign_id: str | None = connection.scalar(query)
+        if campaign_id is None:
             raise NotFound(f"no job {job_name} is in flight")
-        return found
+        return campaign_id
 
     def record(self, record: AuditRecord) -> None:
         """Add to the audit log; now and then, what is too old or too much goes."""

@@ -45,12 +45,12 @@ class Calibrations:
         if key is not None:
             query = query.where(*(calibrations.c[name] == getattr(key, name) for name in _KEY))
         newest = query.order_by(calibrations.c.created_at.desc(), calibrations.c.campaign.desc()).limit(limit)
-        found: list[StoredCalibration] = []
+        stored: list[StoredCalibration] = []
         with self._database.reading() as connection:
             for row in connection.execute(newest):
                 with suppress(StoreError):
-                    found.append(_stored_of(row))
-        return found
+                    stored.append(_stored_of(row))
+        return stored
 
     def remove(self, campaign_id: str) -> None:
         """Forget the calibration of this campaign. Raises NotFound."""

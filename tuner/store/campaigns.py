@@ -82,8 +82,8 @@ class CampaignRows:
         """The newest ones in these states that the reader may read, newest first."""
         among = campaigns.c.state.in_([str(state) for state in states])
         with self._database.reading() as connection:
-            found = connection.execute(_NEWEST_FIRST.where(among, *readable_by(reader)).limit(limit))
-            return [campaign_of(row) for row in found]
+            rows = connection.execute(_NEWEST_FIRST.where(among, *readable_by(reader)).limit(limit))
+            return [campaign_of(row) for row in rows]
 
     def campaigns_on(self, device: str, workload: str, *, limit: int, reader: Rights = OPERATOR) -> list[Campaign]:
         """As `readable_campaigns`, of those on this device with this kind of workload."""
@@ -98,8 +98,8 @@ class CampaignRows:
     def ownerships(self, ids: Iterable[str]) -> dict[str, Ownership]:
         """Whose the campaigns are, by their ids; of those that there are."""
         with self._database.reading() as connection:
-            found = connection.execute(_OWNERSHIPS, {"ids": list(ids)})
-            return {id: Ownership(owner, project) for id, owner, project in found}
+            owners = connection.execute(_OWNERSHIPS, {"ids": list(ids)})
+            return {id: Ownership(owner, project) for id, owner, project in owners}
 
     def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
         """The campaign in its new state, or as it is where the request that asks has moved it before (`act_once`).
@@ -192,12 +192,12 @@ class CampaignRows:
         return newest
 
     def _readable(self, limit: int, *where: ColumnElement[bool]) -> list[Campaign]:
-        found: list[Campaign] = []
+        readable: list[Campaign] = []
         with self._database.reading() as connection:
             for row in connection.execute(_NEWEST_FIRST.where(*where).limit(limit)):
                 with suppress(StoreError):
-                    found.append(campaign_of(row))
-        return found
+                    readable.append(campaign_of(row))
+        return readable
 
 
 def readable_by(reader: Rights, table: Table = campaigns) -> tuple[ColumnElement[bool], ...]:

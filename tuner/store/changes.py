@@ -51,8 +51,8 @@ class Changes:
             _require_one_of(connection, campaign_id, _GOES_ON, "a plan put in by hand")
             most = read_campaign(connection, campaign_id).spec.budget.trials
             if most is not None and (planned := count_first_runs(connection, campaign_id)) >= most:
-                told = f"{planned} of the {most} trials of campaign {campaign_id}'s budget are planned"
-                raise BudgetSpent(f"{told}: raise the budget first")
+                reason = f"{planned} of the {most} trials of campaign {campaign_id}'s budget are planned"
+                raise BudgetSpent(f"{reason}: raise the budget first")
             return insert_trials(connection, campaign_id, [Choice(plan)], Origin.ENQUEUED, 0, now)[0]
 
     def repeat_plans(self, campaign_id: str, plans: Sequence[Plan], *, now: float) -> list[Trial]:
@@ -78,13 +78,13 @@ def _write(connection: Connection, before: Campaign, after: Campaign, now: float
     if not values:
         return
     update_campaign(connection, after.id, {**values, "updated_at": now})
-    told = {
+    words = {
         "name": after.spec.name,
         "tags": list(after.tags),
         "notes": len(after.notes),
         "search_ended": after.search_ended,
     }
-    data: dict[str, object] = {name: word for name, word in told.items() if name in values}
+    data: dict[str, object] = {name: word for name, word in words.items() if name in values}
     data |= {part: row["spec"][part] for part in ("budget", "stop") if row["spec"][part] != old["spec"][part]}
     if data:
         add_event(connection, after.id, now, "campaign.changed", data)
@@ -96,8 +96,8 @@ def _write(connection: Connection, before: Campaign, after: Campaign, now: float
 def _newest(
     connection: Connection, campaign_id: str, plans: Sequence[Plan], origins: Collection[Origin]
 ) -> list[Trial]:
-    found = {trial.plan: trial for trial in read_trials(connection, campaign_id) if trial.origin in origins}
-    return [found[plan] for plan in plans]
+    trial_of = {trial.plan: trial for trial in read_trials(connection, campaign_id) if trial.origin in origins}
+    return [trial_of[plan] for plan in plans]
 
 
 def _require_one_of(connection: Connection, campaign_id: str, states: Collection[CampaignState], thing: str) -> None:

@@ -85,13 +85,13 @@ class Leases:
             now = self._database.now(connection)
             alive = set(connection.scalars(select(holders.c.name).where(_lives(now))))
             servers = select(func.count()).where(_lives(now), holders.c.serves)
-            found = connection.execute(
+            held = connection.execute(
                 select(campaigns.c.id, leases.c.holder)
                 .outerjoin(leases, leases.c.campaign_id == campaigns.c.id)
                 .where(campaigns.c.state.in_(ACTIVE))
                 .order_by(campaigns.c.created_at, campaigns.c.id)
             )
-            by_campaign = {id: holder if holder in alive else NOBODY for id, holder in found}
+            by_campaign = {id: holder if holder in alive else NOBODY for id, holder in held}
             return Drivers(by_campaign, connection.scalar(servers) or 0)
 
     def driver(self, campaign_id: str) -> str:
@@ -176,7 +176,7 @@ def insert_lease(connection: Connection, campaign_id: str, holder: str) -> None:
 
 
 def _require(connection: Connection, *, lease: Lease) -> None:
-    found = connection.execute(_NEWEST, {"campaign_id": lease.campaign_id}).one_or_none()
-    if found is None or tuple(found) != (lease.holder, lease.epoch):
-        who = found.holder if found is not None and found.holder != NOBODY else "no process"
+    newest = connection.execute(_NEWEST, {"campaign_id": lease.campaign_id}).one_or_none()
+    if newest is None or tuple(newest) != (lease.holder, lease.epoch):
+        who = newest.holder if newest is not None and newest.holder != NOBODY else "no process"
         raise LeaseLost(f"{who} has campaign {lease.campaign_id} now, which {lease.holder} had")

@@ -136,11 +136,11 @@ def copy_sqlite(source: Path, target: Path) -> None:
             original.backup(copy)
             # One file that needs no other beside it.
             copy.execute("PRAGMA journal_mode = DELETE")
-            found = [row[0] for row in copy.execute("PRAGMA integrity_check(5)")]
+            verdicts = [row[0] for row in copy.execute("PRAGMA integrity_check(5)")]
     except (sqlite3.Error, OSError) as error:
         raise StoreUnavailable(f"{source} cannot be copied to {target.parent}: {error}", transient=True) from error
-    if found != ["ok"]:
-        raise StoreError(f"the copy of {source} is damaged: {'; '.join(found)}")
+    if verdicts != ["ok"]:
+        raise StoreError(f"the copy of {source} is damaged: {'; '.join(verdicts)}")
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -200,10 +200,10 @@ def _damage(connection: Connection) -> Iterator[str]:
 
 def _contradictions(connection: Connection) -> Iterator[str]:
     for words, query in _RULES:
-        found = [str(name) for name in connection.scalars(query.limit(MAX_NAMED + 1))]
-        if found:
-            more = " and more" if len(found) > MAX_NAMED else ""
-            yield f"{words}: {', '.join(found[:MAX_NAMED])}{more}"
+        names = [str(name) for name in connection.scalars(query.limit(MAX_NAMED + 1))]
+        if names:
+            more = " and more" if len(names) > MAX_NAMED else ""
+            yield f"{words}: {', '.join(names[:MAX_NAMED])}{more}"
 
 
 def _attempts_where(*conditions: ColumnElement[bool]) -> Select[tuple[str]]:

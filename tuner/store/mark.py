@@ -57,17 +57,17 @@ def require_same(file: Path) -> None:
 
 def _compare(file: Path, mark: Mark, advice: str) -> None:
     # Before SQLite sees it: it deletes the log of an empty file.
-    found = _look(file) if file.exists() and file.stat().st_size else None
-    if found is None:
+    actual = _look(file) if file.exists() and file.stat().st_size else None
+    if actual is None:
         state = f"is empty, or its log {file.name}-wal is damaged or gone" if file.exists() else "is gone"
         raise StoreUnavailable(
             f"{file} {state}: it had {mark.written} events and audit records; {advice}", transient=False
         )
-    if found.id != mark.id:
+    if actual.id != mark.id:
         raise StoreUnavailable(f"{file} is another database than the one that was there; {advice}", transient=False)
-    if found.written < mark.written:
+    if actual.written < mark.written:
         raise StoreUnavailable(
-            f"{file} has {found.written} events and audit records, and had {mark.written}: its log {file.name}-wal is "
+            f"{file} has {actual.written} events and audit records, and had {mark.written}: its log {file.name}-wal is "
             f"damaged or gone, or it is an older copy; {advice}",
             transient=False,
         )
@@ -111,11 +111,11 @@ def require_sound(file: Path) -> None:
         return
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
         try:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.DatabaseError as error:
-            found = str(error)
-    if found != "ok":
-        message = f"{file} is damaged: {' '.join(found.split())}; restore the newest backup, and remove {log} first"
+            verdict = str(error)
+    if verdict != "ok":
+        message = f"{file} is damaged: {' '.join(verdict.split())}; restore the newest backup, and remove {log} first"
         raise StoreUnavailable(message, transient=False)
 
 

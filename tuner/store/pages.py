@@ -148,10 +148,10 @@ class Pages:
         """A page of a campaign's trials, each with the value that it is sorted by; none for no campaign. listed:
         without steps, values of single ranks, profiles and logs."""
         with self._database.reading() as connection:
-            found = connection.execute(_trial_page(campaign_id, wanted)).all()
-            numbers = [row.number for row in found]
+            rows = connection.execute(_trial_page(campaign_id, wanted)).all()
+            numbers = [row.number for row in rows]
             trials_by_number = trials_numbered(connection, campaign_id, numbers, listed=listed)
-        return [(trials_by_number[row.number], row.value) for row in found]
+        return [(trials_by_number[row.number], row.value) for row in rows]
 
     def listed(self, campaign_id: str) -> list[Trial]:
         """All trials of a campaign as `trials` lists them, in the order of their numbers."""
@@ -168,8 +168,8 @@ class Pages:
             tallies = [_tally(row) for row in connection.execute(_TALLIES, {"of": campaign_id})]
             first = [row.number for row in connection.execute(_trial_page(campaign_id, wanted))]
             others = connection.scalars(select(trials.c.number).where(of_campaign, compared))
-            found = trials_numbered(connection, campaign_id, {*first, *others}, listed=True)
-        return Overview(tallies=tallies, first=first, trials=list(found.values()))
+            by_number = trials_numbered(connection, campaign_id, {*first, *others}, listed=True)
+        return Overview(tallies=tallies, first=first, trials=list(by_number.values()))
 
     def numbered(self, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
         """Those of the campaign's trials that there are, complete, by number."""

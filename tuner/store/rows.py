@@ -150,7 +150,7 @@ def attempt_row(attempt: Attempt, trial_id: int) -> dict[str, Any]:
 
 def node_columns(**nodes: Sequence[str]) -> dict[str, Any]:
     """Columns that list nodes, by their names; none for an empty list: that column stays as it is."""
-    return {name: list(found) for name, found in nodes.items() if found}
+    return {name: list(names) for name, names in nodes.items() if names}
 
 
 def outcome_columns(outcome: Outcome) -> dict[str, Any]:

@@ -28,14 +28,14 @@ def upgrade(connection: Connection, database: str) -> None:
 
     Raises StoreUnavailable where the database has a version that this meshtune does not know.
     """
-    found, known = version_of(connection), _known()
-    if found and found not in known:
+    present, known = version_of(connection), _known()
+    if present and present not in known:
         raise StoreUnavailable(
-            f"{database} was written by a newer meshtune (schema {found}, this one knows up to {known[-1]}); install "
+            f"{database} was written by a newer meshtune (schema {present}, this one knows up to {known[-1]}); install "
             "that version or use another database",
             transient=False,
         )
-    if found == known[-1]:
+    if present == known[-1]:
         return
     from alembic import command  # costs 0.1 s
     from alembic.util import CommandError
@@ -48,18 +48,18 @@ def upgrade(connection: Connection, database: str) -> None:
 
 def version_of(connection: Connection) -> str:
     """The schema that the database has, empty for one that is no store yet."""
-    found = connection.scalars(select(version.c.version_num)) if inspect(connection).has_table(VERSION_TABLE) else ()
-    return ", ".join(found)
+    versions = connection.scalars(select(version.c.version_num)) if inspect(connection).has_table(VERSION_TABLE) else ()
+    return ", ".join(versions)
 
 
 def require_newest(connection: Connection, database: str) -> str:
     """The schema that the database has. Raises StoreUnavailable where that is not the newest."""
-    found = version_of(connection)
+    present = version_of(connection)
     newest = _known()[-1]
-    if found != newest:
-        has = f"has the schema {found}" if found else "is no store of meshtune"
+    if present != newest:
+        has = f"has the schema {present}" if present else "is no store of meshtune"
         raise StoreUnavailable(f"{database} {has}, and this meshtune knows {newest}", transient=False)
-    return found
+    return present
 
 
 def revise(message: str) -> None:

@@ -83,6 +83,6 @@ class Store(CampaignRows, TrialRows, Changes, Usage):
         with self._database.writing() as connection:
             written = schema.write_probe(connection)
         with self._database.reading() as connection:
-            found = schema.read_probe(connection)
-        if found < written:  # another process may have written since
+            read = schema.read_probe(connection)
+        if read < written:  # another process may have written since
             raise StoreUnavailable(f"{self.name} does not give back what it was given", transient=True)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, select, update
 
 from meshtune.runners.outcome import Outcome
-from meshtune.tuner.access.quotas import CLAIM_S, Limits, refusal
+from meshtune.tuner.access.quotas import CLAIM_S, ServiceLimits, refusal
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Attempt, Choice, Origin, Trial, TrialState, job_name
 from meshtune.tuner.store.campaigns import (
     add_event,
@@ -105,7 +105,7 @@ class TrialRows:
             add_event(connection, campaign_id, now, "trial.planned", planned_data(trial))
             return trial
 
-    def claim(self, campaign_id: str, number: int, limits: Limits, *, now: float) -> bool:
+    def claim(self, campaign_id: str, number: int, limits: ServiceLimits, *, now: float) -> bool:
         """Whether the trial's planned attempt may be sent now: one decision for all processes, so that no two take the
         last place. It counts as sent for CLAIM_S from now, and may be claimed again. Raises NotFound."""
         with self._database.writing() as connection:
@@ -290,8 +290,8 @@ def trials_numbered(
     connection: Connection, campaign_id: str, numbers: Collection[int], *, listed: bool = False
 ) -> dict[int, Trial]:
     """Those of the trials that there are, by number."""
-    found = read_trials(connection, campaign_id, trials.c.number.in_(list(numbers)), listed=listed)
-    return {trial.number: trial for trial in found}
+    numbered = read_trials(connection, campaign_id, trials.c.number.in_(list(numbers)), listed=listed)
+    return {trial.number: trial for trial in numbered}
 
 
 def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, StepTimes]:
@@ -309,10 +309,10 @@ def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[in
 
 
 def _read_trial(connection: Connection, campaign_id: str, number: int) -> Trial:
-    found = read_trials(connection, campaign_id, trials.c.number == number)
-    if not found:
+    matches = read_trials(connection, campaign_id, trials.c.number == number)
+    if not matches:
         raise NotFound(f"campaign {campaign_id} has no trial {number}")
-    return found[0]
+    return matches[0]
 
 
 def _require_new_plans(

@@ -151,10 +151,10 @@ def _jobs(connection: Connection, since: float) -> Mapping[str, Sequence[Row[Any
     query = _of_campaigns(select(*columns)).where(
         campaigns.c.state.in_(ACTIVE), or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
     )
-    found: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    jobs: defaultdict[str, list[Row[Any]]] = defaultdict(list)
     for row in connection.execute(query):
-        found[row.campaign_id].append(row)
-    return found
+        jobs[row.campaign_id].append(row)
+    return jobs
 
 
 def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: float, now: float) -> Demand:

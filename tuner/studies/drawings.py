@@ -15,11 +15,11 @@ from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
 from meshtune.tuner.results.figures import settings
 from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.figures.searches import Curve, curves_by_search, knob_shares
-from meshtune.tuner.results.report.page import Picture, Section, Table
+from meshtune.tuner.results.report.page import PageTable, Picture, Section
 from meshtune.tuner.studies.evidence import (
     Evidence,
-    Quantity,
     Run,
+    StepQuantity,
     Unanswered,
     measured_speeds,
     measured_step,
@@ -56,7 +56,7 @@ def failures(evidence: Evidence) -> Section:
     return Section(
         heading="Failures as the searches go on",
         pictures=[Picture(svg=svg(figure), title="Failures over trials, by search")],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset(range(1, len(columns))))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset(range(1, len(columns))))],
     )
 
 
@@ -68,7 +68,8 @@ def shapley(evidence: Evidence) -> Section:
             for knob, share in explain_knobs(run.space, speeds).knobs.items():
                 ways[way][knob].append(share)
     figure = knob_shares("What each knob accounts for, by SHAP", ways)
-    knobs = list(dict.fromkeys(knob for found in ways.values() for knob in found))
+    knobs = list(dict.fromkeys(knob for shares in ways.values() for knob in shares))
+    columns = ["knob", *(f"{way}, % of the speed" for way in ways)]
     rows = [[knob, *(_mean_text(ways[way].get(knob, [])) for way in ways)] for knob in knobs]
     return Section(
         heading="Which knobs matter, by SHAP",
@@ -77,18 +78,16 @@ def shapley(evidence: Evidence) -> Section:
             "in all plans that were measured has no share among them."
         ],
         pictures=[Picture(svg=svg(figure), title="Mean absolute SHAP value of each knob")],
-        tables=[
-            Table(columns=["knob", *(f"{way}, % of the speed" for way in ways)], rows=rows, numbers=frozenset({1, 2}))
-        ],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({1, 2}))],
     )
 
 
 def worth(evidence: Evidence) -> Section:
     """Of the run with most pairs of plans that differ in one knob alone."""
-    found: list[tuple[Run, list[Effect]]] = []
+    by_run: list[tuple[Run, list[Effect]]] = []
     for run in (run for runs in evidence.values() for run in runs):
-        found.append((run, by_size(measured_effects(run.space, measured_speeds(run)))))
-    run, effects = max(found, key=lambda pair: sum(effect.pairs for effect in pair[1]))
+        by_run.append((run, by_size(measured_effects(run.space, measured_speeds(run)))))
+    run, effects = max(by_run, key=lambda pair: sum(effect.pairs for effect in pair[1]))
     return Section(
         heading="What a change of a knob is worth",
         prose=[f"From pairs of measured plans of {run.campaign.id} that differ in one knob alone."],
@@ -103,11 +102,11 @@ def scaling(evidence: Evidence) -> Section:
     ways = {PREDICTED: _efficiencies(PREDICTED, sizes), measured: _efficiencies(MEASURED, sizes)}
     strong = len({runs[0].spec.global_batch_size for runs in sizes}) == 1
     kind = "Strong scaling" if strong else "Weak scaling"
-    told = "of one global batch" if strong else "of global batches that grow with the devices"
+    batches = "of one global batch" if strong else "of global batches that grow with the devices"
     figure = settings.scaling(ways, f"{kind} of one layout")
     return Section(
         heading=kind,
-        prose=[f"The same layout at every size, {told}: the speed of a device over that at the smallest."],
+        prose=[f"The same layout at every size, {batches}: the speed of a device over that at the smallest."],
         pictures=[Picture(svg=svg(figure), title=kind)],
     )
 
@@ -116,19 +115,19 @@ def _efficiencies(way: str, sizes: Sequence[Sequence[Run]]) -> list[tuple[int, E
     """By number of devices, over the smallest size with the same seed; sizes where no baseline has a speed are left
     out."""
     base: dict[int | None, float] = {}
-    found = []
+    efficiencies = []
     for runs in sizes:
         speeds: dict[int | None, float] = {}
         for run in runs[:1] if way == PREDICTED else runs:
             with suppress(Unanswered):
                 step = predicted_step(run, "baseline") if way == PREDICTED else measured_step(run, "baseline")
-                speeds[run.seed] = Quantity.TFLOPS_PER_DEVICE.of(step)
+                speeds[run.seed] = StepQuantity.TFLOPS_PER_DEVICE.of(step)
         if not speeds:
             continue
         base = base or speeds
         shares = [speed / base.get(seed, next(iter(base.values()))) for seed, speed in speeds.items()]
-        found.append((runs[0].spec.cluster.devices, Estimate(median(shares), min(shares), max(shares))))
-    return found
+        efficiencies.append((runs[0].spec.cluster.devices, Estimate(median(shares), min(shares), max(shares))))
+    return efficiencies
 
 
 DRAWINGS: Mapping[DrawingKind, Callable[[Evidence], Section]] = {
@@ -147,8 +146,8 @@ def _best(run: Run) -> Curve:
     best: float | None = None
     curve: list[float | None] = []
     for trial in run.in_order:
-        if (found := trial.measurement) is not None:
-            value = yardstick.of(found, found.step_time_s)
+        if (run_measured := trial.measurement) is not None:
+            value = yardstick.of(run_measured, run_measured.step_time_s)
             best = value if best is None else pick(best, value)
         curve.append(best)
     return curve

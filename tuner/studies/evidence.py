@@ -76,7 +76,7 @@ class Step:
         return self.spec.model.flops_per_token * self.tokens_per_s / self.plan.world_size
 
 
-class Quantity(StrEnum):
+class StepQuantity(StrEnum):
     """A number of a step. hardware_tflops_per_device counts the layers' forward pass once more under full recomputation
     (Narayanan et al. 2021, equation 3). bubble, bubble_of_pipeline: the bubble's share of the step, and of what the
     step is without the replicas' collectives and the optimizer."""
@@ -97,30 +97,30 @@ class Quantity(StrEnum):
     def of(self, step: Step) -> float:
         """In its unit. Raises Unanswered where a peak or a profile is needed and there is none."""
         model, flops = step.spec.model, step.flops_per_device
-        if self is Quantity.MFU:
+        if self is StepQuantity.MFU:
             dtype = workload_of(step.spec).dtype
             peak = step.spec.cluster.device.peak_flops.get(dtype)
             if peak is None:
                 raise Unanswered(f"no peak in {dtype} is known of {step.spec.cluster.device.name}")
             return 100 * flops / peak
-        if self is Quantity.HARDWARE_TFLOPS_PER_DEVICE and step.plan.recompute is Recompute.FULL:
+        if self is StepQuantity.HARDWARE_TFLOPS_PER_DEVICE and step.plan.recompute is Recompute.FULL:
             head = 6.0 * model.hidden * model.vocab
             return flops * (4 / 3 * (model.flops_per_token - head) + head) / model.flops_per_token / 1e12
-        if self in (Quantity.TFLOPS_PER_DEVICE, Quantity.HARDWARE_TFLOPS_PER_DEVICE):
+        if self in (StepQuantity.TFLOPS_PER_DEVICE, StepQuantity.HARDWARE_TFLOPS_PER_DEVICE):
             return flops / 1e12
-        if self is Quantity.STEP_TIME:
+        if self is StepQuantity.STEP_TIME:
             return step.step_s
-        if self in (Quantity.BUBBLE, Quantity.BUBBLE_OF_PIPELINE):
-            return 100 * _bubble(step, of_pipeline=self is Quantity.BUBBLE_OF_PIPELINE)
-        return step.tokens_per_s / (1 if self is Quantity.TOKENS_PER_S else step.plan.world_size)
+        if self in (StepQuantity.BUBBLE, StepQuantity.BUBBLE_OF_PIPELINE):
+            return 100 * _bubble(step, of_pipeline=self is StepQuantity.BUBBLE_OF_PIPELINE)
+        return step.tokens_per_s / (1 if self is StepQuantity.TOKENS_PER_S else step.plan.world_size)
 
 
 _UNITS = {
-    Quantity.TFLOPS_PER_DEVICE: "TFLOP/s",
-    Quantity.HARDWARE_TFLOPS_PER_DEVICE: "TFLOP/s",
-    Quantity.TOKENS_PER_S: "tokens/s",
-    Quantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
-    Quantity.STEP_TIME: "s",
+    StepQuantity.TFLOPS_PER_DEVICE: "TFLOP/s",
+    StepQuantity.HARDWARE_TFLOPS_PER_DEVICE: "TFLOP/s",
+    StepQuantity.TOKENS_PER_S: "tokens/s",
+    StepQuantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
+    StepQuantity.STEP_TIME: "s",
 }
 
 
@@ -170,26 +170,26 @@ def predicted_step(run: Run, chosen: PlanOf) -> Step:
 def measured_step(run: Run, chosen: PlanOf) -> Step:
     """Raises Unanswered where the plan was not measured, with how its trial ended."""
     if chosen == "best":
-        measured = [(trial, found) for trial in run.trials if (found := trial.measurement) is not None]
+        measured = [(trial, numbers) for trial in run.trials if (numbers := trial.measurement) is not None]
         if not measured:
             raise Unanswered("nothing was measured")
-        trial, found = max(measured, key=lambda pair: speed_of(run, pair[1]))
+        trial, numbers = max(measured, key=lambda pair: speed_of(run, pair[1]))
     else:
         plan = plan_in(run.spec, run.space, chosen)
         tried = [trial for trial in run.trials if trial.plan == plan]
-        ended = [(trial, found) for trial in tried if (found := trial.measurement) is not None]
+        ended = [(trial, numbers) for trial in tried if (numbers := trial.measurement) is not None]
         if not ended:
             raise Unanswered(
                 f"{plan.key} ended {tried[-1].verdict or tried[-1].state}" if tried else f"{plan.key} never ran"
             )
-        trial, found = ended[-1]
-    parts = {one.part: one.time_s for one in time_by_part(found.profile)}
-    return Step(spec=run.spec, plan=trial.plan, step_s=found.step_time_s, parts_s=parts)
+        trial, numbers = ended[-1]
+    parts = {one.part: one.time_s for one in time_by_part(numbers.profile)}
+    return Step(spec=run.spec, plan=trial.plan, step_s=numbers.step_time_s, parts_s=parts)
 
 
 def measured_speeds(run: Run) -> dict[Plan, float]:
     """By plan."""
-    return {trial.plan: speed_of(run, found) for trial in run.trials if (found := trial.measurement) is not None}
+    return {trial.plan: speed_of(run, one) for trial in run.trials if (one := trial.measurement) is not None}
 
 
 def with_failures(run: Run) -> dict[Plan, float]:
@@ -199,6 +199,6 @@ def with_failures(run: Run) -> dict[Plan, float]:
     return {**dict.fromkeys(failed, min(speeds.values())), **speeds} if speeds else {}
 
 
-def speed_of(run: Run, found: Measurement) -> float:
+def speed_of(run: Run, measured: Measurement) -> float:
     """As the campaign's objective compares plans: the more the better."""
-    return run.spec.objective.speed(found, found.step_time_s)
+    return run.spec.objective.speed(measured, measured.step_time_s)

@@ -104,11 +104,11 @@ def _ours(row: StudyRow, way: str, asked: Mapping[str, Any] | None, evidence: Ev
     if asked is None:
         return None
     try:
-        found = read_question(asked).answer(way, row.unit, evidence)
+        answers = read_question(asked).answer(way, row.unit, evidence)
     except Unanswered as unanswered:
         return Ours(value=None, reason=str(unanswered))
-    middle, low, high = median(found), min(found), max(found)
-    never = sum(map(isinf, found))
-    reason = f"never in {never} of {len(found)} runs" if never else ""
+    middle, low, high = median(answers), min(answers), max(answers)
+    never = sum(map(isinf, answers))
+    reason = f"never in {never} of {len(answers)} runs" if never else ""
     ends = [None if one == inf else one for one in (middle, low, high)]
-    return Ours(value=ends[0], low=ends[1], high=ends[2], runs=len(found), reason=reason)
+    return Ours(value=ends[0], low=ends[1], high=ends[2], runs=len(answers), reason=reason)

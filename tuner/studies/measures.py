@@ -19,9 +19,9 @@ from meshtune.tuner.results.analysis.shapley import explain_knobs
 from meshtune.tuner.studies.evidence import (
     Evidence,
     PlanOf,
-    Quantity,
     Run,
     Step,
+    StepQuantity,
     Unanswered,
     measured_speeds,
     measured_step,
@@ -86,7 +86,7 @@ class Subject(_OfCampaign):
 class Value(Subject):
     """A quantity of a plan: of the baseline, of the best that a campaign finds, or of one that is named."""
 
-    quantity: Quantity
+    quantity: StepQuantity
 
     def problems(self, way: str, unit: str) -> list[Problem]:
         return _unit_problems(unit, self.quantity.unit)
@@ -100,7 +100,7 @@ class Ratio(Subject):
     """A quantity of one plan over that of another: `x` and `%` (100 is as much), such as the efficiency of scaling.
     With `gain`, by how much it is more: `%`."""
 
-    quantity: Quantity
+    quantity: StepQuantity
     over: Subject
     gain: bool = False
 
@@ -123,8 +123,8 @@ class Ratio(Subject):
             other = others.get(run.seed, alone)
             return self.quantity.of(self.step(way, run)) / self.quantity.of(self.over.step(way, other))
 
-        found = _of_each(way, evidence[self.campaign], ratio)
-        return _in_unit(unit, [one - 1 for one in found] if self.gain else found)
+        ratios = _of_each(way, evidence[self.campaign], ratio)
+        return _in_unit(unit, [one - 1 for one in ratios] if self.gain else ratios)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +216,8 @@ def read_question(asked: Mapping[str, Any]) -> MeasureQuestion:
     kind = asked.get("measure")
     if not isinstance(kind, str) or kind not in MEASURES:
         hint = did_you_mean(str(kind), MEASURES)
-        told = "is missing" if kind is None else f"no measure is called {kind!r}"
-        raise InvalidValue([Problem("measure", f"{told}; {hint}")])
+        problem = "is missing" if kind is None else f"no measure is called {kind!r}"
+        raise InvalidValue([Problem("measure", f"{problem}; {hint}")])
     question: MeasureQuestion = read_value(
         MEASURES[kind], {key: value for key, value in asked.items() if key != "measure"}
     )
@@ -227,15 +227,15 @@ def read_question(asked: Mapping[str, Any]) -> MeasureQuestion:
 def _of_each(way: str, runs: Sequence[Run], number: Callable[[Run], float]) -> list[float]:
     """Of each run that has one; a prediction is of the spec, which seeds leave as it is. Raises Unanswered where no run
     has one."""
-    found, reasons = list[float](), list[str]()
+    numbers, reasons = list[float](), list[str]()
     for run in runs[:1] if way == PREDICTED else runs:
         try:
-            found.append(number(run))
+            numbers.append(number(run))
         except Unanswered as reason:
             reasons.append(str(reason))
-    if not found:
+    if not numbers:
         raise Unanswered("; ".join(dict.fromkeys(reasons)) or "no campaign ran")
-    return found
+    return numbers
 
 
 def _in_unit(unit: str, shares: Sequence[float]) -> list[float]:
@@ -244,7 +244,7 @@ def _in_unit(unit: str, shares: Sequence[float]) -> list[float]:
 
 def _speeds(run: Run) -> list[float | None]:
     """Of every trial, in the order of planning; None of one without a speed."""
-    return [None if (found := trial.measurement) is None else speed_of(run, found) for trial in run.in_order]
+    return [None if (one := trial.measurement) is None else speed_of(run, one) for trial in run.in_order]
 
 
 def _measured_alone(way: str) -> list[Problem]:
@@ -252,5 +252,5 @@ def _measured_alone(way: str) -> list[Problem]:
 
 
 def _unit_problems(unit: str, *fit: str) -> list[Problem]:
-    told = " or ".join(repr(one) for one in fit)
-    return [] if unit in fit else [Problem("measure", f"is in {told}, and the row's unit is {unit!r}")]
+    units = " or ".join(repr(one) for one in fit)
+    return [] if unit in fit else [Problem("measure", f"is in {units}, and the row's unit is {unit!r}")]

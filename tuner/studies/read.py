@@ -96,11 +96,11 @@ def _campaigns(
     study: Study, name: str, folder: Traversable, home: Home | None, sections: Mapping[str, Any]
 ) -> Iterator[Planned]:
     """Raises InvalidValue."""
-    told, given = f"{STUDY_FILE}.campaigns.{name}", study.campaigns[name]
+    place, given = f"{STUDY_FILE}.campaigns.{name}", study.campaigns[name]
     try:
         document = parse_yaml((folder / given.spec).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidValue([Problem(f"{told}.spec", f"{given.spec}: {error.strerror or error}")]) from None
+        raise InvalidValue([Problem(f"{place}.spec", f"{given.spec}: {error.strerror or error}")]) from None
     except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
         raise InvalidValue([Problem(given.spec, str(error))]) from None
     document = _for_runner(_changed(_changed(document, given.change), sections))
@@ -184,7 +184,7 @@ def _unknown(study: Study) -> Iterator[Problem]:
 
 def _unanswerable(study: Study, specs: Mapping[str, Planned]) -> Iterator[Problem]:
     """What a row asks of a campaign that has it not, such as a plan that is not legal in its space."""
-    found = {name: one.spec for name, one in specs.items()}
+    spec_of = {name: one.spec for name, one in specs.items()}
     for path, _, question in _questions(study):
         if not isinstance(question, InvalidValue):
-            yield from (one.under(path) for one in question.problems_with(found))
+            yield from (one.under(path) for one in question.problems_with(spec_of))

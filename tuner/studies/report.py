@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.figures.searches import Beside, published_beside_ours
-from meshtune.tuner.results.report.page import Picture, Section, Table, page
+from meshtune.tuner.results.report.page import PageTable, Picture, Section, page
 from meshtune.tuner.studies.drawings import DRAWINGS
 from meshtune.tuner.studies.evidence import Evidence, Run, Unanswered, measured_step
 from meshtune.tuner.studies.findings import StudyReport
@@ -30,7 +30,7 @@ def _sections(loaded: LoadedStudy, report: StudyReport, evidence: Evidence) -> I
     study = loaded.study
     assumed = [f"Assumed: {study.assumptions}"] if study.assumptions else []
     yield Section(heading="What is repeated", prose=[study.shows, *assumed])
-    table = Table(
+    table = PageTable(
         columns=headings(report), rows=[cells(one) for one in report.findings], numbers=frozenset({2, 3, 4, 5})
     )
     spread = "Ours is the median over the seeds, with the least and the greatest."
@@ -41,8 +41,8 @@ def _sections(loaded: LoadedStudy, report: StudyReport, evidence: Evidence) -> I
         tables=[table],
         pictures=[Picture(svg=svg(figure), title="Ours over what was published")] if report.compared else [],
     )
-    if found := list(misses(report)):
-        yield Section(heading="What is off, and why", tables=[Table(columns=["figure", "why"], rows=found)])
+    if missed := list(misses(report)):
+        yield Section(heading="What is off, and why", tables=[PageTable(columns=["figure", "why"], rows=missed)])
     if study.notes:
         yield Section(heading="Notes", prose=[study.notes])
     for drawing in study.draw:
@@ -50,11 +50,11 @@ def _sections(loaded: LoadedStudy, report: StudyReport, evidence: Evidence) -> I
         yield DRAWINGS[drawing.kind]({name: evidence[name] for name in chosen})
     if found_at := list(sources(report)):
         columns = ["published figure", "source", "how sure"]
-        yield Section(heading="Sources", tables=[Table(columns=columns, rows=found_at)])
+        yield Section(heading="Sources", tables=[PageTable(columns=columns, rows=found_at)])
     columns = ["campaign", "search", "runner", "trials", "best, by its objective", "setting"]
     rows = [_campaign(run) for runs in evidence.values() for run in runs]
     yield Section(
-        heading="Campaigns", tables=[Table(columns=columns, rows=rows, numbers=frozenset({3}))], new_page=True
+        heading="Campaigns", tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({3}))], new_page=True
     )
     for name, text in loaded.texts.items():
         yield Section(heading=f"{report.study}/{name}", verbatim=text)

@@ -24,11 +24,11 @@ def run_campaigns(service: Service, loaded: LoadedStudy, watch: Callable[[Planne
     """Run what has not run yet. watch: called before each campaign. Raises OtherCampaign, and what driving raises."""
     for planned in loaded.planned:
         _known(service, planned)  # before any is started
-    found: dict[str, list[Run]] = defaultdict(list)
+    runs: dict[str, list[Run]] = defaultdict(list)
     for planned in loaded.planned:
         watch(planned)
-        found[planned.name].append(_run(service, planned))
-    return dict(found)
+        runs[planned.name].append(_run(service, planned))
+    return dict(runs)
 
 
 def _known(service: Service, planned: Planned) -> bool:

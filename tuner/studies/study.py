@@ -141,5 +141,5 @@ class Study(Closed):
 def shipped() -> Mapping[str, Traversable]:
     """The folders of the studies that are installed with meshtune, as data, by name."""
     root = files("meshtune.examples") / "studies"
-    found = {entry.name: entry for entry in root.iterdir() if (entry / STUDY_FILE).is_file()} if root.is_dir() else {}
-    return dict(sorted(found.items()))
+    studies = {entry.name: entry for entry in root.iterdir() if (entry / STUDY_FILE).is_file()} if root.is_dir() else {}
+    return dict(sorted(studies.items()))

@@ -1,4 +1,4 @@
-"""Reads a file that somebody names, whatever it is: a launch script, a configuration, a log; or one command line."""
+"""Reads a named file (a launch script, a configuration or a log) or one command line."""
 
 from __future__ import annotations
 

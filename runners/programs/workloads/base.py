@@ -25,7 +25,7 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 
-# The context of a job's log, in its directory: what a step is, whose time a program's log tells.
+# The file beside a job's log by which it is read: the size of a step, and which time the program logs.
 CONTEXT_FILE = "brief.json"
 _CONTEXT_VERSION = 1
 # What a search may learn from each cause. A hang is late: it would have reached its time limit.

@@ -26,8 +26,8 @@ from meshtune.runners.trainer.job import (
     OPTIONS,
     SHAPES,
     Dtype,
-    Job,
     JobMalformed,
+    TrainerJob,
     TrainerOptions,
     parse_job,
     render_job,
@@ -152,7 +152,7 @@ class TorchWorkload(Workload):
         device = request.cluster.device
         own_options = {each.name: getattr(self._options, each.name) for each in fields(TrainerOptions)}
         told: dict[str, Any] = own_options | options(request.knobs, request.plan)
-        job = Job(
+        job = TrainerJob(
             name=request.name,
             model=request.model,
             plan=request.plan,

@@ -23,7 +23,7 @@ from meshtune.runners.base import (
 from meshtune.runners.command import Answer, call
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.logs.lines import read_tail
-from meshtune.runners.schedulers.batch.records import Record, RecordingRunner
+from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
 from meshtune.runners.schedulers.batch.script import BatchOptions, SubmitHost, read_setup_failure, submit_host
 
 Options = TypeVar("Options", bound=BatchOptions)
@@ -56,11 +56,11 @@ class BatchRunner(RecordingRunner[Options]):
         """What the scheduler says when the script is sent, and the job's id in that. Raises RunnerUnavailable."""
 
     @abstractmethod
-    def _search(self, record: Record) -> str | None:
+    def _search(self, record: JobRecord) -> str | None:
         """The id by which the scheduler knows a job whose id never came back. Raises RunnerUnavailable."""
 
     @abstractmethod
-    def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+    def _look(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable."""
 
     def _environment(self, program: str) -> Mapping[str, str]:
@@ -80,10 +80,10 @@ class BatchRunner(RecordingRunner[Options]):
             raise RunnerUnavailable(answer.complaint)
         return id
 
-    def _find_sent(self, record: Record) -> str | None:
+    def _find_sent(self, record: JobRecord) -> str | None:
         return record.claimed_by or self._search(record)
 
-    def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+    def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         return {
             id: explained(status, records[id].directory, self.log_file) if status.state.final else status
             for id, status in self._look(records).items()

@@ -31,7 +31,7 @@ _MAX_CLAIM_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class JobRecord:
     """One job."""
 
     name: str
@@ -71,7 +71,7 @@ class Records:
         self._jobs = root / "jobs"
         self._names: dict[str, str] = {}
 
-    def save(self, record: Record) -> None:
+    def save(self, record: JobRecord) -> None:
         """Raises OSError."""
         self._jobs.mkdir(parents=True, exist_ok=True)
         document = {**asdict(record), "directory": str(record.directory)}
@@ -81,17 +81,17 @@ class Records:
         with suppress(OSError):
             self._path(name).unlink(missing_ok=True)
 
-    def get(self, name: str) -> Record | None:
+    def get(self, name: str) -> JobRecord | None:
         """The record of that name, None where there is none. Raises RunnerUnavailable: what cannot be read may well
         have been sent."""
         try:
-            return read_json_file(Record, self._path(name))
+            return read_json_file(JobRecord, self._path(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"the record of {name} cannot be read: {error}") from error
 
-    def of(self, id: str) -> Record | None:
+    def of(self, id: str) -> JobRecord | None:
         """The record of the job with that id, None when it is none of ours. Raises RunnerUnavailable."""
         if id not in self._names:
             names = [path.stem for path in self._jobs.glob("*.json") if not path.name.startswith(".")]
@@ -137,11 +137,11 @@ class RecordingRunner(ABC, Generic[Options]):
         RunnerUnavailable where nobody knows."""
 
     @abstractmethod
-    def _find_sent(self, record: Record) -> str | None:
+    def _find_sent(self, record: JobRecord) -> str | None:
         """The id of a job whose id never came back; None: it was not sent. Raises RunnerUnavailable."""
 
     @abstractmethod
-    def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+    def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable."""
 
     def submit(self, spec: JobSpec) -> str:
@@ -184,7 +184,7 @@ class RecordingRunner(ABC, Generic[Options]):
         id = self._find_sent(record)
         return None if id is None else self._keep_id(record, id)
 
-    def _write(self, spec: JobSpec, more: Mapping[str, str]) -> Record:
+    def _write(self, spec: JobSpec, more: Mapping[str, str]) -> JobRecord:
         """Write the job's files, and more of them by name, and then its record. Raises SubmitFailed."""
         try:
             spec.directory.mkdir(parents=True, exist_ok=True)
@@ -192,20 +192,20 @@ class RecordingRunner(ABC, Generic[Options]):
                 write_whole(spec.directory / name, text)
             record = self._records.get(spec.name)
             if record is None:
-                record = Record(name=spec.name, directory=spec.directory, sent_at=self._clock())
+                record = JobRecord(name=spec.name, directory=spec.directory, sent_at=self._clock())
                 self._records.save(record)
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         return record
 
-    def _note_cancel(self, id: str, record: Record) -> None:
+    def _note_cancel(self, id: str, record: JobRecord) -> None:
         """Raises RunnerUnavailable."""
         try:
             self._records.save(replace(record, cancel_asked=True))
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
 
-    def _keep_id(self, record: Record, id: str) -> str:
+    def _keep_id(self, record: JobRecord, id: str) -> str:
         """Raises RunnerUnavailable: what was sent is found again by its name, as after an answer that never came."""
         try:
             self._records.save(replace(record, id=id))

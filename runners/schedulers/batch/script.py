@@ -81,14 +81,14 @@ class BatchOptions(Closed):
     def _check(self, checks: Checks) -> None:
         for line in self.extra_lines:
             fit = (line.startswith(self.directive) or bool(_BURST_BUFFER.fullmatch(line))) and "\n" not in line
-            told = f"must be lines that start with {self.directive!r}, '#BB' or '#DW', not {line!r}"
-            checks.require(fit, "extra_lines", told)
+            problem = f"must be lines that start with {self.directive!r}, '#BB' or '#DW', not {line!r}"
+            checks.require(fit, "extra_lines", problem)
         for name, lines in (("setup", self.setup), ("teardown", self.teardown), ("prefix", (self.prefix,))):
             for line in lines:
                 checks.require("\n" not in line, name, f"must be single lines, not {line!r}")
         for variable in self.environment:
-            told = f"{variable!r} is no name of a variable"
-            checks.require(bool(_VARIABLE.fullmatch(variable)), "environment", told)
+            problem = f"{variable!r} is no name of a variable"
+            checks.require(bool(_VARIABLE.fullmatch(variable)), "environment", problem)
         relative = bool(self.python) and not self.python.startswith("/")
         checks.require(not relative, "python", f"must be an absolute path, not {self.python!r}")
 
@@ -205,10 +205,10 @@ _MAX_SETUP_BYTES = 10_000
 
 def directives(script: str, keyword: str) -> list[str]:
     """The words after `#KEYWORD` in the head of a script, up to its first command. Raises UnreadableText."""
-    found: list[str] = []
+    words: list[str] = []
     for line in script.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             break
         if line.startswith(f"#{keyword} "):
-            found += read_words(line[len(keyword) + 2 :], comments=True)
-    return found
+            words += read_words(line[len(keyword) + 2 :], comments=True)
+    return words

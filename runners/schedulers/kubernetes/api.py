@@ -104,14 +104,14 @@ class KubernetesApi:
         error: Rejected | None = None
         for version in self._kueue_versions:
             try:
-                found = self._ask("CustomObjectsApi", verb, _KUEUE, version, self._options.namespace, plural, *name)
+                answer = self._ask("CustomObjectsApi", verb, _KUEUE, version, self._options.namespace, plural, *name)
             except Rejected as refusal:
                 if refusal.code != 404:
                     raise
                 error = refusal
                 continue
             self._kueue_versions = (version,)
-            return found
+            return answer
         raise error or Rejected(404, "no version of Kueue")
 
     def _items(self, api: str, verb: str, **arguments: Any) -> list[Document]:
@@ -170,10 +170,10 @@ def _refusal(code: int, body: str | bytes) -> Exception:
     """The server's own sentence, in its Status object."""
     text = body if isinstance(body, str) else decoded(body)
     try:
-        told = read_json(text, _LIMITS).get("message") or text
+        words = read_json(text, _LIMITS).get("message") or text
     except (UnreadableText, AttributeError):
-        told = text
-    message = " ".join(str(told).split())[:1000] or f"status {code}"
+        words = text
+    message = " ".join(str(words).split())[:1000] or f"status {code}"
     if code < 400 or code in _NO_ANSWER or code >= 500:
         return RunnerUnavailable(f"the API server of Kubernetes answered {code}: {message}")
     return Rejected(code, message)

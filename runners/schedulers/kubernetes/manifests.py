@@ -45,8 +45,8 @@ def object_name(spec: JobSpec) -> str:
     """The name of its Job: other services have jobs of the same name in other folders."""
     label = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")
     label = label if label[:1].isalpha() else f"job-{label}"
-    told = hashlib.sha256(f"{spec.name}\n{spec.directory}".encode()).hexdigest()[:_SUM]
-    return f"{label[: _LONGEST_NAME - _SUM - 1].rstrip('-')}-{told}"
+    digest = hashlib.sha256(f"{spec.name}\n{spec.directory}".encode()).hexdigest()[:_SUM]
+    return f"{label[: _LONGEST_NAME - _SUM - 1].rstrip('-')}-{digest}"
 
 
 def render_service() -> dict[str, Any]:
@@ -137,21 +137,21 @@ def _tolerations(options: KubernetesOptions) -> list[dict[str, Any]]:
 
 def _affinity(spec: JobSpec, name: str) -> dict[str, Any]:
     """A node for each pod, and those to keep away from only where there are no others."""
-    found: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     if spec.nodes > 1:
         own = {"matchLabels": {"batch.kubernetes.io/job-name": name}}
         apart = {"labelSelector": own, "topologyKey": "kubernetes.io/hostname"}
-        found["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+        rules["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
     if spec.avoid:
         fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in spec.avoid]
         away = {"weight": 100, "preference": {"matchFields": fields}}
-        found["nodeAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [away]}
-    return found
+        rules["nodeAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [away]}
+    return rules
 
 
 def _environment(spec: JobSpec, name: str) -> list[dict[str, Any]]:
     """Of the launch wrapper; the job's own is in its gang file. MASTER_ADDR: the name of an indexed Job's first pod."""
-    told: Mapping[str, Mapping[str, Any]] = {
+    values: Mapping[str, Mapping[str, Any]] = {
         "MASTER_ADDR": {"value": f"{name}-0.{SERVICE}" if spec.nodes > 1 else "127.0.0.1"},
         "MASTER_PORT": {"value": str(FIRST_PORT + crc32(name.encode()) % PORTS)},
         "MESHTUNE_NODE_NAME": {"valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -159,4 +159,4 @@ def _environment(spec: JobSpec, name: str) -> list[dict[str, Any]]:
         **{name: {"value": "1"} for name in THREADS},
         "PYTHONUNBUFFERED": {"value": "1"},
     }
-    return [{"name": variable, **value} for variable, value in told.items()]
+    return [{"name": variable, **value} for variable, value in values.items()]

@@ -39,11 +39,11 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         return CLAIMED_CODE
     local_ranks = range(1 if spec.start is Start.JOB else spec.processes_per_node)
     alive: set[int] = set()
-    told = False
+    ending = False
 
     def end_all(*_: object) -> None:
-        nonlocal told
-        told = True
+        nonlocal ending
+        ending = True
         for pid in alive:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -53,9 +53,9 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     for local_rank in local_ranks:
         rank = index * spec.processes_per_node + local_rank
         own = {**environment, "MESHTUNE_RANK": str(rank), "MESHTUNE_LOCAL_RANK": str(local_rank)}
-        if not told:
+        if not ending:
             alive.add(os.posix_spawn(sys.executable, [sys.executable, "-m", _WRAPPER], own))
-    if told:
+    if ending:
         end_all()
     worst = 0
     while alive:
@@ -67,7 +67,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         if (code := os.waitstatus_to_exitcode(status)) != 0:
             worst = worst or (code if code > 0 else 128 - code)
             end_all()
-    return worst or int(told)
+    return worst or int(ending)
 
 
 if __name__ == "__main__":

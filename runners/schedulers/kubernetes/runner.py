@@ -14,7 +14,7 @@ from typing import Any
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
-from meshtune.runners.schedulers.batch.records import Record, RecordingRunner
+from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
 from meshtune.runners.schedulers.batch.shared_look import SharedRunner, share
 from meshtune.runners.schedulers.kubernetes.api import Document, KubernetesApi, Rejected
 from meshtune.runners.schedulers.kubernetes.manifests import (
@@ -41,8 +41,8 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
 
     def _placed(self, spec: JobSpec) -> JobSpec:
         if spec.start is Start.JOB and spec.nodes > 1:
-            told = f"a script that launches for itself cannot reach the other {spec.nodes - 1} pods"
-            raise Refused(f"{spec.name} cannot run on Kubernetes: {told}")
+            problem = f"a script that launches for itself cannot reach the other {spec.nodes - 1} pods"
+            raise Refused(f"{spec.name} cannot run on Kubernetes: {problem}")
         if not self._options.sees(spec.directory):
             raise Refused(f"{spec.name} would run in {spec.directory}, which is on none of claims and host_paths")
         # Where this service's own interpreter is named, the pods' is meant.
@@ -67,7 +67,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         except Rejected as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from None
 
-    def _find_sent(self, record: Record) -> str | None:
+    def _find_sent(self, record: JobRecord) -> str | None:
         id = object_name(JobSpec(name=record.name, command=(), directory=record.directory, time_limit_s=0.0))
         try:
             return id if self._api.job(id) is not None else None
@@ -100,8 +100,8 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         except Rejected as error:
             if error.code == 404:
                 place = f"the namespace {self._options.namespace}"
-                told = f"{place} has no LocalQueue {self._options.queue} of Kueue"
-                raise Rejected(404, told) from None
+                problem = f"{place} has no LocalQueue {self._options.queue} of Kueue"
+                raise Rejected(404, problem) from None
 
     def _require_service(self) -> None:
         """Make the Service if it is not there; who has made it before may have kept us the right to."""
@@ -111,7 +111,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             if error.code not in (403, 409):
                 raise
 
-    def _statuses(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+    def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         seen, statuses = self._look(records), dict[str, JobStatus]()
         for id, record in records.items():
             cancelled = record.cancel_asked
@@ -121,7 +121,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             statuses[id] = status
         return statuses
 
-    def _look(self, ids: Mapping[str, Record]) -> dict[str, SeenJob]:
+    def _look(self, ids: Mapping[str, JobRecord]) -> dict[str, SeenJob]:
         """Raises RunnerUnavailable."""
         try:
             jobs = {job["metadata"]["name"]: job for job in self._api.jobs()}
@@ -144,7 +144,7 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
             seen[id] = replace(one, waits=next((words[name] for name in reversed(names) if name in words), ""))
         return seen
 
-    def _close_job(self, id: str, record: Record, seen: SeenJob, status: JobStatus) -> None:
+    def _close_job(self, id: str, record: JobRecord, seen: SeenJob, status: JobStatus) -> None:
         """Keep what the pods of a failed job wrote; delete what would go on. Raises RunnerUnavailable."""
         if status.state is not JobState.SUCCEEDED:
             # One request that gets no answer is enough; a pod that has not started has no log.
@@ -171,9 +171,9 @@ def _workload_words(workloads: Sequence[Document]) -> dict[str, str]:
     words = {}
     for workload in workloads:
         conditions = (workload.get("status") or {}).get("conditions") or []
-        told = [one.get("message") or "" for one in conditions if _says_why(one)]
+        messages = [one.get("message") or "" for one in conditions if _says_why(one)]
         for owner in workload["metadata"].get("ownerReferences") or []:
-            words[owner["name"]] = f"Kueue: {told[-1]}" if told else "waits in a queue of Kueue"
+            words[owner["name"]] = f"Kueue: {messages[-1]}" if messages else "waits in a queue of Kueue"
     return words
 
 

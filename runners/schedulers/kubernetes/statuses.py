@@ -127,13 +127,13 @@ def read_pod(document: Document) -> SeenPod:
 
 def _taken(document: Document) -> tuple[Cause | None, str]:
     status = document.get("status") or {}
-    told, reason = status.get("message") or "", status.get("reason") or ""
+    message, reason = status.get("message") or "", status.get("reason") or ""
     if (disrupted := _condition(document, "DisruptionTarget")) is not None:
         kind = disrupted.get("reason") or ""
         cause, words = _DISRUPTIONS.get(kind, (Cause.PREEMPTION, f"disrupted ({kind})"))
-        return cause, f"{words}: {told or disrupted.get('message') or kind}"
+        return cause, f"{words}: {message or disrupted.get('message') or kind}"
     if status.get("phase") == "Failed" and (reason in _OF_THE_NODE or reason.lower().startswith("outof")):
-        return Cause.NODE_FAULT, f"{reason}: {told}" if told else reason
+        return Cause.NODE_FAULT, f"{reason}: {message}" if message else reason
     return None, ""
 
 
@@ -199,11 +199,11 @@ def _failed(
     if overdue := next((pod for pod in pods if pod.overdue), None):
         return _overdue(overdue, pods, notes, nodes)
     if bad := next((pod for pod in pods if pod.exit_code), None):
-        told = f": {_line(bad.said)}" if bad.said else ""
-        reason = f"pod {bad.index} ended with {bad.ended_by or 'an error'}, exit code {bad.exit_code}{told}"
+        words = f": {_line(bad.said)}" if bad.said else ""
+        reason = f"pod {bad.index} ended with {bad.ended_by or 'an error'}, exit code {bad.exit_code}{words}"
         return _timed(JobStatus(state=JobState.FAILED, reason=reason, exit_code=bad.exit_code), pods, notes, nodes)
-    told = f"{failure.get('reason', 'Failed')}: {_line(failure.get('message') or '')}"
-    return _lost(None, f"its pods are gone; {told}", pods, notes, nodes)
+    words = f"{failure.get('reason', 'Failed')}: {_line(failure.get('message') or '')}"
+    return _lost(None, f"its pods are gone; {words}", pods, notes, nodes)
 
 
 def _taken_away(pod: SeenPod, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
@@ -217,8 +217,8 @@ def _overdue(pod: SeenPod, pods: Sequence[SeenPod], notes: Sequence[Note], nodes
     if pod.started_at is not None:
         reason = f"pod {pod.index} on {pod.node} was ended by Kubernetes long after its time limit"
         return _timed(JobStatus(state=JobState.TIMED_OUT, reason=reason), pods, notes, nodes)
-    told = f": {pod.waits_for} {_line(pod.waits)}".rstrip(": ")
-    reason = f"pod {pod.index} did not start on {pod.node}{told}"
+    wait = f": {pod.waits_for} {_line(pod.waits)}".rstrip(": ")
+    reason = f"pod {pod.index} did not start on {pod.node}{wait}"
     return replace(_lost(Cause.NODE_FAULT, reason, pods, notes, nodes), failed_nodes=(pod.node,) if pod.node else ())
 
 

@@ -180,8 +180,8 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     has = f"the cluster has {cluster.nodes} nodes of {cluster.devices_per_node} {cluster.device.name}"
     one = cluster.nodes == 1 or cluster.device.kind is DeviceKind.CPU
     checks.require(one, "", f"the local runner has this machine's devices only, but {has}")
-    told = f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
-    checks.require(slots >= cluster.devices, "slots", told)
+    problem = f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
+    checks.require(slots >= cluster.devices, "slots", problem)
     too_many = why_too_many(slots)
     checks.require(not too_many, "slots", too_many)
     checks.done()

@@ -188,8 +188,8 @@ class Server:
                 user.give(spec.directory)
             gang.start(range(spec.processes), meeting_here(spec), entry)
         except (OSError, InvalidValue) as error:
-            told = error.strerror if isinstance(error, OSError) else str(error)
-            reason = f"its processes could not be started: {told}"
+            trouble = error.strerror if isinstance(error, OSError) else str(error)
+            reason = f"its processes could not be started: {trouble}"
             self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=time.time()))
             return
         self.running[name] = RunningJob(gang, started_at, devices, asked_at)
@@ -226,12 +226,12 @@ class Server:
 
 def _warning(others: Mapping[str, Mapping[str, str]]) -> str:
     """Who computed on a job's devices beside it, for people; empty for nobody. others: as in `RunningJob`."""
-    found = [
+    shared = [
         f"{device} by {', '.join(f'{name} ({pid})' for pid, name in processes.items())}"
         for device, processes in others.items()
         if processes
     ]
-    return f"devices used by other processes too: {'; '.join(found)}" if found else ""
+    return f"devices used by other processes too: {'; '.join(shared)}" if shared else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.processes.gang import FIRST_PORT, PORTS
 from meshtune.runners.schedulers.batch.base import BatchRunner
 from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
-from meshtune.runners.schedulers.batch.records import Record
+from meshtune.runners.schedulers.batch.records import JobRecord
 from meshtune.runners.schedulers.batch.script import (
     BACKSTOP_S,
     BatchOptions,
@@ -187,13 +187,13 @@ class PbsRunner(BatchRunner[PbsOptions]):
         id = (answer.out.split() or [""])[-1]
         return answer, id if _ID.fullmatch(id) else None
 
-    def _search(self, record: Record) -> str | None:
+    def _search(self, record: JobRecord) -> str | None:
         answer = self._with_history("qselect", "-u", getpass.getuser(), "-N", record.name)
         if answer.code != 0:
             raise RunnerUnavailable(answer.complaint)
         return min(answer.out.split(), key=lambda id: int(id.partition(".")[0]), default=None)
 
-    def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+    def _look(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         numbers = {id: record.number for id, record in records.items()}
         # -E asks the server once for all of them; without, some versions print the first one only (openpbs issue 2672).
         answer = self._with_history("qstat", "-E", "-f", "-F", "json", *numbers.values())

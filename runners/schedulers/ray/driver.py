@@ -32,7 +32,7 @@ _ENDPOINT = re.compile(r"[^:/]+:[0-9]+")
 _HEAD = {"node:__internal_head__": 0.001}
 
 
-class Driver:
+class RayDriver:
     """Job managers by namespace, and what they say."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         channel.send((None, f"{options.address}: {message_of(error)}"))
         return 1
     channel.send(("connected", ""))
-    driver = Driver()
+    driver = RayDriver()
     with suppress(EOFError):
         while True:
             channel.send(driver.ask(*channel.recv()))

@@ -154,8 +154,8 @@ def why_waiting(job: RayJob, nodes: Sequence[RayNode]) -> str:
     if room(job, nodes, sharing=True) >= job.spec.nodes:
         return f"waits for devices: needs {needs}, which are not free"
     have = Counter(_shown({name: node.resources.get(name, 0.0) for name in job.bundle}) for node in nodes)
-    told = ", ".join(f"{count} x {shown}" for shown, count in sorted(have.items())) or "nothing"
-    return f"waits for nodes: needs {needs}, the living nodes have {told}"
+    nodes_text = ", ".join(f"{count} x {shown}" for shown, count in sorted(have.items())) or "nothing"
+    return f"waits for nodes: needs {needs}, the living nodes have {nodes_text}"
 
 
 def _shown(resources: Mapping[str, float]) -> str:

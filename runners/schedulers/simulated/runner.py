@@ -85,14 +85,14 @@ class PlayedJob:
 def start_times(jobs: Iterable[PlayedJob]) -> dict[str, float]:
     """First come, first served, each as soon as fewer than its slots are taken. A job that was cancelled frees its slot
     at that moment."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     ends: list[float] = []
     for job in sorted(jobs, key=lambda job: job.number):
         free_at = ends[-job.slots] if len(ends) >= job.slots else 0.0
         starts_at = max(job.submitted_at, free_at) if job.began_at is None else job.began_at
-        found[job.name] = starts_at
+        times[job.name] = starts_at
         insort(ends, min(starts_at + job.run_s, job.cancelled_at))
-    return found
+    return times
 
 
 class SimulatedRunner:

@@ -75,8 +75,8 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
     """The allocation that these variables describe. Raises InvalidValue: there is none, or it is too small."""
     checks = Checks()
     id = environment.get("SLURM_JOB_ID", "")
-    told = "allocation: SLURM_JOB_ID is not set; start meshtune under salloc or in an sbatch script"
-    checks.require(bool(id), "mode", told)
+    problem = "allocation: SLURM_JOB_ID is not set; start meshtune under salloc or in an sbatch script"
+    checks.require(bool(id), "mode", problem)
     checks.done()
     counts = _CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     cpus = min((int(count) for count, _ in counts), default=0)
@@ -176,7 +176,7 @@ class AllocationRunner:
     def _left_steps(self) -> dict[str, tuple[str, ...]]:
         """The steps that run without their srun, by job: a killed srun does not take its step along, which keeps others
         from the devices. Raises RunnerUnavailable."""
-        found: dict[str, tuple[str, ...]] = {}
+        steps: dict[str, tuple[str, ...]] = {}
         if self._spool.root.is_dir() and (number := self._number()):
             answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={number}", "--format=%i|%j")
             if answer.code != 0 and not answer.says(UNKNOWN_JOB):  # an allocation that is over has no steps
@@ -184,8 +184,8 @@ class AllocationRunner:
             for line in answer.out.splitlines() if answer.code == 0 else ():
                 step, _, name = line.partition("|")
                 if self._spool.has(name) and self._spool.status(name).state in ENDED_APART:
-                    found[name] = (*found.get(name, ()), step)
-        return found
+                    steps[name] = (*steps.get(name, ()), step)
+        return steps
 
     def _judge(self, id: str, status: JobStatus, *, stepless: bool) -> JobStatus:
         """stepless: the job has no step that runs without its srun."""

@@ -53,12 +53,12 @@ class SlurmNode:
 
 def parse_nodes(text: str) -> list[SlurmNode]:
     """The nodes in what `sinfo -h -N` said in the format above, each once."""
-    found: dict[str, SlurmNode] = {}
+    by_name: dict[str, SlurmNode] = {}
     for line in text.splitlines():
         fields = line.split("|", 5)
         if len(fields) == 6:
             name, state, cpus, memory, features, gres = (field.strip() for field in fields)
-            found[name] = SlurmNode(
+            by_name[name] = SlurmNode(
                 name=name,
                 state=state,
                 cpus=_count(cpus),
@@ -66,7 +66,7 @@ def parse_nodes(text: str) -> list[SlurmNode]:
                 features=tuple(features.split(",")),
                 gres=gres,
             )
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _count(text: str) -> int:
@@ -116,12 +116,12 @@ class Partition:
 
 def parse_partitions(text: str) -> list[Partition]:
     """The partitions in what `scontrol show partition --oneliner` said."""
-    found = []
+    partitions = []
     for line in text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if "PartitionName" in fields:
             limit, longest_s = fields.get("MaxNodes", ""), duration_s(fields.get("MaxTime", ""))
-            found.append(
+            partitions.append(
                 Partition(
                     name=fields["PartitionName"],
                     nodes=expand_hosts(fields.get("Nodes", "")),
@@ -129,7 +129,7 @@ def parse_partitions(text: str) -> list[Partition]:
                     max_minutes=None if longest_s is None else longest_s // 60,
                 )
             )
-    return found
+    return partitions
 
 
 def room_for(partitions: Sequence[Partition], usable: Collection[str], nodes: int, avoid: Collection[str]) -> bool:
@@ -166,8 +166,8 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     """The hosts of a list such as "n[0-2,7],rack[1-2]node[08-09]"; empty for none ("None assigned")."""
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[\]\s]|\[[^\]]*\])+", text if "assigned" not in text else ""):
-        found = re.findall(r"\[[^\]]*\]|[^\[\]]+", part)
-        pieces = [list(_range(piece[1:-1])) if piece[:1] == "[" else [piece] for piece in found]
+        parts = re.findall(r"\[[^\]]*\]|[^\[\]]+", part)
+        pieces = [list(_range(piece[1:-1])) if piece[:1] == "[" else [piece] for piece in parts]
         hosts += ["".join(choice) for choice in product(*pieces)]
     return tuple(host for host in hosts if host != "(null)")
 

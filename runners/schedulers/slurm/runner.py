@@ -17,7 +17,7 @@ from meshtune.runners.command import Answer
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.batch.base import BatchRunner
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, noted_end, read_notes, render_gang
-from meshtune.runners.schedulers.batch.records import Record
+from meshtune.runners.schedulers.batch.records import JobRecord
 from meshtune.runners.schedulers.batch.script import REQUEUED_FILE, submit_host
 from meshtune.runners.schedulers.slurm.nodes import (
     NODE_FORMAT,
@@ -137,14 +137,14 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         number = _NUMBER.search(answer.out) if answer.code == 0 else None
         return answer, number.group(1) if number else None
 
-    def _search(self, record: Record) -> str | None:
+    def _search(self, record: JobRecord) -> str | None:
         """By name and folder, at the controller and in the accounting."""
         queued = self._ask("squeue", "--noheader", "--states=all", f"--name={record.name}", "--format=%i|%Z")
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.sent_at - CLOCKS_APART_S))
         accounted = (f"--name={record.name}", f"--starttime={since}", "--format=JobIDRaw,WorkDir")
         return _oldest(queued, record.directory) or _oldest(self._sacct(*accounted), record.directory)
 
-    def _look(self, records: Mapping[str, Record]) -> dict[str, JobStatus]:
+    def _look(self, records: Mapping[str, JobRecord]) -> dict[str, JobStatus]:
         """By one squeue for all, and one sacct and sinfo where they can tell more."""
         specs = {id: record.job() for id, record in records.items()}
         notes = {id: read_notes(record.directory) for id, record in records.items()}
@@ -156,27 +156,27 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         # Of one job that it has forgotten squeue says so, of several it shows the others.
         if answer.code != 0 and not answer.says(UNKNOWN_JOB):
             raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        found = parse_jobs(answer.out if answer.code == 0 else "")
+        known = parse_jobs(answer.out if answer.code == 0 else "")
         unsettled = [
-            number for id, number in numbers.items() if number not in found and noted_end(notes[id], specs[id]) is None
+            number for id, number in numbers.items() if number not in known and noted_end(notes[id], specs[id]) is None
         ]
         if unsettled:
             out = self._sacct(f"--jobs={','.join(unsettled)}", f"--format={SACCT_FORMAT}")
             # The accounting may lag behind: only an end that it knows counts.
-            found |= {number: seen for number, seen in parse_jobs(out).items() if seen.state.final}
+            known |= {number: seen for number, seen in parse_jobs(out).items() if seen.state.final}
         asked = {
             node
             for id, number in numbers.items()
-            if number in found
-            for node in suspects(specs[id], found[number], notes[id])
+            if number in known
+            for node in suspects(specs[id], known[number], notes[id])
         }
-        self._lift({numbers[id]: specs[id] for id in numbers if _waits(found.get(numbers[id])) and specs[id].avoid})
+        self._lift({numbers[id]: specs[id] for id in numbers if _waits(known.get(numbers[id])) and specs[id].avoid})
         bad_nodes: tuple[str, ...] = ()
         if asked:
             bad_nodes = parse_bad_nodes(self._ask(*ask_states(asked)))
         statuses = {
             id: status_of(
-                specs[id], found.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
+                specs[id], known.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
             )
             for id, record in records.items()
         }

@@ -112,8 +112,8 @@ class SlurmOptions(BatchOptions):
             for word in words:
                 checks.require("\n" not in word, name, f"must be single lines, not {word!r}")
         for word in self.srun_arguments:
-            told = f"must each be an option with its value, such as '--network=job_vni', not {word!r}"
-            checks.require(word.startswith("-"), "srun_arguments", told)
+            problem = f"must each be an option with its value, such as '--network=job_vni', not {word!r}"
+            checks.require(word.startswith("-"), "srun_arguments", problem)
         if self.container_image:
             checks.require(self.mode is Mode.JOB, "container_image", f"needs mode: {Mode.JOB}; else use prefix")
         else:

@@ -109,14 +109,14 @@ SACCT_FORMAT = "JobIDRaw,State,NodeList,Start,End,Reason"
 
 def parse_jobs(text: str) -> dict[str, JobStatus]:
     """By number, the jobs in what squeue or sacct said in the format above; other lines are left out."""
-    found: dict[str, JobStatus] = {}
+    jobs: dict[str, JobStatus] = {}
     for line in text.splitlines():
         fields = line.split("|", 5)
         if len(fields) == 6 and fields[0].isdecimal():
             id, word, nodes, start, end, reason = fields
             # sacct says "CANCELLED by 1000".
-            found[id] = _read_job(word.partition(" ")[0], expand_hosts(nodes), _seconds(start), _seconds(end), reason)
-    return found
+            jobs[id] = _read_job(word.partition(" ")[0], expand_hosts(nodes), _seconds(start), _seconds(end), reason)
+    return jobs
 
 
 def _read_job(

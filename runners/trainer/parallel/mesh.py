@@ -113,8 +113,8 @@ def device_index(local_rank: int, visible: int) -> int:
     """Which of the visible devices is this rank's. A scheduler may show each rank its own device alone; where it is
     not, but one that all ranks see, NCCL refuses. Raises RuntimeError where the rank would share a device."""
     if local_rank >= visible > 1:
-        told = f"local rank {local_rank} has no device of its own: torch sees {visible}"
-        raise RuntimeError(f"{told}; a rank needs to see all devices of its node's ranks, or its own alone")
+        reason = f"local rank {local_rank} has no device of its own: torch sees {visible}"
+        raise RuntimeError(f"{reason}; a rank needs to see all devices of its node's ranks, or its own alone")
     return local_rank if visible > 1 else 0
 
 
@@ -193,8 +193,8 @@ def cpus_beside(properties: Any, devices: Path) -> frozenset[int]:
     """The CPUs of the device's NUMA node; of none all of the machine (the kernel's word), empty where nobody tells."""
     try:
         slot = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-        told = (devices / slot / "local_cpulist").read_text(encoding="ascii").strip()
+        cpus = (devices / slot / "local_cpulist").read_text(encoding="ascii").strip()
     except (AttributeError, OSError):
         return frozenset()
-    ranges = (part.split("-") for part in told.split(",") if part)  # as "0-31,64-95"
+    ranges = (part.split("-") for part in cpus.split(",") if part)  # as "0-31,64-95"
     return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
 from meshtune.runners.trainer.head import GradientSum
-from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.job import TrainerJob
 from meshtune.runners.trainer.mixture import ALIGNMENT_BYTES, Experts
 from meshtune.runners.trainer.model import Cut, Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
@@ -37,7 +37,7 @@ class Sharding(StrEnum):
     FULLY_SHARD = "fully_shard"
 
 
-def choose_sharding(job: Job) -> Sharding:
+def choose_sharding(job: TrainerJob) -> Sharding:
     """Stage 0 on CPU goes flat as well: 247 against 320 ms a step at 4 layers of 128 (2 ranks, gloo). On
     accelerators replicate() overlaps its all-reduces as well."""
     if job.plan.dp * job.plan.cp == 1 or job.plan.zero_stage == 1:
@@ -47,7 +47,7 @@ def choose_sharding(job: Job) -> Sharding:
     return Sharding.FULLY_SHARD
 
 
-def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding) -> None:
+def shard_replicas(model: Transformer, mesh: Mesh, job: TrainerJob, sharding: Sharding) -> None:
     """Wrap every layer, then the rest, with FSDP2; its experts first, over their own replicas. Every reduction is a
     sum."""
     mixed = MixedPrecisionPolicy(param_dtype=getattr(torch, job.dtype), reduce_dtype=torch.float32)

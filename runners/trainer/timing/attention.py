@@ -32,7 +32,7 @@ _KERNELS: Mapping[str, str] = {
 def noting_attention(model: nn.Module, compiled: bool = False) -> Iterator[set[str]]:
     """The kernels of the model's first forward pass inside, in a set that has them when it is over. compiled: its
     layers run compiled, and have been before."""
-    found: set[str] = set()
+    kernels: set[str] = set()
     running: list[profile] = []
 
     def start(*_: Any) -> None:
@@ -46,9 +46,9 @@ def noting_attention(model: nn.Module, compiled: bool = False) -> Iterator[set[s
         running[0].__exit__(None, None, None)  # type: ignore[no-untyped-call]
         results: Any = running[0].kineto_results
         names = {event.name() for event in results.events()}
-        found.update(kernel for operator, kernel in _KERNELS.items() if operator in names)
-        if compiled and not found:
-            found.add(MATH)
+        kernels.update(kernel for operator, kernel in _KERNELS.items() if operator in names)
+        if compiled and not kernels:
+            kernels.add(MATH)
 
     first, last = model.register_forward_pre_hook(start), model.register_forward_hook(stop)
-    yield found
+    yield kernels

@@ -37,7 +37,7 @@ from meshtune.runners.measuring import (
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.trainer.compiling import compiles, uncompiled
 from meshtune.runners.trainer.failure import Progress
-from meshtune.runners.trainer.job import Job, Measuring
+from meshtune.runners.trainer.job import Measuring, TrainerJob
 from meshtune.runners.trainer.parallel.mesh import Mesh, gather, slowest, synchronize
 from meshtune.runners.trainer.timing.attention import noting_attention
 from meshtune.runners.trainer.timing.breakdown import profile_steps
@@ -220,7 +220,7 @@ class Timings:
 class Steps:
     """Takes the steps of one run, in order, and keeps the first losses."""
 
-    def __init__(self, job: Job, trainer: Trainer, device: torch.device, progress: Progress) -> None:
+    def __init__(self, job: TrainerJob, trainer: Trainer, device: torch.device, progress: Progress) -> None:
         self._wanted = job.measuring.loss_steps
         self._trainer, self._device, self._progress = trainer, device, progress
         self.taken = 0
@@ -246,7 +246,7 @@ class Steps:
 
 
 def measure(
-    job: Job, trainer: Trainer, mesh: Mesh, device: torch.device, live: LiveTensors | None, progress: Progress
+    job: TrainerJob, trainer: Trainer, mesh: Mesh, device: torch.device, live: LiveTensors | None, progress: Progress
 ) -> Timings:
     """Collective. live: counts the memory of the first steps, uncompiled; None where the device's allocator does. The
     limit on a step holds from the one after compiling on."""
@@ -276,7 +276,7 @@ def measure(
     return timings
 
 
-def time_steps(job: Job, steps: Steps, device: torch.device) -> Timings:
+def time_steps(job: TrainerJob, steps: Steps, device: torch.device) -> Timings:
     """Collective. Raises LossNotFinite."""
     measuring = job.measuring
     times: list[float] = []
@@ -303,7 +303,7 @@ def split(times: Sequence[float], measuring: Measuring) -> Timings:
     return Timings(list(times[:length]), timed, settled=settled)
 
 
-def _decide(timings: Timings, early: Timings, job: Job) -> Decision:
+def _decide(timings: Timings, early: Timings, job: TrainerJob) -> Decision:
     """early: without min_seconds."""
     if job.incumbent_step_time_s is not None and is_surely_slower(early.step_times_s, job.incumbent_step_time_s):
         return Decision.GIVE_UP

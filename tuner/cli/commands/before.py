@@ -45,16 +45,16 @@ def doctor(
     from meshtune.tuner.cli.render.doctor import doctor_page
 
     machine = read_machine(home, os.environ)
-    found = findings(machine)
+    problems = findings(machine)
     test: SelfTest | None = None
     if not skip_self_test:
         from meshtune.tuner.service.self_test import run_self_test, self_test_findings  # dear
 
         test = run_self_test(machine, _progress)
-        found = sorted([*found, *self_test_findings(test)], key=lambda finding: [*Level].index(finding.level))
-    document = {"machine": machine, "self_test": test, "findings": found}
-    print_found(document, doctor_page(machine, test, found), as_json)
-    if any(finding.level is Level.ERROR for finding in found):
+        problems = sorted([*problems, *self_test_findings(test)], key=lambda finding: [*Level].index(finding.level))
+    document = {"machine": machine, "self_test": test, "findings": problems}
+    print_found(document, doctor_page(machine, test, problems), as_json)
+    if any(finding.level is Level.ERROR for finding in problems):
         raise typer.Exit(1)
 
 
@@ -99,8 +99,8 @@ def _list_examples() -> None:
     from meshtune.tuner.cli.render.terminal import new_table
 
     table = new_table("", "example", "what it is")
-    for name, found in sorted(example_texts().items()):
-        table.add_row(name, first_sentence(next(text for file, text in found.items() if file.endswith(SUFFIX))))
+    for name, files in sorted(example_texts().items()):
+        table.add_row(name, first_sentence(next(text for file, text in files.items() if file.endswith(SUFFIX))))
     console.print(table)
     console.print("write one: meshtune examples NAME; studies of published work: meshtune study list")
 
@@ -109,15 +109,15 @@ def example_texts() -> Mapping[str, Mapping[str, str]]:
     """The texts of every example by their paths below `examples/`."""
     from importlib.resources import files
 
-    found: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for entry in files("meshtune.examples").iterdir():
         if entry.name.endswith(SUFFIX):
-            found[entry.name.removesuffix(SUFFIX)] = {entry.name: _text(entry)}
+            texts[entry.name.removesuffix(SUFFIX)] = {entry.name: _text(entry)}
         elif entry.is_dir() and (entry / SPEC_FILE).is_file():
-            found[entry.name] = {
+            texts[entry.name] = {
                 f"{entry.name}/{file}": _text(entry / file) for file in BESIDE if (entry / file).is_file()
             }
-    return found
+    return texts
 
 
 def study_texts() -> Mapping[str, Mapping[str, str]]:
@@ -144,8 +144,8 @@ def first_sentence(spec: str) -> str:
             break
         lines.append(line.removeprefix("#").strip())
     words = " ".join(lines)
-    found = _SENTENCE.match(words)
-    return found[0] if found else words
+    sentence = _SENTENCE.match(words)
+    return sentence[0] if sentence else words
 
 
 @app.command(rich_help_panel=PANEL, short_help="List the machines whose runner section is known, or show one.")
@@ -176,9 +176,9 @@ def sites(
     for option, value in values.items():
         for line in _lines(option, value):
             console.print(escape(line), soft_wrap=True)
-        if (found := site.evidence.get(option)) is not None:
-            note = f"; {found.note}" if found.note else ""
-            console.print(escape(f"    {found.sure}: {found.source}{note}"), soft_wrap=True)
+        if (evidence := site.evidence.get(option)) is not None:
+            note = f"; {evidence.note}" if evidence.note else ""
+            console.print(escape(f"    {evidence.sure}: {evidence.source}{note}"), soft_wrap=True)
     needed = "".join(f", {option}: ..." for option in site.needs)
     console.print(escape(f"in a spec: runner: {{site: {name}{needed}}}"), soft_wrap=True)
 
@@ -276,26 +276,26 @@ def import_(
         raise WrongCall(f"one file is imported, not {len(words)}; a command is run by `--capture -- COMMAND`")
     given = _settings(set_ or [])
     # What the spec is named after, and imported from.
-    name, told = "process", f"process {pid}"
+    name, origin = "process", f"process {pid}"
     try:
         if capture:
             captured = capture_calls(words, given)
             imported = read_captured(captured, start, format_)
-            name, told = Path(captured.script or words[0]).stem, Path(captured.script or words[0]).name
+            name, origin = Path(captured.script or words[0]).stem, Path(captured.script or words[0]).name
         elif pid is not None:
             imported = read_process(pid, format_)
         elif command:
-            name, told = "command", "a command line"
+            name, origin = "command", "a command line"
             imported = read_command(command, given=given, number=start, dialect=format_)
         else:
-            name, told = Path(words[0]).stem, Path(words[0]).name
+            name, origin = Path(words[0]).stem, Path(words[0]).name
             imported = read_source(Path(words[0]), given=given, number=start, dialect=format_)
     except (CannotRead, UnreadableText) as error:
-        place = "" if capture or pid or command or str(error).startswith(told) else f"{words[0]}: "
+        place = "" if capture or pid or command or str(error).startswith(origin) else f"{words[0]}: "
         raise WrongCall(f"{place}{error}") from None
     document = spec_document(imported, name=name, cluster=cluster, here=Path.cwd())
     notes = import_notes(imported, cluster)
-    text = render_spec(document, told, notes)
+    text = render_spec(document, origin, notes)
     if output is None:
         sys.stdout.write(text)
     else:

@@ -100,8 +100,8 @@ def knobs(
     if catalog and catalog not in known:
         raise WrongCall(f"no catalog is called {catalog!r}; {did_you_mean(catalog, known)}")
     shown = {catalog: known[catalog]} if catalog else known
-    told = "show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]"
-    page = catalog_lines(catalog, known[catalog]) if catalog else (Constrain(catalogs_table(known), WIDEST), told)
+    hint = "show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]"
+    page = catalog_lines(catalog, known[catalog]) if catalog else (Constrain(catalogs_table(known), WIDEST), hint)
     print_found(catalogs_view(shown), page, as_json)
 
 
@@ -137,8 +137,8 @@ def calibrate(
         raise WrongCall("calibrate: give one of SPEC, --list and --delete CAMPAIGN")
     if listed:
         with open_service(place) as service:
-            found = [calibration_view(one) for one in service.store.calibrations.newest_first()]
-        print_found({"calibrations": found}, [calibrations_table(found)], as_json)
+            calibrations = [calibration_view(one) for one in service.store.calibrations.newest_first()]
+        print_found({"calibrations": calibrations}, [calibrations_table(calibrations)], as_json)
     elif delete:
         with open_service(place) as service:
             service.store.calibrations.remove(delete)
@@ -221,8 +221,8 @@ def estimate(
     if rank and not exact:
         raise WrongCall("--rank goes with --exact")
     if exact:
-        found = _estimated_exactly(campaign_spec, chosen, rank or [])
-        print_found(found, exact_memory_parts(found), as_json)
+        memory = _estimated_exactly(campaign_spec, chosen, rank or [])
+        print_found(memory, exact_memory_parts(memory), as_json)
         return
     if place.server:
         from meshtune.tuner.cli.at_service import AtService
@@ -242,14 +242,14 @@ def estimate(
         print_found(quote, quote_parts(quote), as_json)
 
 
-def _print_explanation(found: Explanation, as_json: bool) -> None:
+def _print_explanation(explanation: Explanation, as_json: bool) -> None:
     from meshtune.runners.documents import plain
     from meshtune.tuner.cli.render.predictions import explanation_parts
 
-    document = plain(found)
+    document = plain(explanation)
     # No campaign is asked, and the violations have another name than over REST.
     del document["trial"]
-    print_found({"broken": document.pop("violations"), **document}, explanation_parts(found), as_json)
+    print_found({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
 
 
 def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
@@ -342,8 +342,8 @@ def project(
     if tokens is not None and not 0 < tokens < float("inf"):
         raise WrongCall(f"--tokens: must be positive, not {tokens:g}")
     if place.server:
-        found = _projected_there(source, place, nodes=nodes, plan=plan, wall=wall, tokens=tokens)
-        print_found(found, projection_parts(found), as_json)
+        projection = _projected_there(source, place, nodes=nodes, plan=plan, wall=wall, tokens=tokens)
+        print_found(projection, projection_parts(projection), as_json)
         return
     trials: Sequence[Trial] = ()
     if source.endswith(SPEC_SUFFIXES):
@@ -354,10 +354,10 @@ def project(
         campaign, trials, spec = record.campaign, record.trials, record.campaign.spec
         basis = learn(campaign.label, spec, trials, stored_basis(spec, place, but=campaign.id))
     counts = node_counts(nodes, spec.cluster.nodes)
-    found = make_projection(
+    projection = make_projection(
         spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials, plan=layout_of(plan)
     )
-    print_found(found, projection_parts(found), as_json)
+    print_found(projection, projection_parts(projection), as_json)
 
 
 def _projected_there(

@@ -81,8 +81,8 @@ def export(
     given = parse_options(option or [])
     form = exports.FORMATS.get(format)
     if given and (not format or (form is not None and not form.program and not form.script)):
-        told = f"--format {format} has" if format else "the formats json and job have"
-        raise WrongCall(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
+        formats = f"--format {format} has" if format else "the formats json and job have"
+        raise WrongCall(f"--option {next(iter(given))}: {formats} no options; a scheduler's or program's format has")
     setting = exports.export_of(record.campaign, entry, output, given)
     try:
         view = exports.exported(setting, format)
@@ -103,13 +103,13 @@ def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
     """Each problem by the option that mends it, where it is one of an option."""
     from meshtune.runners.documents import MISSING
 
-    told = []
+    mistakes = []
     for problem in error.problems:
         if problem.message == MISSING:
-            told.append(f"needs --option {problem.path}=...")
+            mistakes.append(f"needs --option {problem.path}=...")
         else:
-            told.append(f"--option {problem}" if problem.path.partition(".")[0] in given else str(problem))
-    return "; ".join(told)
+            mistakes.append(f"--option {problem}" if problem.path.partition(".")[0] in given else str(problem))
+    return "; ".join(mistakes)
 
 
 @app.command(rich_help_panel=PANEL, short_help="Say what the trials teach: knobs, failures, why the best win.")
@@ -119,8 +119,8 @@ def analyze(campaign: CampaignId, place: Place, as_json: JsonOption = False) -> 
     from meshtune.tuner.cli.render.analysis import analysis_parts
 
     with place.there.opened(campaign) as chosen:
-        found = chosen.analysis()
-    print_found(found, analysis_parts(found), as_json)
+        analysis = chosen.analysis()
+    print_found(analysis, analysis_parts(analysis), as_json)
 
 
 @app.command(rich_help_panel=PANEL, short_help="Measure the winner and the baseline with another program.")
@@ -152,17 +152,17 @@ def confirm(
         winner = choose(chosen, recorded, trial)
         rival = rival_of(chosen, recorded, winner)
         if rival is None:
-            told = "no measured plan of another layout and the same size to compare with; other programs know no knobs"
-            raise NothingToExport(f"campaign {chosen.id} has {told}")
+            words = "no measured plan of another layout and the same size to compare with; other programs know no knobs"
+            raise NothingToExport(f"campaign {chosen.id} has {words}")
         there = _measured_there(service, chosen, winner, rival, spec, quiet=as_json)
         if not there.state.final:
             raise WrongCall(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
-        found = check_handover(chosen, recorded, winner, rival, there, service.store.trials(there.id))
-    print_found(found, handover_lines(found), as_json)
-    if not as_json and found.confirmed and (kind := there.spec.workload.kind) in FORMATS:
-        told = f"meshtune export {there.id} --format {kind} --output FOLDER"
-        console.print(f"to export it as it ran there: {told}", soft_wrap=True)
-    raise typer.Exit(0 if found.confirmed else 1)
+        check = check_handover(chosen, recorded, winner, rival, there, service.store.trials(there.id))
+    print_found(check, handover_lines(check), as_json)
+    if not as_json and check.confirmed and (kind := there.spec.workload.kind) in FORMATS:
+        words = f"meshtune export {there.id} --format {kind} --output FOLDER"
+        console.print(f"to export it as it ran there: {words}", soft_wrap=True)
+    raise typer.Exit(0 if check.confirmed else 1)
 
 
 def _measured_there(
@@ -174,13 +174,13 @@ def _measured_there(
     from meshtune.tuner.specs.confirming import confirming_document
     from meshtune.tuner.specs.document import InvalidSpec
 
-    told = f"{file}: {source.id} cannot be confirmed with it:\n"
-    other = yaml_file(file, told)
+    refusal = f"{file}: {source.id} cannot be confirmed with it:\n"
+    other = yaml_file(file, refusal)
     try:
         plans = (winner.trial.plan, rival.trial.plan)
         document = confirming_document(other, source.spec, *plans, service.home)
     except InvalidSpec as error:
-        raise WrongCall(f"{told}{error}") from None
+        raise WrongCall(f"{refusal}{error}") from None
     ended = work_on(service, service.create(document, drives=True), quiet=quiet)
     if not quiet:
         console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
@@ -200,8 +200,8 @@ def report(
     require_extra("report", "a report")
     from meshtune.tuner.results.report.campaigns import render_report
 
-    found = {record.campaign.id: record for record in map(place.record, campaigns)}
-    _write(output, render_report([(record.campaign, record.trials) for record in found.values()]).encode())
+    by_id = {record.campaign.id: record for record in map(place.record, campaigns)}
+    _write(output, render_report([(record.campaign, record.trials) for record in by_id.values()]).encode())
 
 
 @app.command("export-data", rich_help_panel=PANEL, short_help="Write every trial as CSV, Parquet or JSON.")
@@ -289,9 +289,9 @@ def revalidate(campaign: CampaignId, place: Place, as_json: JsonOption = False) 
         if not entries:
             raise NothingToExport(f"campaign {record.campaign.id} has no plan to measure again")
         outcomes = [outcome for _, outcome in chosen.remeasure([entry.trial for entry in entries])]
-    found = judge(record.campaign, record.trials, entries, outcomes)
-    print_found(found, revalidation_lines(found), as_json)
-    raise typer.Exit(0 if found.stands else 1)
+    judgement = judge(record.campaign, record.trials, entries, outcomes)
+    print_found(judgement, revalidation_lines(judgement), as_json)
+    raise typer.Exit(0 if judgement.stands else 1)
 
 
 @app.command(rich_help_panel=PANEL, short_help="Print the best known plan for a model on some nodes.")
@@ -310,9 +310,9 @@ def recommend(
 ) -> None:
     """Print the best known plan for a model on some nodes of a cluster: measured, or projected and said to be."""
     from meshtune.tuner.cli.render.analysis import recommendation_lines
-    from meshtune.tuner.results.known_best import Question, environment_text, software_versions
+    from meshtune.tuner.results.known_best import LaunchQuestion, environment_text, software_versions
 
-    question = Question(
+    question = LaunchQuestion(
         model=model,
         cluster=cluster,
         nodes=nodes,
@@ -321,11 +321,11 @@ def recommend(
         software=software_versions(software),
         simulated=simulated,
     )
-    found = place.there.recommend(question)
+    best = place.there.recommend(question)
     if as_env and not as_json:
-        sys.stdout.write(environment_text(found))
+        sys.stdout.write(environment_text(best))
     else:
-        print_found(found, recommendation_lines(found), as_json)
+        print_found(best, recommendation_lines(best), as_json)
 
 
 class _UpToTheEnd(TyperCommand):

@@ -34,21 +34,21 @@ STANDING = {
 }
 
 
-def analysis_parts(found: Analysis) -> list[Table | Text]:
+def analysis_parts(analysis: Analysis) -> list[Table | Text]:
     """Everything of an analysis, from top to bottom."""
     simulated = Text(SIMULATED, style="yellow")
-    made = _made(found.simulated)
-    title = f"{found.campaign}: {found.trials} trials, {found.sensitivity.plans} plans {made}"
-    basis = found.unpredicted if found.basis is None else f"basis of what is predicted: {found.basis.words}"
+    made = _made(analysis.simulated)
+    title = f"{analysis.campaign}: {analysis.trials} trials, {analysis.sensitivity.plans} plans {made}"
+    basis = analysis.unpredicted if analysis.basis is None else f"basis of what is predicted: {analysis.basis.words}"
     return [
-        *([simulated] if found.simulated else []),
+        *([simulated] if analysis.simulated else []),
         Text(title, style="bold"),
-        *_winners(found.winners, made),
-        *_sensitivity(found.sensitivity),
-        *_effects(found),
-        *([] if not found.scaling else [scaling_table(found.scaling)]),
-        *_failures(found.failures),
-        *_hindsight(found.hindsight, made),
+        *_winners(analysis.winners, made),
+        *_sensitivity(analysis.sensitivity),
+        *_effects(analysis),
+        *([] if not analysis.scaling else [scaling_table(analysis.scaling)]),
+        *_failures(analysis.failures),
+        *_hindsight(analysis.hindsight, made),
         Text(basis),
     ]
 
@@ -69,59 +69,59 @@ def _winners(winners: Sequence[Winner], made: str) -> list[Table | Text]:
     return [table, *(Text(f"  {winner.rank}: {winner.words}") for winner in winners)]
 
 
-def _sensitivity(found: Sensitivity) -> list[Table | Text]:
-    if found.nothing:
-        return [Text(f"Which knobs matter: not known, {found.nothing}")]
-    title = f"Which knobs matter ({found.method} on {found.plans} plans)"
+def _sensitivity(sensitivity: Sensitivity) -> list[Table | Text]:
+    if sensitivity.nothing:
+        return [Text(f"Which knobs matter: not known, {sensitivity.nothing}")]
+    title = f"Which knobs matter ({sensitivity.method} on {sensitivity.plans} plans)"
     table = new_table(title, "knob", "share of variance", "", right=["share of variance"])
-    for one in found.importances:
+    for one in sensitivity.importances:
         table.add_row(one.knob, percent(one.share), "#" * round(BAR * one.share))
     return [table]
 
 
-def _effects(found: Analysis) -> list[Table | Text]:
-    if not found.effects:
-        return [Text(f"What a change is worth: no two {_made(found.simulated)} plans differ in one knob alone")]
-    lines = ["What a change is worth, all else equal", *(f"  {one.words}" for one in found.effects[:MAX_EFFECTS])]
-    if (left := len(found.effects) - MAX_EFFECTS) > 0:
+def _effects(analysis: Analysis) -> list[Table | Text]:
+    if not analysis.effects:
+        return [Text(f"What a change is worth: no two {_made(analysis.simulated)} plans differ in one knob alone")]
+    lines = ["What a change is worth, all else equal", *(f"  {one.words}" for one in analysis.effects[:MAX_EFFECTS])]
+    if (left := len(analysis.effects) - MAX_EFFECTS) > 0:
         lines.append(f"  and {left} smaller ones (--json has them)")
     return [*map(Text, lines)]
 
 
-def _failures_by_value(found: Failures) -> list[Table | Text]:
+def _failures_by_value(failures: Failures) -> list[Table | Text]:
     """Of the knobs under which some trial failed."""
-    failing = {one.knob for one in found.by_value if one.failed}
+    failing = {one.knob for one in failures.by_value if one.failed}
     if not failing:
         return []
     table = new_table(
         "Failures by value of a knob", "knob", "value", "trials", "failed", "why", right=["trials", "failed"]
     )
-    for one in found.by_value:
+    for one in failures.by_value:
         if one.knob in failing and one.trials:
             causes = ", ".join(f"{count} {cause}" for cause, count in one.causes.items())
             table.add_row(one.knob, word(one.value), str(one.trials), str(one.failed), causes)
     return [table]
 
 
-def _failures(found: Failures) -> list[Table | Text]:
-    whole = found.all
+def _failures(failures: Failures) -> list[Table | Text]:
+    whole = failures.all
     if whole is None:
         return [Text("Failures: no trial has ended yet")]
     title = f"Failures: {whole.failed} of {whole.trials} trials ({percent(whole.rate)})"
     table = new_table(title, "trials", "failed", "so far", "ended", right=["trials", "failed", "so far"])
-    so_far = {one.trial: one.rate for one in found.so_far}
-    for window in found.windows:
+    so_far = {one.trial: one.rate for one in failures.so_far}
+    for window in failures.windows:
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in window.verdicts.items())
         table.add_row(f"{window.first} - {window.last}", percent(window.rate), percent(so_far[window.last]), verdicts)
-    return [table, *_failures_by_value(found)]
+    return [table, *_failures_by_value(failures)]
 
 
-def _hindsight(found: ForecastCheck, made: str) -> list[Table | Text]:
+def _hindsight(check: ForecastCheck, made: str) -> list[Table | Text]:
     parts: list[Table | Text] = []
-    if found.steps is not None:
-        parts += [Text(forecast_sentence(found.steps, made)), _forecasts(found, made)]
-    if found.fits is not None:
-        parts += _fits(found.fits)
+    if check.steps is not None:
+        parts += [Text(forecast_sentence(check.steps, made)), _forecasts(check, made)]
+    if check.fits is not None:
+        parts += _fits(check.fits)
     return parts or [Text(NO_FORECASTS)]
 
 
@@ -134,42 +134,42 @@ def forecast_sentence(checked: StepCheck, made: str = "measured") -> str:
     )
 
 
-def _forecasts(found: ForecastCheck, made: str) -> Table:
+def _forecasts(check: ForecastCheck, made: str) -> Table:
     numbers = ("trial", "expected (95 %)", made, "off by")
     table = new_table("", *numbers, "", "setting", right=numbers)
-    for one in found.forecasts:
+    for one in check.forecasts:
         outside = "" if one.within else "outside"
         expected, measured = interval_s(one.expected_s), seconds(one.measured_s)
         table.add_row(str(one.trial), expected, measured, signed(one.ratio - 1), outside, one.plan_key)
     return table
 
 
-def _fits(found: FitCheck) -> list[Table | Text]:
+def _fits(check: FitCheck) -> list[Table | Text]:
     table = new_table("", right=("P(fits)", "trials", "expected to fit", "fitted"))
-    for one in found.classes:
+    for one in check.classes:
         span = f"{100 * one.low:.0f} - {100 * one.high:.0f} %"
         table.add_row(span, str(one.trials), f"{one.expected:.1f}", str(one.fitted))
-    share = percent(found.fitted / found.trials)
+    share = percent(check.fitted / check.trials)
     sentence = (
-        f"Expected to fit: {found.expected:.1f} of {found.trials} trials, {found.fitted} did; Brier score "
-        f"{found.brier:.3f}, against {found.brier_of_share:.3f} of always telling {share}"
+        f"Expected to fit: {check.expected:.1f} of {check.trials} trials, {check.fitted} did; Brier score "
+        f"{check.brier:.3f}, against {check.brier_of_share:.3f} of always telling {share}"
     )
     return [Text(sentence), table]
 
 
-def recommendation_lines(found: BestKnown) -> Iterator[str]:
+def recommendation_lines(best: BestKnown) -> Iterator[str]:
     """The plan, its speed, the reason, and the sources."""
-    speed = found.tokens_per_s
-    yield f"{found.model} on {found.nodes} x {found.cluster} ({found.devices} devices): {found.plan_key}"
-    fits = "" if found.p_fits is None else f", P(fits) {percent(found.p_fits)}"
+    speed = best.tokens_per_s
+    yield f"{best.model} on {best.nodes} x {best.cluster} ({best.devices} devices): {best.plan_key}"
+    fits = "" if best.p_fits is None else f", P(fits) {percent(best.p_fits)}"
     yield (
-        f"{STANDING[found.standing]}: {number(speed.value)} tokens/s ({number(speed.low)} to {number(speed.high)}), "
-        f"global batch {found.global_batch_size}, {found.workload}{fits}"
+        f"{STANDING[best.standing]}: {number(speed.value)} tokens/s ({number(speed.low)} to {number(speed.high)}), "
+        f"global batch {best.global_batch_size}, {best.workload}{fits}"
     )
-    projected = "projected from numbers " if found.standing is Provenance.PROJECTED else ""
-    yield f"{projected}{origin_verb(found.measured_with)}: {found.measured_with.words}"
-    yield found.reason
-    for source in found.sources:
+    projected = "projected from numbers " if best.standing is Provenance.PROJECTED else ""
+    yield f"{projected}{origin_verb(best.measured_with)}: {best.measured_with.words}"
+    yield best.reason
+    for source in best.sources:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(source.software.items()))
         twice = ", measured twice" if source.confirmed else ""
         notes = "; ".join([versions or "software unknown", *([", ".join(source.differs)] if source.differs else [])])
@@ -177,21 +177,21 @@ def recommendation_lines(found: BestKnown) -> Iterator[str]:
         yield f"from {source.campaign}, trial {source.trial}: {source.plan_key}, {speed_text}{twice}; {notes}"
 
 
-def revalidation_lines(found: Revalidation) -> Iterator[str | Text]:
+def revalidation_lines(revalidation: Revalidation) -> Iterator[str | Text]:
     """What was recorded and what is measured now, changes of software, and the judgement."""
-    for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
+    for name, one in (("optimum", revalidation.optimum), ("runner-up", revalidation.rival)):
         if one is not None:
             speeds = one.tokens_per_s_per_device
             now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
             line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"
             yield f"{name}, trial {one.trial}: {line}"
-    changes = found.optimum.software_changes.items()
+    changes = revalidation.optimum.software_changes.items()
     yield f"software: {', '.join(f'{name} {before} -> {now}' for name, (before, now) in changes) or 'as recorded'}"
-    yield Text(found.words, style="green" if found.stands else "red")
+    yield Text(revalidation.words, style="green" if revalidation.stands else "red")
 
 
-def handover_lines(found: HandoverCheck) -> Iterator[str | Text]:
+def handover_lines(check: HandoverCheck) -> Iterator[str | Text]:
     """The two plans, and the finding."""
-    yield f"the setting, trial {found.trial} of {found.campaign}: {found.plan_key}"
-    yield f"{found.against}: {found.against_key}"
-    yield Text(found.words, style="green" if found.confirmed else "red")
+    yield f"the setting, trial {check.trial} of {check.campaign}: {check.plan_key}"
+    yield f"{check.against}: {check.against_key}"
+    yield Text(check.words, style="green" if check.confirmed else "red")

@@ -153,8 +153,8 @@ def time_notes(name: str, measured: Measurement) -> list[Text]:
     if measured.profile.serialised:
         exposed_s = measured.profile.exposed_s(measured.step_time_s)
         share = 100 * sum(exposed_s) / len(exposed_s) / measured.step_time_s
-        told = f"of steps in which nothing overlaps; in timed ones own work left at least {share:.0f} % unfilled"
-        notes.append(Text(f"  {told}"))
+        words = f"of steps in which nothing overlaps; in timed ones own work left at least {share:.0f} % unfilled"
+        notes.append(Text(f"  {words}"))
     if measured.profile.straggler is not None:
         notes.append(Text(f"{name}: {measured.profile.straggler}", style="yellow"))
     return notes
@@ -181,7 +181,7 @@ def trials_table(trials: Sequence[Trial]) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class CampaignRow:
     """A campaign in a list. counts: of its trials, by verdict or state."""
 
     campaign: Campaign | CampaignView
@@ -189,7 +189,7 @@ class Listed:
     counts: Mapping[str, int]
 
 
-def campaigns_table(rows: Sequence[Listed]) -> Table:
+def campaigns_table(rows: Sequence[CampaignRow]) -> Table:
     """Campaigns with their progress."""
     table = new_table("Campaigns", "campaign", "state", "created", "trials", "legal plans", "reason")
     for row in rows:
@@ -272,10 +272,10 @@ def first_log_lines(trials: Sequence[Trial]) -> list[str]:
     """The end of the log of the trial that crashed first, of those that left one; none where the campaign ends by it,
     which tells it."""
     crashed = [trial for trial in trials if trial.verdict is Verdict.CRASHED]
-    told = [trial for trial in crashed if trial.outcome is not None and trial.outcome.log_tail.strip()]
-    if not told or hopeless_reason(trials):
+    telling = [trial for trial in crashed if trial.outcome is not None and trial.outcome.log_tail.strip()]
+    if not telling or hopeless_reason(trials):
         return []
-    first = min(told, key=lambda trial: (trial.last.finished_at or 0.0, trial.number))
+    first = min(telling, key=lambda trial: (trial.last.finished_at or 0.0, trial.number))
     assert first.outcome is not None  # it has ended
     lines = [line for line in first.outcome.log_tail.splitlines() if line.strip()][-LOG_LINES:]
     return [f"the log of trial {first.number} ends (`meshtune show` has more):", *(f"    {line}" for line in lines)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _COLOURS = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 
 
-def doctor_page(machine: Machine, test: SelfTest | None, found: Sequence[Finding]) -> Iterator[RenderableType]:
+def doctor_page(machine: Machine, test: SelfTest | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
     table = new_table(f"{machine.host.name}", "what", "found")
     for what, text in (*_devices(machine), *_links(machine), *_host(machine.host), *_schedulers(machine)):
         table.add_row(what, text)
@@ -29,7 +29,7 @@ def doctor_page(machine: Machine, test: SelfTest | None, found: Sequence[Finding
         for what, text in _self_test(test):
             table.add_row(what, text)
     yield table
-    yield from _findings(found)
+    yield from _findings(findings)
 
 
 def _devices(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -105,8 +105,8 @@ def _schedulers(machine: Machine) -> Iterator[tuple[str, str]]:
     for scheduler in machine.schedulers:
         state = {True: "answers", False: "does not answer", None: "not asked"}[scheduler.answers]
         inside = f"; inside job {scheduler.allocation}" if scheduler.allocation else ""
-        told = f": {scheduler.told}" if scheduler.answers is None else ""
-        yield scheduler.name, f"{state}{told}{inside}"
+        answer = f": {scheduler.told}" if scheduler.answers is None else ""
+        yield scheduler.name, f"{state}{answer}{inside}"
 
 
 def _self_test(test: SelfTest) -> Iterator[tuple[str, str]]:
@@ -124,11 +124,11 @@ def _self_test(test: SelfTest) -> Iterator[tuple[str, str]]:
         yield "self-test: devices", "failed" if devices.failure else devices.reason
 
 
-def _findings(found: Sequence[Finding]) -> Iterator[Table | Text]:
-    if not found:
+def _findings(findings: Sequence[Finding]) -> Iterator[Table | Text]:
+    if not findings:
         yield Text("Nothing was found that would go wrong.", style="green")
         return
     table = new_table("What would go wrong, and how to mend it", "", "found", "mend")
-    for finding in found:
+    for finding in findings:
         table.add_row(Text(finding.level, style=_COLOURS[finding.level]), finding.found, finding.mend)
     yield table

@@ -65,8 +65,8 @@ def catalog_lines(name: str, knobs: Sequence[Knob]) -> Iterator[Text]:
 def _lines(knob: Knob) -> Iterator[str]:
     assert knob.default is not None  # every knob has one
     yield f"values: {', '.join(map(word, knob.values))} ({knob.kind}; default {word(knob.default)})"
-    told = f"{_WAYS[knob.way]} {getattr(knob, knob.way, None) or knob.name}"
-    yield f"told by: {told}" + ("" if knob.omit is None else f"; nothing for {word(knob.omit)}")
+    delivery = f"{_WAYS[knob.way]} {getattr(knob, knob.way, None) or knob.name}"
+    yield f"told by: {delivery}" + ("" if knob.omit is None else f"; nothing for {word(knob.omit)}")
     if knob.words:
         yield f"words: {', '.join(f'{value} as {text!r}' for value, text in knob.words.items())}"
     if knob.when:

@@ -53,16 +53,16 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
     return [Text(title, style="bold"), *map(Text, lines), _best_table(quote), *map(Text, below)]
 
 
-def explanation_parts(found: Explanation) -> list[Table | Text]:
+def explanation_parts(why: Explanation) -> list[Table | Text]:
     """Everything about one plan, from top to bottom."""
-    own, best = found.prediction, found.best
-    lines = [f"  {one.constraint}: {one.message}; {one.reason}" for one in found.violations]
+    own, best = why.prediction, why.best
+    lines = [f"  {one.constraint}: {one.message}; {one.reason}" for one in why.violations]
     if own is None:
-        lines.append(f"no prediction: {found.unpredicted}")
+        lines.append(f"no prediction: {why.unpredicted}")
     else:
-        place = "is" if found.legal else "would be"
-        kind = "layouts; its knobs are not predicted" if found.plan.knobs else "plans"
-        rank = f"it {place} number {found.rank} of {found.of} legal {kind}; {ranked_by(known=own.speed is not None)}"
+        place = "is" if why.legal else "would be"
+        kind = "layouts; its knobs are not predicted" if why.plan.knobs else "plans"
+        rank = f"it {place} number {why.rank} of {why.of} legal {kind}; {ranked_by(known=own.speed is not None)}"
         peak = own.peak_bytes
         sizes = [f"{part} {gibibytes(int(size))}" for part, size in own.memory_parts_bytes.items() if size > 0]
         lines += [
@@ -81,24 +81,22 @@ def explanation_parts(found: Explanation) -> list[Table | Text]:
                 f"  {', '.join(times)}",
                 rank,
             ]
-            lines += (
-                ["nothing is predicted better"] if found.plan.layout == best.plan.layout else _against_best(found, own)
-            )
-    title = Text(f"{found.plan_key}: {'legal' if found.legal else 'illegal'}", style="bold")
-    return [title, *map(Text, lines), Text(f"basis: {found.basis.words}")]
+            lines += ["nothing is predicted better"] if why.plan.layout == best.plan.layout else _against_best(why, own)
+    title = Text(f"{why.plan_key}: {'legal' if why.legal else 'illegal'}", style="bold")
+    return [title, *map(Text, lines), Text(f"basis: {why.basis.words}")]
 
 
-def exact_memory_parts(found: ExactMemory) -> list[Table | Text]:
+def exact_memory_parts(exact: ExactMemory) -> list[Table | Text]:
     """A table of the ranks, and whether they fit."""
-    plan, device = found.plan, found.memory_bytes
+    plan, device = exact.plan, exact.memory_bytes
     numbers = ("stage", "rank", "peak", "of the device", "lasting", "parameters")
     table = new_table(plan.key, *numbers, "how", right=numbers)
-    for peak in found.peaks:
+    for peak in exact.peaks:
         share = f"{peak.peak_bytes / device:.0%}"
         cells = (peak.stage, peak.rank, gibibytes(peak.peak_bytes), share, gibibytes(peak.lasting_bytes))
         how = _how(peak, plan.grad_accum_steps)
         table.add_row(*map(str, cells), f"{peak.parameters / 1e6:.1f} M", how)
-    fullest = max(peak.peak_bytes for peak in found.peaks)
+    fullest = max(peak.peak_bytes for peak in exact.peaks)
     verdict = (
         f"{gibibytes(fullest)} of {gibibytes(device)} at the fullest of these ranks: "
         f"{'fits' if fullest <= device else 'does not fit'}, libraries' buffers and the allocator's slack not counted"
@@ -142,12 +140,12 @@ def _best_table(quote: Quote) -> Table:
     return table
 
 
-def _against_best(found: Explanation, own: Prediction) -> list[str]:
-    best = found.best
+def _against_best(why: Explanation, own: Prediction) -> list[str]:
+    best = why.best
     time = "?" if best.speed is None else interval_s(best.speed.step_s)
     parts = [
         f"  {seconds(abs(more_s))} {'more' if more_s > 0 else 'less'} {PART_WORDS[part]}"
-        for part, more_s in found.differences_s.items()
+        for part, more_s in why.differences_s.items()
     ]
     memory = own.peak_bytes.value - best.peak_bytes.value
     return [
@@ -169,11 +167,11 @@ def _range_s(span: Range) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def projection_parts(found: Projection) -> list[Table | Text]:
+def projection_parts(sizes: Projection) -> list[Table | Text]:
     """Everything of a projection, from top to bottom."""
-    title = f"{found.name}: {found.model} on {found.device}, from {count_nodes(found.reference_nodes)}"
+    title = f"{sizes.name}: {sizes.model} on {sizes.device}, from {count_nodes(sizes.reference_nodes)}"
     parts: list[Table | Text] = [Text(title, style="bold")]
-    if (best := found.measured_best) is not None:
+    if (best := sizes.measured_best) is not None:
         ratio = best.predicted_tokens_per_s / best.tokens_per_s
         sentence = (
             f"measured: trial {best.trial}, {best.plan_key}, {number(best.tokens_per_s)} tokens/s; predicted for it: "
@@ -181,12 +179,12 @@ def projection_parts(found: Projection) -> list[Table | Text]:
             f"{best.factor:.3g}"
         )
         parts.append(Text(sentence))
-    for wall in found.walls:
-        rows = [row for row in found.rows if row.scaling is wall.scaling]
-        parts += [_table(rows, found.tokens), Text(wall.sentence)]
+    for wall in sizes.walls:
+        rows = [row for row in sizes.rows if row.scaling is wall.scaling]
+        parts += [_table(rows, sizes.tokens), Text(wall.sentence)]
         parts += [Text(f"{_nodes(alike)}: {note}") for note, alike in _noted(rows)]
-    each = f"of the layout {found.layout}" if found.layout else f"the best plan there, {ranked_by(known=True)}"
-    parts += [Text(f"each row is {each}"), Text(f"basis: {found.basis.words}")]
+    each = f"of the layout {sizes.layout}" if sizes.layout else f"the best plan there, {ranked_by(known=True)}"
+    parts += [Text(f"each row is {each}"), Text(f"basis: {sizes.basis.words}")]
     return parts
 
 
@@ -236,28 +234,28 @@ def _cells(row: Row, tokens: float | None) -> list[str]:
     return [*cells, shares_text(speed.shares.items())]
 
 
-def calibrations_table(found: Sequence[CalibrationView]) -> Table:
+def calibrations_table(calibrations: Sequence[CalibrationView]) -> Table:
     numbers = ("devices", "trials", "scatter of times")
     columns = ("campaign", "made (UTC)", "device", "framework", "version", "model")
     table = new_table("", *columns, *numbers, right=numbers)
-    for one in found:
+    for one in calibrations:
         cells = (one.campaign, f"{one.created_at:%Y-%m-%d %H:%M}", one.device, one.framework, one.version or "-")
         table.add_row(*cells, one.model, str(one.devices), str(one.trials), percent(one.time_log_sd))
     return table
 
 
-def calibration_parts(found: CalibrationView) -> list[Table | str]:
+def calibration_parts(calibration: CalibrationView) -> list[Table | str]:
     """The constants that the trials told something of, and what is left."""
     numbers = ("before", "measured", "known to, before", "now")
     table = new_table("", "constant", *numbers, right=numbers)
     unseen = []
-    for one in found.constants:
+    for one in calibration.constants:
         if one.log_sd > (1 - MIN_LEARNT) * one.default_log_sd:
             unseen.append(one.name)
             continue
         spreads = (percent(one.default_log_sd), percent(one.log_sd))
         table.add_row(one.name, number(one.default), number(one.value), *spreads)
-    told = f"predictions scatter by {percent(found.time_log_sd)} around measured times, "
-    told += f"{percent(found.memory_log_sd)} around measured memory"
+    scatter = f"predictions scatter by {percent(calibration.time_log_sd)} around measured times, "
+    scatter += f"{percent(calibration.memory_log_sd)} around measured memory"
     left = [f"not to be seen in these trials, so as before: {', '.join(unseen)}"] if unseen else []
-    return [table, told, *left]
+    return [table, scatter, *left]

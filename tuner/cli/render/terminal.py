@@ -19,7 +19,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 def visible(text: str) -> str:
     """The text with its control characters as \\x1b or \\u202e."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class Terminal(Console):
@@ -34,7 +34,7 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         if isinstance(renderable, Text) and _CONTROLS.search(renderable.plain):
             shown = Text(style=renderable.style, justify=renderable.justify, overflow=renderable.overflow)
-            ends = {end for found in _CONTROLS.finditer(renderable.plain) for end in found.span()}
+            ends = {end for match in _CONTROLS.finditer(renderable.plain) for end in match.span()}
             for part in renderable.divide(sorted(ends)):
                 shown.append(visible(part.plain), part.spans[0].style if part.spans else None)
             renderable = shown

@@ -108,8 +108,8 @@ def expectation_table(expected: Expectation, trial: Trial) -> Table:
         ("gain over the best before", f"{100 * expected.gain:+.1f} %", None),
     )
     table = new_table("Expected", "", "expected", "measured")
-    for name, value, found in rows:
-        table.add_row(name, value, found or "-")
+    for name, value, actual in rows:
+        table.add_row(name, value, actual or "-")
     return table
 
 

@@ -14,15 +14,15 @@ from meshtune.tuner.results.winners import Winners
 SIMULATED = "simulated: nothing below was measured on any device"
 
 
-def winner_lines(found: Winners) -> list[Text]:
+def winner_lines(winners: Winners) -> list[Text]:
     """The fastest once, the fastest confirmed, and the recommendation."""
-    return [*fastest_lines(found), recommendation_text(found.recommendation)]
+    return [*fastest_lines(winners), recommendation_text(winners.recommendation)]
 
 
-def fastest_lines(found: Winners) -> list[Text]:
+def fastest_lines(winners: Winners) -> list[Text]:
     """The first two alone; none before anything was measured."""
     lines = list[Text]()
-    for name, entry in (("Fastest once", found.fastest_once), ("Fastest confirmed", found.fastest_confirmed)):
+    for name, entry in (("Fastest once", winners.fastest_once), ("Fastest confirmed", winners.fastest_confirmed)):
         if entry is None:
             continue
         runs = 0 if entry.confirmation is None else entry.confirmation.runs

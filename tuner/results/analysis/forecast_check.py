@@ -130,13 +130,13 @@ def _check_fits(fits: Sequence[tuple[float, bool]]) -> FitCheck | None:
 
 def _fit_classes(fits: Sequence[tuple[float, bool]]) -> list[FitClass]:
     """The classes that hold a trial, the surest first."""
-    found: list[FitClass] = []
+    classes: list[FitClass] = []
     for low, high in reversed(list(pairwise(EDGES))):
         inside = [(p_fits, fitted) for p_fits, fitted in fits if low <= p_fits < high or p_fits == high == EDGES[-1]]
         if inside:
             expected, fitted = (sum(column) for column in zip(*inside, strict=True))
-            found.append(FitClass(low=low, high=high, trials=len(inside), expected=expected, fitted=int(fitted)))
-    return found
+            classes.append(FitClass(low=low, high=high, trials=len(inside), expected=expected, fitted=int(fitted)))
+    return classes
 
 
 def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:

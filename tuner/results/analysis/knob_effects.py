@@ -109,13 +109,13 @@ def signed(share: float) -> str:
 
 def measured_effects(space: Space, measured: Mapping[Plan, float], runs: Evidence = Evidence.MEASURED) -> list[Effect]:
     """The effects in pairs of measured plans, the largest first. measured: the speed by plan."""
-    found: dict[Moves, list[float]] = {}
+    ratios_of: dict[Moves, list[float]] = {}
     for knob in searched(space):
         for alike in alike_but(space, measured, knob):
             for first, second in combinations(sorted(alike, key=lambda plan: place_of(space, knob, plan)), 2):
                 if moves := moves_between(knob, first, second):
-                    found.setdefault(moves, []).append(log(measured[second] / measured[first]))
-    return by_size([_measured_effect(space, moves, ratios, runs) for moves, ratios in found.items()])
+                    ratios_of.setdefault(moves, []).append(log(measured[second] / measured[first]))
+    return by_size([_measured_effect(space, moves, ratios, runs) for moves, ratios in ratios_of.items()])
 
 
 def predicted_effects(

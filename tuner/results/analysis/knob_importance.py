@@ -89,8 +89,8 @@ def importances(points: Sequence[Mapping[str, Any]], values: Sequence[float]) ->
     require_extra("optuna", "the importance of knobs")
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-    found = get_param_importances(study_of(points, values), evaluator=FanovaImportanceEvaluator(seed=SEED))
-    return {name: float(share) for name, share in found.items()}
+    shares = get_param_importances(study_of(points, values), evaluator=FanovaImportanceEvaluator(seed=SEED))
+    return {name: float(share) for name, share in shares.items()}
 
 
 def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> optuna.Study:

@@ -72,8 +72,8 @@ def memory_failures(space: Space, trials: Sequence[Trial]) -> tuple[KnobMemory, 
     }
     if len(set(ran_out.values())) < 2:
         return ()
-    found = [_of_knob(space, knob, ran_out) for knob in searched(space)]
-    telling = [one for one in found if len(one.values) > 1]
+    knobs = [_of_knob(space, knob, ran_out) for knob in searched(space)]
+    telling = [one for one in knobs if len(one.values) > 1]
     return tuple(sorted(telling, key=lambda one: (-one.explained, -sum(each.pairs for each in one.culprits))))
 
 
@@ -103,8 +103,8 @@ def _culprits(space: Space, knob: str, ran_out: Mapping[Plan, bool]) -> tuple[Cu
                 fitted, full = (second, first) if ran_out[first] else (first, second)
                 moves = moves_between(knob, fitted, full)
                 pairs.update(moves[:1] if len(moves) == 1 else ())
-    found = [
+    culprits = [
         Culprit(change=change, pairs=count, against=pairs[Change(knob, change.after, change.before)])
         for change, count in pairs.most_common()
     ]
-    return tuple(one for one in found if one.pairs > one.against)
+    return tuple(one for one in culprits if one.pairs > one.against)

@@ -55,8 +55,8 @@ def explain_knobs(space: Space, measured: Mapping[Plan, float]) -> Shapley:
     if not columns:
         return Shapley(nothing="the measured plans differ in no dimension of the space")
     if len(columns) > MAX_KNOBS:
-        told = f"{len(columns)} knobs took several values: more than {MAX_KNOBS}, of which all coalitions are looked at"
-        return Shapley(nothing=told)
+        why = f"{len(columns)} knobs took several values: more than {MAX_KNOBS}, of which all coalitions are looked at"
+        return Shapley(nothing=why)
     points = np.column_stack([_places(values) for values in columns.values()])
     try:
         predict = _forest(points, np.log([measured[plan] for plan in plans]))
@@ -97,8 +97,8 @@ def _forest(points: Matrix, logs: Matrix) -> Predict:
     def predict(rows: Matrix) -> Matrix:
         # Of the few distinct rows: coalitions repeat them.
         distinct, back = np.unique(rows, axis=0, return_inverse=True)
-        found: Matrix = forest.predict(distinct)[back.reshape(-1)]
-        return found
+        speeds: Matrix = forest.predict(distinct)[back.reshape(-1)]
+        return speeds
 
     return predict
 

@@ -30,7 +30,7 @@ SKY, PURPLE, YELLOW = "#56b4e9", "#cc79a7", "#f0e442"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Marker:
     """A marker's shape, colour and word. hollow: only its edge is drawn."""
 
     shape: str
@@ -49,18 +49,18 @@ class Mark:
         }
 
 
-MARKS: Mapping[Verdict, Mark] = {
-    Verdict.OK: Mark("o", BLUE, "measured"),
-    Verdict.OOM: Mark("x", VERMILLION, "out of memory"),
-    Verdict.CRASHED: Mark("s", PURPLE, "crashed"),
-    Verdict.TIMED_OUT: Mark("^", ORANGE, "over its time limit"),
-    Verdict.PRUNED: Mark("v", SKY, "given up as slower", hollow=True),
-    Verdict.CANCELLED: Mark("+", GREY, "cancelled"),
-    Verdict.LOST: Mark("D", GREY, "lost with its node", hollow=True),
-    Verdict.ILLEGAL: Mark("*", BLACK, "refused by its program"),
+MARKS: Mapping[Verdict, Marker] = {
+    Verdict.OK: Marker("o", BLUE, "measured"),
+    Verdict.OOM: Marker("x", VERMILLION, "out of memory"),
+    Verdict.CRASHED: Marker("s", PURPLE, "crashed"),
+    Verdict.TIMED_OUT: Marker("^", ORANGE, "over its time limit"),
+    Verdict.PRUNED: Marker("v", SKY, "given up as slower", hollow=True),
+    Verdict.CANCELLED: Marker("+", GREY, "cancelled"),
+    Verdict.LOST: Marker("D", GREY, "lost with its node", hollow=True),
+    Verdict.ILLEGAL: Marker("*", BLACK, "refused by its program"),
 }
-BASELINE = Mark("D", BLACK, "baseline")
-AGAIN = Mark("o", GREEN, "measured again", hollow=True)
+BASELINE = Marker("D", BLACK, "baseline")
+AGAIN = Marker("o", GREEN, "measured again", hollow=True)
 # For the series of bars, with their hatches: of lines alone, since a pattern of circles takes 100 kB of SVG.
 SERIES: Sequence[tuple[str, str]] = (
     *((BLUE, ""), (ORANGE, "///"), (GREEN, "|||"), (VERMILLION, "\\\\\\"), (SKY, "xx"), (PURPLE, "++")),
@@ -72,7 +72,7 @@ _NO_XML = re.compile("[^\t\n -~\u00a0-\ud7ff\ue000-\ufffd]")
 MAX_LABEL = 60
 
 
-def mark_of(trial: Trial) -> Mark | None:
+def mark_of(trial: Trial) -> Marker | None:
     """None for a trial that has not ended."""
     if trial.verdict is None:
         return None

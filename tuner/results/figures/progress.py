@@ -28,7 +28,7 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     """Every trial's objective by its own run, the best first run so far, and what failed, below, by how."""
     yardstick = yardstick_of(campaign.spec)
     figure, axes = canvas.new_figure(f"Best so far: {yardstick.objective.words}")
-    groups: dict[canvas.Mark, list[Trial]] = {}
+    groups: dict[canvas.Marker, list[Trial]] = {}
     for trial in trials:
         if (mark := canvas.mark_of(trial)) is not None:
             groups.setdefault(mark, []).append(trial)
@@ -125,8 +125,8 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
         return figure
     known = again[0].interval_known
     series = (
-        ("first run", -0.15, canvas.Mark("o", canvas.BLUE, "", hollow=True), [entry.first_run for entry in again]),
-        ("mean of second runs", 0.15, canvas.Mark("s", canvas.GREEN, ""), [entry.objective for entry in again]),
+        ("first run", -0.15, canvas.Marker("o", canvas.BLUE, "", hollow=True), [entry.first_run for entry in again]),
+        ("mean of second runs", 0.15, canvas.Marker("s", canvas.GREEN, ""), [entry.objective for entry in again]),
     )
     for name, offset, mark, values in series:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
@@ -162,11 +162,11 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     whole = max(end for *_, end in runs) - begin
     shown, unit, name = lanes[:MAX_LANES], *_unit(whole)
     figure.set_figheight(max(2.2, 0.22 * len(shown) + 1.4))
-    places, told, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
+    places, labelled, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
     for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
         mine = list(attempt.nodes) or [f"slot {next(free) + 1}"]
         verdict = None if attempt.outcome is None else attempt.outcome.verdict
-        mark = canvas.MARKS[verdict] if verdict is not None else canvas.Mark("", canvas.GREY, "under way")
+        mark = canvas.MARKS[verdict] if verdict is not None else canvas.Marker("", canvas.GREY, "under way")
         for lane in mine:
             if lane in places:
                 axes.barh(
@@ -178,9 +178,9 @@ def timeline(trials: Sequence[Trial]) -> Figure:
                     linewidth=0.5,
                     height=0.8,
                     hatch="" if verdict is Verdict.OK else "////",
-                    label="" if mark.word in told else mark.word,
+                    label="" if mark.word in labelled else mark.word,
                 )
-                told.add(mark.word)
+                labelled.add(mark.word)
         if len(runs) <= MAX_LANES and mine[0] in places:
             middle = ((start + end) / 2 - begin) / unit
             axes.text(middle, places[mine[0]], str(trial.number), ha="center", va="center", fontsize=6, color="white")
@@ -217,12 +217,12 @@ def _baseline_word(entry: Ranked) -> str:
 def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:
     """The first lane that is free, by span, in the order of their starts."""
     free_at: list[float] = []
-    found = []
+    places = []
     for start, end in sorted(spans):
         slot = next((slot for slot, free in enumerate(free_at) if free <= start), len(free_at))
         free_at[slot:] = [end, *free_at[slot + 1 :]]
-        found.append(slot)
-    return found
+        places.append(slot)
+    return places
 
 
 def _unit(seconds: float) -> tuple[float, str]:

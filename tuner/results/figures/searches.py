@@ -65,17 +65,17 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
         way: {knob: sum(values) / len(values) for knob, values in knobs.items() if values}
         for way, knobs in ways.items()
     }
-    knobs = list(dict.fromkeys(knob for found in means.values() for knob in found))
-    knobs.sort(key=lambda knob: -max(found.get(knob, 0.0) for found in means.values()))
+    knobs = list(dict.fromkeys(knob for shares_of in means.values() for knob in shares_of))
+    knobs.sort(key=lambda knob: -max(shares_of.get(knob, 0.0) for shares_of in means.values()))
     figure, axes = canvas.new_figure(title, height=max(canvas.HEIGHT, 0.45 * len(knobs) + 1.4))
     if not knobs:
         canvas.say(axes, "too few plans were measured")
         return figure
     thick = 0.8 / len(means)
-    for place, (way, found) in enumerate(means.items()):
+    for place, (way, shares_of) in enumerate(means.items()):
         colour, hatch = canvas.SERIES[place % len(canvas.SERIES)]
         heights = [row - 0.4 + thick * (place + 0.5) for row in range(len(knobs))]
-        shares = [100 * found.get(knob, 0.0) for knob in knobs]
+        shares = [100 * shares_of.get(knob, 0.0) for knob in knobs]
         style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "alpha": 0.75}
         axes.barh(heights, shares, height=0.9 * thick, label=way, **style)
         for height, knob in zip(heights, knobs, strict=True):

@@ -146,19 +146,19 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
         canvas.say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
         return figure
     pick = min if yardstick.objective.smaller_is_better else max
-    found = np.full((len(rows), len(columns)), np.nan)
+    grid = np.full((len(rows), len(columns)), np.nan)
     for (column, row), tried in cells.items():
         place = rows.index(row), columns.index(column)
         runs = [one.measurement for one in tried if one.measurement is not None]
         if runs:
-            found[place] = pick(yardstick.of(one, one.step_time_s) for one in runs)
+            grid[place] = pick(yardstick.of(one, one.step_time_s) for one in runs)
         elif any(one.verdict in FAILED for one in tried):
             axes.plot(place[1], place[0], marker="x", color=canvas.GREY, markersize=8)
     better_is_dark = "cividis" if yardstick.objective.smaller_is_better else "cividis_r"
     # Paths, not an image: it stays sharp in print.
     edges = [np.arange(size + 1) - 0.5 for size in (len(columns), len(rows))]
-    mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(found), cmap=better_is_dark, edgecolors="white")
-    for (row_at, column_at), value in np.ndenumerate(found):
+    mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(grid), cmap=better_is_dark, edgecolors="white")
+    for (row_at, column_at), value in np.ndenumerate(grid):
         if isfinite(value):
             dark = float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5
             text = f"{value:.4g}"
@@ -179,9 +179,9 @@ def scaling_by_size(points: Sequence[SizePoint]) -> Figure:
 
 def scaling_of(comparison: Comparison) -> Figure:
     """Campaigns at several sizes: efficiency as measured, and as projected from the smallest."""
-    found = comparison.campaigns
-    measured = [(one.devices, one.efficiency) for one in found if one.efficiency is not None]
-    shares = [(one.devices, one.projected.efficiency) for one in found if one.projected is not None]
+    compared = comparison.campaigns
+    measured = [(one.devices, one.efficiency) for one in compared if one.efficiency is not None]
+    shares = [(one.devices, one.projected.efficiency) for one in compared if one.projected is not None]
     projected = [(devices, share) for devices, share in shares if share is not None]
     return scaling({"measured": measured, "projected": projected})
 

@@ -14,23 +14,23 @@ from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory, memory_failures
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.figures.canvas import svg
-from meshtune.tuner.results.report.page import Picture, Section, Table
+from meshtune.tuner.results.report.page import PageTable, Picture, Section
 
 MAX_CULPRITS, MAX_KNOBS = 3, 5
 
 
-def matter_section(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -> Section:
+def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis) -> Section:
     """Why the best plans win, what changes are worth, which knobs matter, and the best of the two that matter most."""
-    prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in found.winners]
-    known = found.sensitivity
-    pictures = [Picture(svg=svg(settings.knob_effects(found.effects)), title="What a change of a knob is worth")]
+    prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in analysis.winners]
+    known = analysis.sensitivity
+    pictures = [Picture(svg=svg(settings.knob_effects(analysis.effects)), title="What a change of a knob is worth")]
     tables = []
     if known.nothing:
         prose.append(f"Which knobs matter is not known: {known.nothing}.")
     else:
         rows = [(one.knob, percent(one.share)) for one in known.importances]
         caption = f"Share of the variance in speed that each knob explains ({known.method} on {known.plans} plans)"
-        tables.append(Table(columns=("knob", "share"), rows=rows, numbers=frozenset({1}), caption=caption))
+        tables.append(PageTable(columns=("knob", "share"), rows=rows, numbers=frozenset({1}), caption=caption))
         if len(known.importances) > 1:
             across, up = (one.knob for one in known.importances[:2])
             drawn = svg(settings.heat_map(campaign, trials, across, up))
@@ -65,7 +65,7 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
     )
     rows = [(knob.knob, percent(knob.explained)) for knob in knobs[:MAX_KNOBS]]
     caption = "How much of what ran out of memory and what fitted the value of one knob tells (eta squared)"
-    tables = [Table(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
+    tables = [PageTable(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
     return Section(heading="Failures", prose=prose, pictures=pictures, tables=tables)
 
 
@@ -75,9 +75,9 @@ def _worst(knob: KnobMemory) -> str:
     return f"{knob.knob} = {shown} the most: {value.oom} of the {value.plans} plans that had it"
 
 
-def forecast_section(found: Analysis) -> Section:
+def forecast_section(analysis: Analysis) -> Section:
     """What the search expected against what came."""
-    steps, fits, prose = found.hindsight.steps, found.hindsight.fits, []
+    steps, fits, prose = analysis.hindsight.steps, analysis.hindsight.fits, []
     if steps is not None:
         order = "" if steps.spearman is None else f"; rank correlation {steps.spearman:.2f}"
         prose.append(
@@ -90,7 +90,7 @@ def forecast_section(found: Analysis) -> Section:
             f" (Brier score {fits.brier:.3f}; {fits.brier_of_share:.3f} for knowing the share that fitted)."
         )
     picture = Picture(
-        svg=svg(settings.predicted_against_measured(found.hindsight)),
+        svg=svg(settings.predicted_against_measured(analysis.hindsight)),
         title="Predicted against measured step time",
         caption="As the search expected it when it chose the plan, before it had measured it.",
     )

@@ -24,7 +24,7 @@ from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.report.analysis import failure_section, forecast_section, matter_section
-from meshtune.tuner.results.report.page import Picture, Section, Table, page
+from meshtune.tuner.results.report.page import PageTable, Picture, Section, page
 from meshtune.tuner.results.sizes import SizePoint
 from meshtune.tuner.results.winners import Winners, winners_of
 
@@ -57,7 +57,7 @@ def render_report(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> str:
 def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
     trials = sorted(trials, key=lambda trial: trial.number)
     space, ranking = space_of(campaign.spec), rank(campaign, trials)
-    winners, found = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
+    winners, analysis = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
     return [
         _asked(campaign, space),
         _state(campaign, trials),
@@ -66,17 +66,17 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
             heading="Best so far",
             pictures=[Picture(svg=svg(progress.best_so_far(campaign, trials)), title="Best so far")],
         ),
-        matter_section(campaign, trials, found),
-        failure_section(space, trials, found.failures),
+        matter_section(campaign, trials, analysis),
+        failure_section(space, trials, analysis.failures),
         _parts(winners, ranking),
-        forecast_section(found),
+        forecast_section(analysis),
         _again(ranking),
-        *([_scaling(found.scaling)] if found.scaling else []),
+        *([_scaling(analysis.scaling)] if analysis.scaling else []),
         Section(
             heading="Trials by node",
             pictures=[Picture(svg=svg(progress.timeline(trials)), title="Trials by node")],
         ),
-        _environment(campaign, trials, found),
+        _environment(campaign, trials, analysis),
         Section(heading="Every trial", tables=[_every(campaign, trials)], new_page=True),
         Section(heading="The spec", verbatim=_spec_text(campaign), new_page=True),
     ]
@@ -102,7 +102,7 @@ def _asked(campaign: Campaign, space: Space) -> Section:
         ("baseline", "none" if spec.baseline is None else spec.baseline.key),
         ("owner", " of the project ".join(name for name in (campaign.owner or "command line", spec.project) if name)),
     ]
-    return Section(heading="What was asked", tables=[Table(columns=("", ""), rows=rows)])
+    return Section(heading="What was asked", tables=[PageTable(columns=("", ""), rows=rows)])
 
 
 def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
@@ -146,12 +146,12 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         ("peak memory", *(NONE if not entry.memory_bytes else gibibytes(entry.memory_bytes) for _, entry in shown)),
         ("memory left", *(_left(entry) for _, entry in shown)),
     ]
-    told = winners.recommendation.reason
+    reason = winners.recommendation.reason
     return Section(
         heading="What was found",
-        prose=[f"Recommended: {told}." if winners.recommended else f"No recommendation: {told}."],
+        prose=[f"Recommended: {reason}." if winners.recommended else f"No recommendation: {reason}."],
         tables=[
-            Table(
+            PageTable(
                 columns=("", *(name for name, _ in shown)),
                 rows=rows,
                 caption="Fastest once: the best first run. Fastest confirmed: the best by its second runs."
@@ -208,7 +208,7 @@ def _again(ranking: Sequence[Ranked]) -> Section:
         heading="Second runs",
         prose=prose,
         pictures=[Picture(svg=svg(progress.second_runs(ranking)), title="First and second runs")],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
     )
 
 
@@ -227,11 +227,11 @@ def _scaling(points: Sequence[SizePoint]) -> Section:
             "The best measured setting of each size; efficiency is speed per device over that of the smallest size."
         ],
         pictures=[Picture(svg=svg(settings.scaling_by_size(points)), title="Scaling")],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
     )
 
 
-def _environment(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -> Section:
+def _environment(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis) -> Section:
     measured = [trial.measurement for trial in trials if trial.measurement is not None]
     software = Counter((name, version) for one in measured for name, version in one.software.items())
     hardware = Counter(kinds_text(one.hardware) for one in measured if one.hardware)
@@ -239,15 +239,15 @@ def _environment(campaign: Campaign, trials: Sequence[Trial], found: Analysis) -
     rows = [("device, as the spec describes it", f"{device.name}, {gibibytes(int(device.memory_bytes))}")]
     rows += [("devices, as jobs saw them", f"{words} ({count} trials)") for words, count in hardware.most_common()]
     rows += [(name, f"{version} ({count} trials)") for (name, version), count in sorted(software.items())]
-    basis = found.unpredicted if found.basis is None else f"Basis of what is predicted: {found.basis.words}"
+    basis = analysis.unpredicted if analysis.basis is None else f"Basis of what is predicted: {analysis.basis.words}"
     return Section(
         heading="Software and hardware",
         prose=[f"{basis}."],
-        tables=[Table(columns=("", ""), rows=rows)],
+        tables=[PageTable(columns=("", ""), rows=rows)],
     )
 
 
-def _every(campaign: Campaign, trials: Sequence[Trial]) -> Table:
+def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
     yardstick = yardstick_of(campaign.spec)
     columns = (
         "trial",
@@ -280,7 +280,7 @@ def _every(campaign: Campaign, trials: Sequence[Trial]) -> Table:
                 "" if outcome is None or measured is not None else outcome.reason[:200],
             )
         )
-    return Table(
+    return PageTable(
         columns=columns,
         rows=rows,
         numbers=frozenset({0, 4, 5, 6, 7, 8}),
@@ -314,17 +314,17 @@ def _comparison_section(comparison: Comparison) -> Section:
             *(f"{note}." for note in comparison.notes),
         ],
         pictures=[picture] if len({one.devices for one in comparison.campaigns if one.efficiency}) > 1 else [],
-        tables=[Table(columns=columns, rows=rows, numbers=frozenset({1, 2, 5, 6, 7}))],
+        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({1, 2, 5, 6, 7}))],
     )
 
 
 def _budget(budget: Budget) -> str:
-    told = [
+    limits = [
         *([] if budget.trials is None else [f"{budget.trials} trials"]),
         *([] if budget.wall_time_s is None else [f"{seconds(budget.wall_time_s)} of work"]),
         *([] if budget.device_hours is None else [f"{number(budget.device_hours)} device-hours"]),
     ]
-    return ", ".join(told)
+    return ", ".join(limits)
 
 
 def _interval(value: Estimate, *, known: bool = True) -> str:

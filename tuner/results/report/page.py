@@ -35,7 +35,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PageTable:
     """rows: cells as texts, as many as columns. numbers: the places of the columns that are aligned to the right. long:
     of those whose words may be broken anywhere."""
 
@@ -55,7 +55,7 @@ class Section:
     level: Literal[1, 2] = 2
     prose: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     verbatim: str = ""
     new_page: bool = False
 

@@ -60,8 +60,8 @@ class DeepHyperSearch:
             with TemporaryDirectory(prefix="meshtune-deephyper-") as scratch:
                 search = self._build(encoding, offered, seed, kappa, scratch)
                 search.tell(self._observations(history, under_way, seed))
-                found = [encoding.index_of(answer) for answer in search.ask(n)]
-            return [history.plans[index] for index in dict.fromkeys(found) if index is not None]
+                indexes = [encoding.index_of(answer) for answer in search.ask(n)]
+            return [history.plans[index] for index in dict.fromkeys(indexes) if index is not None]
 
         return propose(task, seen, n, self.seed, self.options, self.guard, acquire)
 
@@ -72,10 +72,10 @@ class DeepHyperSearch:
         worths = history.traded_off(seed) if history.pareto else history.scores
         values: list[float | str] = [*history.graded(worths)]
         if worths and self.options.filter_failures != "graded":
-            told = zip(values, history.told, strict=True)
-            values = [f"F_{one.verdict}" if one.score is None else value for value, one in told]
+            samples = zip(values, history.samples, strict=True)
+            values = [f"F_{one.verdict}" if one.score is None else value for value, one in samples]
         lie = max(worths, default=0.0)
-        features = [*(one.features for one in history.told), *under_way]
+        features = [*(one.features for one in history.samples), *under_way]
         return list(zip(features, [*values, *(lie for _ in under_way)], strict=True))
 
     def _build(self, encoding: Encoding, offered: list[Features], seed: int, kappa: float, scratch: str) -> Any:

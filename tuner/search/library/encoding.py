@@ -97,9 +97,9 @@ class Encoding:
         """
         if any(self._feature(name, plan) != feature for name, feature in self.fixed.items()):
             return None
-        found = {name: self._feature(name, plan) for name in self.choices}
-        features = {name: feature for name, feature in found.items() if feature in self.choices[name]}
-        return features if len(features) == len(found) else None
+        every = {name: self._feature(name, plan) for name in self.choices}
+        features = {name: feature for name, feature in every.items() if feature in self.choices[name]}
+        return features if len(features) == len(every) else None
 
     def _feature(self, name: str, plan: Plan) -> Feature | None:
         """None for a value that the knob does not have."""
@@ -169,10 +169,10 @@ class _Places:
         if self.rows:
             return self.rows.get(row.tobytes())
         number = int(row @ self.strides)
-        found = int(np.searchsorted(self.numbers, number))
-        if found == len(self.numbers) or self.numbers[found] != number:
+        place = int(np.searchsorted(self.numbers, number))
+        if place == len(self.numbers) or self.numbers[place] != number:
             return None
-        return int(self.order[found])
+        return int(self.order[place])
 
 
 def _column(plans: Space | Listing, name: str) -> tuple[tuple[Feature, ...], IntArray]:
@@ -232,19 +232,19 @@ class History:
     pareto: bool
     plans: Space | Listing
     encoding: Encoding
-    told: Sequence[Sample]
+    samples: Sequence[Sample]
     pending: Sequence[Features]
     taken: IntArray
     unseen: IntArray
 
     @property
     def scores(self) -> list[float]:
-        return [told.score for told in self.told if told.score is not None]
+        return [one.score for one in self.samples if one.score is not None]
 
     def traded_off(self, seed: int) -> list[float]:
         """Score and peak memory of each success as one number, weighed against each other at random, anew at every
         ask: the augmented Chebyshev function of both, each between its extremes (Knowles 2006, ParEGO)."""
-        values = np.array([(one.score, -one.peak_bytes) for one in self.told if one.score is not None])
+        values = np.array([(one.score, -one.peak_bytes) for one in self.samples if one.score is not None])
         if not len(values):
             return []
         span = np.ptp(values, axis=0)
@@ -267,7 +267,7 @@ class History:
             least - unit * FAILED * (1.0 + min(max(one.excess, 0.0), MOST_EXCESS))
             if one.score is None
             else next(successes)
-            for one in self.told
+            for one in self.samples
         ]
 
 
@@ -280,7 +280,7 @@ def read_history(
     device_bytes = task.training.cluster.device.memory_bytes
     plans: Space | Listing = task.space if listing is None else listing
     encoding = Encoding.of(plans)
-    told: list[Sample] = []
+    samples: list[Sample] = []
     pending: list[Features] = []
     free = np.ones(len(plans), dtype=np.bool_)
     for one in seen:
@@ -294,5 +294,5 @@ def read_history(
             pending.append(features)
         elif one.verdict.informative and (one.score is None or isfinite(one.score)):
             peak_bytes = one.peak_bytes or device_bytes
-            told.append(Sample(features, one.verdict, one.score, peak_bytes, excess[one.plan]))
-    return History(task.pareto, plans, encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))
+            samples.append(Sample(features, one.verdict, one.score, peak_bytes, excess[one.plan]))
+    return History(task.pareto, plans, encoding, samples, pending, np.flatnonzero(~free), np.flatnonzero(free))

@@ -107,14 +107,14 @@ def _listed_gp(seed: int, points: FloatArray) -> BaseSampler:
     """Optuna's Gaussian process, with its acquisition on every one of `points` instead of a search over the grid."""
     from optuna.samplers import GPSampler
 
-    class Listed(GPSampler):
+    class ListedGPSampler(GPSampler):
         # Optuna says: "Advanced users can override this method to change the optimization algorithm", without a
         # promise to keep it; pyproject.toml holds Optuna below 6.
         def _optimize_acqf(self, acqf: BaseAcquisitionFunc, best_params: FloatArray | None) -> FloatArray:
             best: FloatArray = points[int(np.argmax(acqf.eval_acqf_no_grad(points)))]
             return best
 
-    return Listed(seed=seed, n_startup_trials=1)
+    return ListedGPSampler(seed=seed, n_startup_trials=1)
 
 
 def _grid_points(encoding: Encoding, indexes: IntArray) -> FloatArray:
@@ -227,7 +227,7 @@ def _study(
         )
 
     wanted = history.scores if worths is None else worths
-    for one, score in zip(history.told, history.graded(wanted), strict=True):
+    for one, score in zip(history.samples, history.graded(wanted), strict=True):
         lacks = max(one.excess, LEAST_LACKING) if one.score is None else min(one.excess, 0.0)
         add(one.features, [score, one.peak_bytes] if pareto else [score], lacks)
     for features in away:

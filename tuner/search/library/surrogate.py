@@ -76,8 +76,8 @@ def propose(
     history = read_history(task, seen, memory.excess, listing)
     plans, encoding, points = history.plans, history.encoding, history.encoding.points()
     n = max(0, min(n, len(history.unseen)))
-    told = len(history.told) + len(history.pending)
-    first = first_plans(options.n_initial, encoding) - told if history.told else n
+    started = len(history.samples) + len(history.pending)
+    first = first_plans(options.n_initial, encoding) - started if history.samples else n
     chosen: list[Plan] = []
 
     def gone() -> IntArray:

@@ -113,8 +113,8 @@ def chance_left(
     chosen = np.argsort(-single, kind="stable")[:DRAWN_PLANS]
     drawn = speeds.draw(stack([best, rows.take(chosen)]), DRAWS, random)
     faster = drawn[:, 1:] < drawn[:, :1] + np.log1p(-tolerance)
-    found = faster & (random.random(faster.shape) < runs[chosen])
-    return float(np.mean(np.any(found, axis=1)))
+    better = faster & (random.random(faster.shape) < runs[chosen])
+    return float(np.mean(np.any(better, axis=1)))
 
 
 def front_of(points: Points) -> Points:

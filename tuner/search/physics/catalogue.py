@@ -35,7 +35,7 @@ class Catalogue:
     def unseen(self, plans: Sequence[Plan]) -> npt.NDArray[np.int64]:
         """The positions in the space of the layouts of all but these plans."""
         free = np.ones(len(self.task.space), dtype=np.bool_)
-        free[[found for plan in plans if (found := self.task.space.find(plan)) is not None]] = False
+        free[[at for plan in plans if (at := self.task.space.find(plan)) is not None]] = False
         return np.flatnonzero(free)
 
     def at(self, index: npt.NDArray[np.int64], codes: Codes | None = None, *, sloped: bool = True) -> Rows:
@@ -59,9 +59,9 @@ class Catalogue:
 
     def _found(self, plans: Sequence[Plan], campaign: int) -> tuple[Rows, Matrix | None]:
         if self.complete and not campaign:
-            found = [self.task.space.find_layout(plan) for plan in plans]
-            if None not in found:
-                index = np.array(found, dtype=np.int64)
+            places = [self.task.space.find_layout(plan) for plan in plans]
+            if None not in places:
+                index = np.array(places, dtype=np.int64)
                 return self.legal.take(index), None if self._shares is None else self._shares[index]
         training = self.task.past[campaign - 1].training if campaign else self.task.training
         columns = columns_of(plans)

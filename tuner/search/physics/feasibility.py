@@ -109,22 +109,22 @@ class Feasibility:
 
     def peaks(self, rows: Rows) -> Peaks:
         """By hypothesis: its weight, and mean and standard deviation of the logarithm of each plan's peak."""
-        found = []
+        peaks = []
         for weight, hypothesis, process in self.kept:
             view = process.view(_points_of(rows))
-            found.append((weight, _expected(hypothesis, rows) + view.mean, view.sd))
-        return found
+            peaks.append((weight, _expected(hypothesis, rows) + view.mean, view.sd))
+        return peaks
 
 
 def learn_feasibility(tried: Tried, hypotheses: Sequence[MemoryHypothesis] = HYPOTHESES) -> Feasibility:
     """The hypotheses after these trials."""
-    found = [_learn(hypothesis, tried) for hypothesis in hypotheses]
-    evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(hypotheses, found, strict=True)])
+    learnt = [_learn(hypothesis, tried) for hypothesis in hypotheses]
+    evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(hypotheses, learnt, strict=True)])
     shares = weights_of(evidence) if len(tried.rows) else np.array([one.weight for one in hypotheses])
-    suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, found, strict=True)], axis=0)
+    suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, learnt, strict=True)], axis=0)
     kept = [
         (float(share), hypothesis, process)
-        for share, hypothesis, (process, _, _) in zip(shares, hypotheses, found, strict=True)
+        for share, hypothesis, (process, _, _) in zip(shares, hypotheses, learnt, strict=True)
         if share > 0
     ]
     return Feasibility(kept, tried.rows, suspects)

@@ -86,7 +86,7 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
     of_use = np.array([task.is_of_use(one.plan) for one in informative], dtype=np.bool_)
     timed = np.flatnonzero(np.isfinite(times) & of_use)
     fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
-    told, weights, parts = list[Observation](), list[float](), list[Rows]()
+    used, weights, parts = list[Observation](), list[float](), list[Rows]()
     log_times: list[FloatColumn] = []
     most = max(MIN_PAST, MAX_PAST // max(1, len(task.past)))
     for number, past in enumerate((PastCampaign(training=task.training, seen=tuple(informative)), *task.past)):
@@ -94,7 +94,7 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
         teaching = _thinned(task, past.training, learnt, most if number else MAX_OBSERVATIONS)
         parts.append(catalogue.rows([one.plan for one in teaching], number))
         log_times.append(_log_times(task, past.training, teaching))
-        told += teaching
+        used += teaching
         weights += [past.weight] * len(teaching)
     rows, weight, log_time = stack(parts), np.array(weights), np.concatenate(log_times)
     measured = np.flatnonzero(np.isfinite(log_time))
@@ -102,7 +102,7 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
         measured=rows.take(measured),
         log_times=log_time[measured],
         weights=weight[measured],
-        tried=Tried(rows, _log_peaks(told), [one.verdict for one in told if one.verdict is not None], weight),
+        tried=Tried(rows, _log_peaks(used), [one.verdict for one in used if one.verdict is not None], weight),
         own_times=times[timed],
         own_peaks=_log_peaks([informative[int(i)] for i in timed]),
         best=catalogue.rows(fastest),
@@ -128,18 +128,18 @@ def _thinned(task: Task, training: Training, informative: Sequence[Observation],
     return [informative[int(index)] for index in np.sort(np.concatenate([timed, failed]))]
 
 
-def _log_times(task: Task, training: Training, told: Sequence[Observation]) -> FloatColumn:
+def _log_times(task: Task, training: Training, seen: Sequence[Observation]) -> FloatColumn:
     """Logarithms of seconds per token, of all devices together where the task is per device; NaN for what was not
     measured."""
-    devices = [one.plan.world_size if task.per_device else 1 for one in told]
+    devices = [one.plan.world_size if task.per_device else 1 for one in seen]
     tokens = [
-        one.plan.global_batch_size * training.model.seq_len / many for one, many in zip(told, devices, strict=True)
+        one.plan.global_batch_size * training.model.seq_len / many for one, many in zip(seen, devices, strict=True)
     ]
-    return np.log([nan if one.step_time_s is None else one.step_time_s for one in told]) - np.log(tokens)
+    return np.log([nan if one.step_time_s is None else one.step_time_s for one in seen]) - np.log(tokens)
 
 
-def _log_peaks(told: Sequence[Observation]) -> FloatColumn:
-    logs: FloatColumn = np.log([nan if one.peak_bytes is None else one.peak_bytes for one in told])
+def _log_peaks(seen: Sequence[Observation]) -> FloatColumn:
+    logs: FloatColumn = np.log([nan if one.peak_bytes is None else one.peak_bytes for one in seen])
     return logs
 
 

@@ -166,8 +166,8 @@ def _covariance(knob: Knob, places: FloatColumn, default: int) -> Matrix:
     alike = np.where(np.isnan(apart), np.eye(count), np.exp(-0.5 * np.nan_to_num(apart) ** 2))
     against = alike - alike[:, [default]] - alike[[default], :] + alike[default, default]
     largest = float(np.max(np.diag(against)))
-    found: Matrix = against / (largest or 1.0)
-    return found
+    scaled: Matrix = against / (largest or 1.0)
+    return scaled
 
 
 def relevances_of(
@@ -217,5 +217,5 @@ def shared_values(changed: Codes, tried: Codes) -> Matrix:
     for own, other in zip(changed.T, tried.T, strict=True):
         shared += (own[:, None] == other[None, :]) & (other > 0)[None, :]
         total += other > 0
-    found: Matrix = np.where(total > 0, shared / np.maximum(total, 1.0), 1.0)
-    return found
+    likeness: Matrix = np.where(total > 0, shared / np.maximum(total, 1.0), 1.0)
+    return likeness

@@ -85,7 +85,7 @@ def joined(parts: Sequence[Candidates]) -> Candidates:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ground:
+class KnobGround:
     """What candidates are drawn from. taken: the keys of plans that were chosen before. ran_out: plans that ran out of
     memory, with the codes of each."""
 
@@ -93,9 +93,9 @@ class Ground:
     taken: AbstractSet[bytes]
     ran_out: Sequence[tuple[Plan, Codes]]
 
-    def fresh(self, found: Candidates, known: set[bytes]) -> Candidates:
-        """Those of `found` that are neither taken nor known nor sure to run out of memory, each once; now known."""
-        canonical = Candidates(found.layouts, self.space.canonical(found.layouts, found.codes))
+    def fresh(self, candidates: Candidates, known: set[bytes]) -> Candidates:
+        """Those that are neither taken nor known nor sure to run out of memory, each once; now known."""
+        canonical = Candidates(candidates.layouts, self.space.canonical(candidates.layouts, candidates.codes))
         kept = []
         for at, key in enumerate(canonical.keys()):
             if key not in known and key not in self.taken:
@@ -116,7 +116,7 @@ class Ground:
         tiled = [Candidates(layouts, np.tile(one, (len(layouts), 1))) for one in assignments]
         return self.fresh(joined(tiled), known)
 
-    def around(self, found: Candidates, known: set[bytes]) -> Candidates:
+    def around(self, candidates: Candidates, known: set[bytes]) -> Candidates:
         """Every plan that differs from one of these in one knob's value."""
         parts = []
         for at, knob in enumerate(self.space.knobs):
@@ -124,11 +124,11 @@ class Ground:
                 continue
             for code in range(1, len(knob.values) + 1):
                 # An inactive one stays so.
-                moved = found.take((found.codes[:, at] != code) & (found.codes[:, at] > 0))
+                moved = candidates.take((candidates.codes[:, at] != code) & (candidates.codes[:, at] > 0))
                 codes = moved.codes.copy()
                 codes[:, at] = code
                 parts.append(Candidates(moved.layouts, codes))
-        return self.fresh(joined(parts), known) if parts else found.take(np.zeros(0, dtype=np.int64))
+        return self.fresh(joined(parts), known) if parts else candidates.take(np.zeros(0, dtype=np.int64))
 
     def at_random(
         self, layouts: IntColumn, assignments: Sequence[Codes], random: np.random.Generator, known: set[bytes]
@@ -168,7 +168,7 @@ def _of_speeds(
 
     best = max(hypotheses, key=lambda one: log(one.weight) + evidence(usual, one, 1.0))
     share = max(NOISE_SHARES, key=lambda share: evidence(usual, best, share))
-    relevances = relevances_of(knobs, lambda found: evidence(found, best, share), rows.changed)
+    relevances = relevances_of(knobs, lambda tried: evidence(tried, best, share), rows.changed)
     return relevances, max(NOISE_SHARES, key=lambda share: evidence(relevances, best, share))
 
 
@@ -225,14 +225,14 @@ class KnobSearch:
     def _plan(self, candidates: Candidates, at: int) -> Plan:
         return self.task.space.plan(int(candidates.layouts[at]), candidates.codes[at].tolist())
 
-    def _ground(self, seen: Sequence[Observation]) -> Ground:
+    def _ground(self, seen: Sequence[Observation]) -> KnobGround:
         space, taken = self.task.space, set[bytes]()
-        found = [(one.plan, at) for one in seen if (at := space.find(one.plan)) is not None]
-        if found:
-            codes = space.knobs.known_codes([plan for plan, _ in found])
-            taken.update(Candidates(np.array([at for _, at in found]), codes).keys())
+        placed = [(one.plan, at) for one in seen if (at := space.find(one.plan)) is not None]
+        if placed:
+            codes = space.knobs.known_codes([plan for plan, _ in placed])
+            taken.update(Candidates(np.array([at for _, at in placed]), codes).keys())
         ran_out = self.trials.ran_out if self.options.fits else ()
-        return Ground(space, taken, list(zip(ran_out, space.knobs.known_codes(ran_out), strict=True)))
+        return KnobGround(space, taken, list(zip(ran_out, space.knobs.known_codes(ran_out), strict=True)))
 
     def _best(self, seen: Sequence[Observation]) -> list[Observation]:
         """The measured plans, those of use first, and of these the best."""
@@ -244,15 +244,15 @@ class KnobSearch:
         best = self._best(seen)[:ASSIGNMENTS]
         defaults = self.task.space.knobs.defaults
         codes = self.task.space.knobs.known_codes([one.plan for one in best])
-        found = [np.where(row > 0, row, defaults) for row in codes]
-        unique: dict[bytes, Codes] = {row.tobytes(): row for row in [*found, defaults]}
+        completed = [np.where(row > 0, row, defaults) for row in codes]
+        unique: dict[bytes, Codes] = {row.tobytes(): row for row in [*completed, defaults]}
         return list(unique.values())
 
     def _weigh(self, candidates: Candidates) -> Weighing:
         rows = self.scales.of(self.catalogue.at(candidates.layouts, candidates.codes))
         return weigh(self.trials, rows, self.belief, self.task, self.seed, residual=self.options.residual)
 
-    def _candidates(self, ground: Ground, layouts: IntColumn, seen: Sequence[Observation]) -> Candidates:
+    def _candidates(self, ground: KnobGround, layouts: IntColumn, seen: Sequence[Observation]) -> Candidates:
         if (listed := ground.listed()) is not None:
             return listed
         assignments, known = self._assignments(seen), set[bytes]()
@@ -261,18 +261,18 @@ class KnobSearch:
         tops = self._best_layouts(first, seen)
         near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
         others = [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]
-        found = joined([first, *others])
-        worth = self._weigh(found).worth()
+        candidates = joined([first, *others])
+        worth = self._weigh(candidates).worth()
         for _ in range(CLIMBS):
             best = np.argsort(-worth, kind="stable")[:CLIMBERS]
-            fresh = ground.around(found.take(best), known)
+            fresh = ground.around(candidates.take(best), known)
             if not len(fresh):
                 break
             more, most_worth = self._weigh(fresh).worth(), worth[best[0]]
-            found, worth = joined([found, fresh]), np.concatenate([worth, more])
+            candidates, worth = joined([candidates, fresh]), np.concatenate([worth, more])
             if more.max() <= most_worth:
                 break
-        return found
+        return candidates
 
     def _best_layouts(self, first: Candidates, seen: Sequence[Observation]) -> IntColumn:
         """The layouts on which knobs are searched, the most promising first: of the best measured plans, then by what
@@ -313,10 +313,10 @@ class KnobSearch:
         wanted = others if (seen + 1) % OTHERS == 0 else of_use
         return wanted if np.any(wanted) else ~wanted
 
-    def _left_over(self, ground: Ground, n: int) -> list[Choice]:
+    def _left_over(self, ground: KnobGround, n: int) -> list[Choice]:
         """Plans that surely run out of memory: when nothing else is left."""
         listing = self.task.space.listing(100_000)
         if listing is None:
             return []
-        rest = Ground(ground.space, ground.taken, ()).fresh(Candidates(*listing), set())
+        rest = KnobGround(ground.space, ground.taken, ()).fresh(Candidates(*listing), set())
         return [Choice(self._plan(rest, at)) for at in range(min(n, len(rest)))]

@@ -54,10 +54,10 @@ class Rounds:
         if any([holder.bury(other) for other in others]):
             drivers = leases.drivers()
         for campaign_id in list(lanes.campaigns):
-            found = drivers.by_campaign.get(campaign_id)
-            if found is None:
+            driver = drivers.by_campaign.get(campaign_id)
+            if driver is None:
                 lanes.let_go(campaign_id)
-            elif found not in ("", holder.name):
+            elif driver not in ("", holder.name):
                 lanes.let_go(campaign_id, lost=True)
         for campaign_id in to_release(drivers, holder.name):
             if campaign_id in lanes.campaigns:

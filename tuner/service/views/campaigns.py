@@ -209,7 +209,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
     spec, ranking = campaign.spec, rank(campaign, overview.trials)
     if len(overview.first) == MAX_FIRST and choice_among_first(spec, ranking, overview.first) is None:
         ranking = rank(campaign, every())
-    found = winners_of(spec, ranking)
+    winners = winners_of(spec, ranking)
     baseline = baseline_of(ranking)
     last = [tally for tally in overview.tallies if tally.last]
     failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
@@ -223,11 +223,11 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
         failures={cause: count for cause, count in failures.items() if count},
         budget=spec.budget,
         device_hours=sum(tally.device_s for tally in overview.tallies) / 3600.0,
-        fastest_once=_best_view(spec, found.fastest_once),
-        fastest_confirmed=_best_view(spec, found.fastest_confirmed),
-        recommended=_best_view(spec, found.recommended),
-        recommended_reason=found.recommendation.why,
-        recommended_is_baseline=found.recommended is not None and found.recommended.trial.origin is Origin.BASELINE,
+        fastest_once=_best_view(spec, winners.fastest_once),
+        fastest_confirmed=_best_view(spec, winners.fastest_confirmed),
+        recommended=_best_view(spec, winners.recommended),
+        recommended_reason=winners.recommendation.why,
+        recommended_is_baseline=winners.recommended is not None and winners.recommended.trial.origin is Origin.BASELINE,
         baseline=None if baseline is None else _baseline_view(spec, baseline),
     )
 

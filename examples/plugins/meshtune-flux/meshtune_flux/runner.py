@@ -13,7 +13,7 @@ from meshtune.runners.command import Answer
 from meshtune.runners.documents import read_value
 from meshtune.runners.schedulers.batch.base import BatchRunner
 from meshtune.runners.schedulers.batch.launch_wrapper import read_notes
-from meshtune.runners.schedulers.batch.records import Record
+from meshtune.runners.schedulers.batch.records import JobRecord
 from meshtune.runners.schedulers.batch.shared_look import SharedRunner, share
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune_flux.script import LOG_FILE, SCRIPT_FILE, FluxOptions, render
@@ -48,11 +48,11 @@ class FluxRunner(BatchRunner[FluxOptions]):
         words = answer.out.split()
         return answer, plain_id(words[-1]) if words and _ID.fullmatch(words[-1]) else None
 
-    def _search(self, record: Record) -> str | None:
+    def _search(self, record: JobRecord) -> str | None:
         jobs = _jobs(self._call("flux", "jobs", "-a", "--json", f"--name={record.name}"))
         return min(jobs, key=lambda id: jobs[id]["t_submit"], default=None)
 
-    def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+    def _look(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         numbers = {id: record.number for id, record in records.items()}
         jobs = _jobs(self._call("flux", "jobs", "--json", *dict.fromkeys(numbers.values())))
         return {

@@ -105,7 +105,7 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 # Whoever says one of these has data; without them Megatron-LM makes some up.
 _DATA = ("--tokenizer-", "--vocab-file", "--mock-data", "--data-", "--train-data-", "--per-split-data-")
 DS_CONFIG_FILE = "ds_config.json"
-# What a trial does without: its length, what it would save, load or evaluate, and whom it would tell.
+# Flags that a trial leaves out: length, checkpoints, evaluation, and reports to other services.
 _LEFT_OUT = frozenset(
     {
         *("--train-iters", "--train-samples", "--train-tokens", "--lr-decay-*", "--lr-warmup-*", "--exit-*"),
