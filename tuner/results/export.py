@@ -34,7 +34,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.exported_knobs import ToldKnobs, tell, told_to_programs, with_keys
+from meshtune.tuner.results.export_options import ToldKnobs, tell, told_to_programs, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, hand_over, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.views import ranked_views

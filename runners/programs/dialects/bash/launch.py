@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from meshtune.runners.programs.capture.slurm_variables import slurm_variables
 from meshtune.runners.programs.capture.stand_in import PYTHONS, is_training, named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
 from meshtune.runners.programs.dialects.bash.expansion import Budget, as_written, is_known, unknown_parts
 from meshtune.runners.programs.dialects.bash.lexer import NotBash
 from meshtune.runners.programs.dialects.bash.script import Command, Script, read_script
 from meshtune.runners.programs.dialects.call import Call, call_of, choose, launch_of, starts_a_program
-from meshtune.runners.programs.dialects.job_script import with_devices
+from meshtune.runners.programs.dialects.job_script import slurm_variables, with_devices
 from meshtune.runners.programs.dialects.other_programs import not_read, recognised
 
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
