@@ -30,8 +30,8 @@ from meshtune.runners.trainer_answers import (
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.fitting import explained
 from meshtune.search_spaces.physics.framework_profiles import TRAINER
-from meshtune.search_spaces.physics.probing import explained
 from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml

@@ -23,19 +23,6 @@ from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOption:
-    """One option of a format. default: as text, YAML as `--option name=value` takes it; empty where the option then
-    says nothing, or the campaign's own value holds. choices: all values, where they are few."""
-
-    name: str
-    meaning: str
-    required: bool
-    default: str
-    choices: tuple[str, ...]
-
-
 _DTYPE = {"dtype": "number format; by default the one that was measured"}
 _PROGRAM = {
     "directory": "folder that relative paths are from, and where it starts",
@@ -79,6 +66,21 @@ _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {"script": "the program", "directory": "folder of the program", **_DTYPE},
     ),
 }
+# The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.
+_FILES = {"deepspeed": "ds_config.json", "megatron": "ds_config.json"}
+_FLAG = "meshtune.runners.programs.workloads.torchtitan:key_flag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOption:
+    """One option of a format. default: as text, YAML as `--option name=value` takes it; empty where the option then
+    says nothing, or the campaign's own value holds. choices: all values, where they are few."""
+
+    name: str
+    meaning: str
+    required: bool
+    default: str
+    choices: tuple[str, ...]
 
 
 @cache
@@ -114,11 +116,6 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, tuple) else str(value)
-
-
-# The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.
-_FILES = {"deepspeed": "ds_config.json", "megatron": "ds_config.json"}
-_FLAG = "meshtune.runners.programs.workloads.torchtitan:key_flag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from meshtune.tuner.studies.read import LoadedStudy
 from meshtune.tuner.studies.study import Published, StudyRow
 
 UNEXPLAINED = "not explained"
+SIMULATED = "simulated: nothing was measured on any device; predictions are of the physics with its default constants"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +114,6 @@ def _ours(row: StudyRow, way: str, asked: Mapping[str, Any] | None, evidence: Ev
     reason = f"never in {never} of {len(found)} runs" if never else ""
     ends = [None if one == inf else one for one in (middle, low, high)]
     return Ours(value=ends[0], low=ends[1], high=ends[2], runs=len(found), reason=reason)
-
-
-SIMULATED = "simulated: nothing was measured on any device; predictions are of the physics with its default constants"
 
 
 def measured_word(report: StudyReport) -> str:

@@ -51,6 +51,8 @@ _LAST_CHARACTERS = 300
 # A command that failed by itself, such as a `cd` or `source` that finds nothing here.
 _BASH_ERROR = re.compile(r"(?m)^(\S{1,200}: line [0-9]+: .{1,300})$")
 _MAX_ERRORS = 10
+_MAX_TOLD = 20
+_ANSWER = "capture where the training would run, or write it into the spec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +211,6 @@ def _unset(text: str, sourced: str, known: set[str]) -> set[str]:
         if not re.search(rf"\$\{{{name}:?=|\b{name}(?:\[[^]]*\])?\+?=|\bfor\s+{name}\b|\bread\b.*\b{name}\b", setting)
         and not name.startswith(("BASH", "FUNCNAME"))
     }
-
-
-_MAX_TOLD = 20
-_ANSWER = "capture where the training would run, or write it into the spec"
 
 
 def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imported:

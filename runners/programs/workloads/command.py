@@ -74,6 +74,10 @@ PLACEHOLDERS = (*PLAN_FIELDS, *_MODEL, *_TRIAL, *_PLACES)
 # A shell's text whose last word is one of these, or ends in a sign, ends with no program's arguments.
 _CLOSING = ("}", "fi", "done", "esac")
 _SIGNS = (";", "&", "|")
+_SCRIPT = re.compile(r".*\.(?:py|sh|bash)")
+# They start or wrap the program that is meant: meshtune's own reporter, gpt-neox's launcher.
+_WRAPPERS = frozenset({*LAUNCH_MODULES, "meshtune.runners.report", "deepy.py"} - {"torchtitan.train"})
+_STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env", "{python}"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,12 +322,6 @@ def _patterns(log: Mapping[str, str]) -> Patterns | None:
         return Patterns(log) if log else None
     except InvalidValue as error:
         raise InvalidValue([problem.under("log") for problem in error.problems]) from None
-
-
-_SCRIPT = re.compile(r".*\.(?:py|sh|bash)")
-# They start or wrap the program that is meant: meshtune's own reporter, gpt-neox's launcher.
-_WRAPPERS = frozenset({*LAUNCH_MODULES, "meshtune.runners.report", "deepy.py"} - {"torchtitan.train"})
-_STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env", "{python}"})
 
 
 def program_of(command: Sequence[str] | str) -> str:

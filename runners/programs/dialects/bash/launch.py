@@ -17,7 +17,7 @@ from meshtune.runners.programs.dialects.bash.lexer import NotBash
 from meshtune.runners.programs.dialects.bash.script import Command, Script, read_script
 from meshtune.runners.programs.dialects.call import Call, call_of, choose, launch_of, starts_a_program
 from meshtune.runners.programs.dialects.job_script import slurm_variables, with_devices
-from meshtune.runners.programs.dialects.other_programs import not_read, recognised
+from meshtune.runners.programs.dialects.programs import not_read, recognised
 
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
 # Files that are sourced for what programs find, not for what the script's own variables hold.

@@ -9,8 +9,8 @@ from typing import Any
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.dialects.torchtitan.config import Values
 from meshtune.runners.programs.dialects.torchtitan.options import SCHEDULES
-from meshtune.runners.programs.dialects.torchtitan.values import Values
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import EVEN, split_of
 
