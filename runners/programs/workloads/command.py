@@ -15,7 +15,7 @@ from typing import Any
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, LAUNCHERS, PYTHONS

@@ -22,7 +22,7 @@ from meshtune.runners.base import (
 )
 from meshtune.runners.command import Answer, call
 from meshtune.runners.json_files import write_whole
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.records import Record, RecordingRunner
 from meshtune.runners.schedulers.batch.script import BatchOptions, SubmitHost, read_setup_failure, submit_host
 
