@@ -16,15 +16,7 @@ from typing import Any
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.dialects.base import CannotExpress, Files
-from meshtune.runners.registry import (
-    SIMULATED,
-    WORKLOADS,
-    Scheduler,
-    UnknownBackend,
-    load,
-    load_part,
-    schedulers,
-)
+from meshtune.runners.registry import SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load, load_part, schedulers
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind

@@ -40,11 +40,7 @@ from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import (
-    TRAINER,
-    FrameworkProfile,
-    compiled,
-)
+from meshtune.search_spaces.physics.framework_profiles import TRAINER, FrameworkProfile, compiled
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 _ULYSSES = CONTEXTS.index(ContextParallel.ULYSSES)
