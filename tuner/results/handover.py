@@ -27,6 +27,8 @@ from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
 
 README = "README.txt"
 WIDTH = 110
+# Files in which `#` begins a comment.
+COMMENTED = (".sh", ".toml", ".yaml")
 _PLAIN, _PROGRAM = 0o644, 0o755
 
 
@@ -211,6 +213,16 @@ def _end(there: Campaign, runs: Sequence[Trial], entry: Ranked) -> str:
     if run is None or run.outcome is None:
         return there.reason.partition("\n")[0] or str(there.state)
     return f"{run.outcome.verdict}: {run.outcome.reason}".strip(": ")
+
+
+def warned(file: str, text: str, handover: Handover) -> str:
+    """The text of a file with the warning as a comment where it may have one, after the line that names a shell."""
+    if PurePosixPath(file).suffix not in COMMENTED:
+        return text
+    told = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
+    comment = "".join(f"# {line}\n" for line in [*told, f"    {handover.confirm}"])
+    first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
+    return f"{first}\n{comment}{rest}" if first else comment + rest
 
 
 def pack(folder: str, files: Files) -> bytes:

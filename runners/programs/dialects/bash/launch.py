@@ -55,7 +55,8 @@ def find_launch(
     chosen, _ = choose(calls, number)
     command = next(command for command, call in starts if call.command == chosen.command)
     place = f"line {command.line}"
-    launch = with_devices(launch_of(chosen, place), text) if chosen.tool != "-" else _bare(chosen, place)
+    bare = Launch(script="", words=chosen.words, place=place)
+    launch = bare if chosen.tool == "-" else with_devices(launch_of(chosen, place), text)
     setup, env, questions, notes = _surroundings(script, command, {start.line for start, _ in starts})
     files, asked = _files(script, launch, command, path, place)
     return replace(
@@ -127,21 +128,6 @@ def _nothing(script: Script, text: str) -> str:
         f"accelerate, composer, srun, mpirun or python{unfollowed}. Next: meshtune import --capture -- bash SCRIPT "
         f"ARGUMENTS, which runs the script with stand-ins that start no training; or the command that it comes to: "
         f"meshtune import --command 'torchrun ...'"
-    )
-
-
-def _bare(call: Call, place: str) -> Launch:
-    return Launch(
-        script="",
-        words=call.words,
-        place=place,
-        nodes=None,
-        devices_per_node=None,
-        directory="",
-        setup=(),
-        env={},
-        files={},
-        notes=(),
     )
 
 

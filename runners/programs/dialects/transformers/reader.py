@@ -86,13 +86,7 @@ def read_file_text(name: str, text: str) -> Imported:
         script="train.py",
         words=(),
         place=name,
-        nodes=None,
-        devices_per_node=None,
-        directory="",
-        setup=(),
-        env={},
         files={name: text},
-        notes=(),
         launcher=("accelerate", "launch", "--config_file", name),
     )
     imported = read_launch(launch)
