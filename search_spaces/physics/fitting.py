@@ -3,8 +3,7 @@
 Maximum a posteriori in the logarithms of the constants. A measured step or peak scatters around the formula with
 Student's t, so that one pathological run (a slow node, a retry of the network) does not drag the constants along; a
 plan that ran out of memory says only that its peak lies above the device's (a censored observation of the same
-distribution). The covariance is that of the curvature at the optimum (Laplace's approximation).
-"""
+distribution). The covariance is that of the curvature at the optimum (Laplace's approximation)."""
 
 from __future__ import annotations
 

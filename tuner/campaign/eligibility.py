@@ -4,8 +4,7 @@ and whether a job ran with the knobs of its plan, by what it says that it saw of
 Numerics are compared with the baseline's; without one, with every knob at its default. An inactive knob counts as its
 default. A plan that changes the numerics is measured and shown, and recommended only where the spec accepts it
 (`accept: numerics`); its losses are then those of another computation, and need not be the baseline's, as long as they
-are finite. Any other plan whose first losses differ by more than the tolerance is never recommended.
-"""
+are finite. Any other plan whose first losses differ by more than the tolerance is never recommended."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@
         print(campaign.best().recommendation.reason)
 
 Answers are the values of meshtune itself: what the REST API serializes is read back into the dataclass that it was. A
-service that is away for a while, or says that it is busy, is asked again; nothing is done twice.
-"""
+service that is away for a while, or says that it is busy, is asked again; nothing is done twice."""
 
 from __future__ import annotations
 

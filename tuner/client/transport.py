@@ -1,8 +1,7 @@
 """The two ways to take the steps of a call: blocking, and with asyncio; and what makes a method of steps one of either;
 and where one follows a campaign's events.
 
-A connection is used again by later calls. Nothing else is kept.
-"""
+A connection is used again by later calls. Nothing else is kept."""
 
 from __future__ import annotations
 
@@ -109,18 +108,16 @@ class BlockingLink:
         self._http = httpx2.Client(base_url=url, headers=headers, timeout=TIMEOUT)
 
     def take(self, steps: Steps[Answer]) -> Answer:
-        done: Reply | None = None
-        trouble: httpx2.TransportError | None = None
+        done: Reply | httpx2.TransportError | None = None
         while True:
             try:
-                step = steps.send(done) if trouble is None else steps.throw(trouble)
+                step = steps.throw(done) if isinstance(done, httpx2.TransportError) else steps.send(done)
             except StopIteration as end:
                 return cast(Answer, end.value)
-            done = trouble = None
             try:
                 done = self._do(step)
             except httpx2.TransportError as error:
-                trouble = error
+                done = error
 
     def _do(self, step: Request[Any] | Pause) -> Reply | None:
         if isinstance(step, Pause):
@@ -155,18 +152,16 @@ class AsyncLink:
         self._http = httpx2.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT)
 
     async def take(self, steps: Steps[Answer]) -> Answer:
-        done: Reply | None = None
-        trouble: httpx2.TransportError | None = None
+        done: Reply | httpx2.TransportError | None = None
         while True:
             try:
-                step = steps.send(done) if trouble is None else steps.throw(trouble)
+                step = steps.throw(done) if isinstance(done, httpx2.TransportError) else steps.send(done)
             except StopIteration as end:
                 return cast(Answer, end.value)
-            done = trouble = None
             try:
                 done = await self._do(step)
             except httpx2.TransportError as error:
-                trouble = error
+                done = error
 
     async def _do(self, step: Request[Any] | Pause) -> Reply | None:
         if isinstance(step, Pause):

@@ -4,8 +4,7 @@ Efficiencies are per device, of the recommended settings, against the campaign w
 one model, device, training code and number format, and simulated or not. Between kinds there is none. Beside them
 stand the predictions of that campaign's calibrated physics for the others, scaled to pass through its recommended
 setting, so that common errors cancel. And two to five trials of one campaign side by side. Pure: campaigns and trials
-in, a value out.
-"""
+in, a value out."""
 
 from __future__ import annotations
 

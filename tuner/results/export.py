@@ -1,7 +1,6 @@
 """Exports a measured setting: as JSON for programs, as the files that run it again by hand, in the words of other
 people's training codes, and as the job script of a scheduler. FORMATS has them all; `runners.registry` describes the
-schedulers.
-"""
+schedulers."""
 
 from __future__ import annotations
 

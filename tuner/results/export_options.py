@@ -2,8 +2,7 @@
 and what the knobs of a setting add to them.
 
 Options that make no difference to a file that is only written, such as how often jobs are looked at, are left out here
-and read all the same. Those of a scheduler's script are told by the class that its row names.
-"""
+and read all the same. Those of a scheduler's script are told by the class that its row names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the REST API shows: values made from the tuner's, with times as RFC 3339 and derived numbers beside raw ones.
-
-Trials are in `tuner.service.views.trials`.
-"""
+"""What the REST API shows: values made from the tuner's, with times as RFC 3339 and derived numbers beside raw ones."""
 
 from __future__ import annotations
 

@@ -193,12 +193,7 @@ def _note_the_rest(words: Words) -> None:
 
 
 def _workload(
-    launch: Launch,
-    loose: tuple[str, ...],
-    words: Words,
-    engine: Engine,
-    told: Mapping[str, Any],
-    trainers: bool,
+    launch: Launch, loose: tuple[str, ...], words: Words, engine: Engine, told: Mapping[str, Any], trainers: bool
 ) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     kept = {name: values for name, values in words.own.items() if not (trainers and name in NOT_IN_TRIALS)}
