@@ -29,7 +29,7 @@ PRIOR_SOURCES = 2.0
 ROUNDS = 100
 
 Matrix = npt.NDArray[np.float64]
-Held = TypeVar("Held", speed.Hypothesis, feasibility.Hypothesis)
+Held = TypeVar("Held", speed.SpeedHypothesis, feasibility.MemoryHypothesis)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
