@@ -73,10 +73,7 @@ class StreamHub:
     """
 
     def __init__(
-        self,
-        store: Store,
-        on_events: Callable[[Sequence[Event]], None] = lambda _: None,
-        max_streams: int = STREAMS,
+        self, store: Store, on_events: Callable[[Sequence[Event]], None] = lambda _: None, max_streams: int = STREAMS
     ) -> None:
         self.max_streams = max_streams
         self.max_per_token = max(1, max_streams // 4)

@@ -3,7 +3,7 @@
 `python benchmarks/calibration.py SPEC.yaml [--nodes 1,8,64] [--seeds 5] [--trials 8] [--plans 40] [--json OUT]`: for
 each seed of the simulated runner, the errors of time and memory at each node count over the `--plans` plans predicted
 best by score and as many drawn evenly, by the default constants and by the calibration, and the share of times inside
-the 90 % interval. The truth is the hidden cluster's own, without noise (`runners.schedulers.simulated.ground_truth`).
+the 90 % interval. The truth is the hidden cluster's own, without noise (`runners.schedulers.ground_truth`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from meshtune.runners.schedulers.simulated.ground_truth import truth
+from meshtune.runners.schedulers.ground_truth import truth
 from meshtune.search_spaces.columns import rows
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import estimate

@@ -4,7 +4,7 @@
 [--model gpt-1t,gpt3-175b,gpt-22b] [--memory 1.0]`
 
 Three GPTs of the Frontier study (Dash et al. 2023, arXiv 2312.12705) in the space of `examples/frontier-1t.yaml`. What
-a plan costs is `simulated.ground_truth`'s: constants, contention and a residual that no search is told, another
+a plan costs is `schedulers.ground_truth`'s: constants, contention and a residual that no search is told, another
 hidden cluster for each seed, 2 % of noise; --memory multiplies all peaks. Each campaign measures its baseline first.
 Nodes do not fail.
 """
@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.schedulers.simulated.ground_truth import truth
+from meshtune.runners.schedulers.ground_truth import truth
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, Task

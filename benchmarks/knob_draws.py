@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.runners.schedulers.simulated.ground_truth import Truth
+from meshtune.runners.schedulers.ground_truth import Truth
 from meshtune.search_spaces.columns import Columns
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.physics.timing import TimePart

@@ -1,6 +1,6 @@
 """One draw of a landscape: what every plan really costs, and which plan is the best.
 
-A layout costs what `simulated.ground_truth` says; knobs multiply its time (or add seconds to it) and its
+A layout costs what `schedulers.ground_truth` says; knobs multiply its time (or add seconds to it) and its
 memory. The best plan is exact, also where there are too many to look at: knobs that act on each other, or stand in each
 other's conditions, are one group, all values of a group are enumerated for every layout, and the groups' fronts of time
 and memory merged.
@@ -18,7 +18,7 @@ from knob_draws import Effect, Floats, Layouts, drawn_effect, drawn_pair, rng_of
 from knob_landscapes import Landscape, task_of
 
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.schedulers.simulated.ground_truth import truth
+from meshtune.runners.schedulers.ground_truth import truth
 from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Observation, Task

@@ -94,13 +94,13 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         harmless=frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
     ),
     "simulated": Scheduler(
-        options="meshtune.runners.schedulers.simulated.runner:HiddenClusterOptions",
-        runner="meshtune.runners.schedulers.simulated.runner:create",
+        options="meshtune.runners.schedulers.simulated:HiddenClusterOptions",
+        runner="meshtune.runners.schedulers.simulated:create",
         harmless=frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
     ),
     "external": Scheduler(
-        options="meshtune.runners.schedulers.external.runner:ExternalOptions",
-        runner="meshtune.runners.schedulers.external.runner:create",
+        options="meshtune.runners.schedulers.external:ExternalOptions",
+        runner="meshtune.runners.schedulers.external:create",
         harmless=frozenset(),
     ),
     "kubernetes": Scheduler(

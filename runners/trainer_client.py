@@ -18,7 +18,7 @@ from meshtune.runners.command import call
 from meshtune.runners.devices.facts import TorchBuild
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.extras import require_extra
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.processes.gang import THREADS, exit_words, log_path, run_gang
 from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
 from meshtune.runners.untrusted_text import read_json

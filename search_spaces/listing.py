@@ -39,12 +39,7 @@ class Listing(Sequence[Plan]):
 
     @classmethod
     def of(
-        cls,
-        space: Space,
-        most: int,
-        rng: np.random.Generator,
-        around: Sequence[Plan] = (),
-        among: Sequence[Plan] = (),
+        cls, space: Space, most: int, rng: np.random.Generator, around: Sequence[Plan] = (), among: Sequence[Plan] = ()
     ) -> Listing:
         """All plans of the space where they are at most so many. Else about as many: the legal ones of `among`; those
         of `around` with all plans that differ from one in one knob or in few dimensions of the layout; and others at

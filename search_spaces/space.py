@@ -79,11 +79,7 @@ class Space(Sequence[Plan]):
     """
 
     def __init__(
-        self,
-        bounds: Bounds,
-        context: SpaceContext,
-        max_combinations: int = MAX_COMBINATIONS,
-        knobs: KnobSet = NO_KNOBS,
+        self, bounds: Bounds, context: SpaceContext, max_combinations: int = MAX_COMBINATIONS, knobs: KnobSet = NO_KNOBS
     ) -> None:
         self.bounds = bounds
         self.context = context

@@ -29,9 +29,8 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.calibrations import CalibrationView, calibration_view
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.export_options import ExportOption, options_of
-from meshtune.tuner.results.knob_views import CatalogsView, catalogs_view
 from meshtune.tuner.results.quantities import optional_time
-from meshtune.tuner.results.views import view_of
+from meshtune.tuner.results.views import CatalogsView, catalogs_view, view_of
 from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.telemetry import RunnerHealth
 from meshtune.tuner.service.trouble import TroubleKind

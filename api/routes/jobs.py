@@ -20,8 +20,8 @@ from meshtune.api.routes.records import attachment
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import job_of
-from meshtune.tuner.results.archive import README, pack, readme
 from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
+from meshtune.tuner.results.handover import README, pack, readme
 from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options

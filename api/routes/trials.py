@@ -20,10 +20,10 @@ from meshtune.api.dependencies import (
 )
 from meshtune.api.page_queries import TrialQuery
 from meshtune.tuner.results.analysis.analysis import Analysis
+from meshtune.tuner.results.comparison import FEWEST, MOST, TrialComparison, side_by_side
 from meshtune.tuner.results.quantities import trial_briefs
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import front_of
-from meshtune.tuner.results.trial_comparison import FEWEST, MOST, TrialComparison, side_by_side
 from meshtune.tuner.results.views import BestView, best_view, ranked_views
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import ParetoView

@@ -12,7 +12,7 @@ from typing import Any
 from part import Work
 
 from meshtune.runners.base import JobSpec, JobState
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE
 from meshtune.runners.processes.gang import PERIOD_S, Gang, log_path, meeting_here
 from meshtune.runners.trainer.failure import first_cause, read_failures

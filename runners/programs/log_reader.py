@@ -13,9 +13,9 @@ from math import isfinite
 from pathlib import Path
 
 from meshtune.runners.base import Cause, JobState, JobStatus
+from meshtune.runners.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
 from meshtune.runners.job_files import list_entries
-from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
-from meshtune.runners.logs.lines import lines_of, read_tail, untagged
+from meshtune.runners.log_lines import lines_of, read_tail, untagged
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import Cause
+from meshtune.runners.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.job_files import STORAGE_ERRORS, list_entries
 from meshtune.runners.json_files import read_json_file, write_whole
-from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import FAILED, Verdict
 from meshtune.search_spaces.checks import Checked, Checks, Natural, StrEnum
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.job_files import STORAGE_ERRORS
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
 from meshtune.runners.processes import gang as supervisor
 from meshtune.runners.processes.gang import exit_text, log_path

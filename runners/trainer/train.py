@@ -21,12 +21,7 @@ from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer, stream
 from meshtune.runners.trainer.parallel.context import places_of, spread_attention
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
-from meshtune.runners.trainer.parallel.pipeline import (
-    AccumulatingLoop,
-    Pipeline,
-    note_passes,
-    stages_of,
-)
+from meshtune.runners.trainer.parallel.pipeline import AccumulatingLoop, Pipeline, note_passes, stages_of
 from meshtune.runners.trainer.parallel.sharding import (
     DenseAndExpertAdamW,
     FlatAdamW,

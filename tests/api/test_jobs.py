@@ -11,8 +11,8 @@ import yaml
 
 from meshtune.api.routes.catalog import list_examples
 from meshtune.runners.registry import RUNNERS, SCHEDULERS
-from meshtune.tuner.results.archive import pack
 from meshtune.tuner.results.export import FORMATS
+from meshtune.tuner.results.handover import pack
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ import sys
 from importlib import import_module
 for name in (
     *("tuner.cli.at_home", "tuner.cli.cluster_section", "tuner.specs.import_script"),
-    *("runners.programs.capture.process", "runners.programs.capture.read", "runners.programs.capture.session"),
+    *("runners.programs.capture.process", "runners.programs.capture.session", "runners.programs.capture.session"),
 ):
     import_module("meshtune." + name)
 sys.argv = ["meshtune", "run", sys.argv[1], "--home", sys.argv[2]]

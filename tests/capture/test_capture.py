@@ -13,9 +13,9 @@ import pytest
 from command_lab import run_meshtune
 
 from meshtune.runners.programs.capture.session import Captured, capture
-from meshtune.runners.programs.capture.slurm_variables import slurm_variables
 from meshtune.runners.programs.capture.stand_in import is_training, options_end
 from meshtune.runners.programs.dialects.call import launch_of
+from meshtune.runners.programs.dialects.job_script import slurm_variables
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 

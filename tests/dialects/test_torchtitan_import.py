@@ -35,10 +35,8 @@ def launch(script: str, *words: str, files: dict[str, str] | None = None, nodes:
         nodes=nodes,
         devices_per_node=8,
         directory="/opt/titan",
-        setup=(),
         env=env,
         files=files or {},
-        notes=(),
     )
 
 

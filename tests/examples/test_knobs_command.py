@@ -10,7 +10,7 @@ from command_lab import run_campaign
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.knob_check import unconfirmed_knobs
+from meshtune.tuner.campaign.eligibility import unconfirmed_knobs
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 

@@ -17,7 +17,7 @@ CLUSTER = {"preset": "dgx-h100", "nodes": 2}
 
 
 def launch(script: str, *words: str, files: dict[str, str] | None = None, nodes=2, per_node=8, **more) -> Launch:
-    given = {"directory": "/opt/code", "setup": (), "env": {}, "notes": (), **more}
+    given = {"directory": "/opt/code", **more}
     return Launch(
         script=script,
         words=words,

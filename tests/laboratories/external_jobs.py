@@ -9,7 +9,7 @@ from jobs import Laboratory
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
-from meshtune.runners.schedulers.external.runner import ExternalRunner
+from meshtune.runners.schedulers.external import ExternalRunner
 
 SECONDS = 10.0
 MEASURED = Outcome(verdict=Verdict.OK, measurement=Measurement(step_times_s=(1.0, 1.1), tokens_per_step=64, devices=1))

@@ -18,13 +18,7 @@ def launch_of(command: str, *, files: dict[str, str] | None = None, **changes: A
             "script": words[at],
             "words": tuple(words[at + 1 :]),
             "place": "line 1",
-            "nodes": None,
-            "devices_per_node": None,
-            "directory": "",
-            "setup": (),
-            "env": {},
             "files": files or {},
-            "notes": (),
             "launcher": tuple(words[:at]),
             **changes,
         }

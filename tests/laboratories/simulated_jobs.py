@@ -6,7 +6,7 @@ from jobs import Laboratory
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
-from meshtune.runners.schedulers.simulated.runner import HiddenClusterOptions, SimulatedRunner
+from meshtune.runners.schedulers.simulated import HiddenClusterOptions, SimulatedRunner
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

@@ -12,7 +12,7 @@ import pytest
 from external_jobs import ExternalLaboratory
 
 from meshtune.runners.base import JobState
-from meshtune.runners.schedulers.external.runner import NotClaimed, create
+from meshtune.runners.schedulers.external import NotClaimed, create
 from meshtune.runners.schedulers.file_queue import OVER
 from meshtune.search_spaces.checks import InvalidValue
 

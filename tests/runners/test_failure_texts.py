@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import Cause
-from meshtune.runners.logs.failure_texts import (
+from meshtune.runners.failure_texts import (
     FAILURE_TEXTS,
     MAX_BYTES,
     PRECEDENCE,

@@ -11,7 +11,7 @@ import pytest
 from meshtune.runners.base import JobState
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.simulated import Code, SimulatedJob
-from meshtune.runners.schedulers.simulated.ground_truth import Conditions, hidden_constants, run, truth
+from meshtune.runners.schedulers.ground_truth import Conditions, hidden_constants, run, truth
 from meshtune.runners.step_breakdown import Part
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of

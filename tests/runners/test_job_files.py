@@ -15,7 +15,7 @@ import pytest
 
 from meshtune.runners.base import Cause, JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.job_files import MAX_ENTRIES, UnfitFile, list_entries, open_file, read_document
-from meshtune.runners.logs.lines import MAX_LOG_BYTES, lines_of, read_tail
+from meshtune.runners.log_lines import MAX_LOG_BYTES, lines_of, read_tail
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.programs.log_reader import rank_logs
 from meshtune.runners.programs.workloads import base

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from meshtune.runners.base import Cause
-from meshtune.runners.logs.failure_texts import LastWords, read_last_words
-from meshtune.runners.logs.lines import split_lines
+from meshtune.runners.failure_texts import LastWords, read_last_words
+from meshtune.runners.log_lines import split_lines
 from meshtune.runners.programs.log_patterns import Found, Patterns
 from meshtune.search_spaces.checks import InvalidValue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshtune.runners.base import Cause, JobState, JobStatus
-from meshtune.runners.logs.lines import split_lines, untagged
+from meshtune.runners.log_lines import split_lines, untagged
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.processes.gang import exit_text, log_path
 from meshtune.runners.programs.log_patterns import Patterns

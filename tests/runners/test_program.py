@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.programs.workloads.program import program_of
+from meshtune.runners.programs.workloads.command import program_of
 from meshtune.runners.registry import create_workload
 
 

@@ -7,7 +7,7 @@ from simulated_jobs import CLUSTER, MODEL
 
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
-from meshtune.runners.schedulers.simulated.runner import HiddenClusterOptions, SimulatedRunner
+from meshtune.runners.schedulers.simulated import HiddenClusterOptions, SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from meshtune.runners.base import Cause, JobState, JobStatus
-from meshtune.runners.logs.lines import LOG_TAIL_BYTES, read_tail
+from meshtune.runners.log_lines import LOG_TAIL_BYTES, read_tail
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.workloads.torch import TorchWorkload

@@ -13,7 +13,7 @@ from threadpoolctl import ThreadpoolController
 from wrong_prior import WAYS, create_wrong
 
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.schedulers.simulated.ground_truth import hidden_constants
+from meshtune.runners.schedulers.ground_truth import hidden_constants
 from meshtune.search_spaces.columns import Columns, FloatColumn
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, Constants
 from meshtune.search_spaces.physics.estimate import log_peak, log_step

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.schedulers.simulated.ground_truth import hidden_constants
+from meshtune.runners.schedulers.ground_truth import hidden_constants
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import log_peak

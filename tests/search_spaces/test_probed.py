@@ -22,8 +22,8 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate_time, log_step
+from meshtune.search_spaces.physics.fitting import explained
 from meshtune.search_spaces.physics.framework_profiles import FSDP, TRAINER, FrameworkProfile, compiled
-from meshtune.search_spaces.physics.probing import explained
 from meshtune.search_spaces.physics.rates import LEFT_DOUBT, Rates
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import Measurement, read_result
 from meshtune.runners.trainer.failure import LAST_WORDS_BYTES
 from meshtune.runners.trainer.job import Measuring, TrainerJob, render_job

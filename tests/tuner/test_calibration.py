@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import toy
 
-from meshtune.runners.schedulers.simulated.ground_truth import truth
+from meshtune.runners.schedulers.ground_truth import truth
 from meshtune.search_spaces.columns import columns_of, rows
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD, UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import estimate

@@ -11,7 +11,7 @@ from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.decide import Finish, PolledJob, decide
-from meshtune.tuner.campaign.knob_check import checked, unconfirmed_knobs
+from meshtune.tuner.campaign.eligibility import checked, unconfirmed_knobs
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.specs.read import read_spec
 

@@ -25,8 +25,7 @@ from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.eligibility import eligibility, ground_of
-from meshtune.tuner.campaign.knob_check import checked
+from meshtune.tuner.campaign.eligibility import checked, eligibility, ground_of
 from meshtune.tuner.campaign.node_kinds import is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job

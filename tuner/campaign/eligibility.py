@@ -1,19 +1,20 @@
-"""Which measured plans may be recommended: by their numerics, the hardware they were measured on, and their losses.
+"""Which measured plans may be recommended: by their numerics, the hardware they were measured on, and their losses;
+and whether a job ran with the knobs of its plan, by what it says that it saw of them. Pure.
 
 Numerics are compared with the baseline's; without one, with every knob at its default. An inactive knob counts as its
 default. A plan that changes the numerics is measured and shown, and recommended only where the spec accepts it
 (`accept: numerics`); its losses are then those of another computation, and need not be the baseline's, as long as they
-are finite. Any other plan whose first losses differ by more than the tolerance is never recommended.
-"""
+are finite. Any other plan whose first losses differ by more than the tolerance is never recommended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from math import inf, isfinite, isinf
+from math import inf, isclose, isfinite, isinf
 
-from meshtune.runners.outcome import Measurement
+from meshtune.runners.base import Cause
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.knob import Knob, Numerics
 from meshtune.search_spaces.knob_values import KnobValue, same_value, word
 from meshtune.search_spaces.plan import Plan
@@ -25,6 +26,8 @@ ACCEPT = "`accept: numerics` in the spec"
 # Two trainings are the same when their first losses differ by at most this, by number format. float32 layouts of the
 # built-in trainer agree to 1e-6 (benchmarks/log.md); bfloat16 rounds at 2**-8 per operation.
 LOSS_TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
+# Of numbers as programs print them.
+_TOLERANCE = 1e-6
 
 
 def loss_tolerance(dtype: str) -> float:
@@ -156,3 +159,60 @@ def _reference(spec: CampaignSpec, knob: Knob) -> KnobValue:
     default = knob.default
     assert default is not None
     return default if spec.baseline is None else value_in(spec.baseline, knob)
+
+
+def checked(knobs: Sequence[Knob], plan: Plan, outcome: Outcome) -> Outcome:
+    """The outcome; where its job saw another value of a knob than the plan has, or none, a crash: it measured another
+    plan. No plan changes this, but the spec or the program."""
+    measured = outcome.measurement or outcome.partial
+    if measured is None or not plan.knobs:
+        return outcome
+    wrong = "; ".join(contradictions(knobs, plan, measured.knobs))
+    if not wrong:
+        return outcome
+    return Outcome(
+        verdict=Verdict.CRASHED,
+        cause=Cause.USER_BUG,
+        reason="; ".join(told for told in (wrong, outcome.reason) if told),
+        log_tail=outcome.log_tail,
+    )
+
+
+def contradictions(knobs: Sequence[Knob], plan: Plan, seen: Mapping[str, KnobValue | None]) -> Iterator[str]:
+    """A sentence for each knob of the plan that did not arrive. seen: None for one that the job saw nothing of."""
+    known = {knob.name: knob for knob in knobs}
+    for name, value in plan.knobs.items():
+        if name not in seen or _agree(known.get(name), value, seen[name]):
+            continue
+        other = seen[name]
+        saw = "nothing of it" if other is None else word(other)
+        yield f"knob {name} did not arrive: the plan has {word(value)}, the job saw {saw}"
+
+
+def unconfirmed_knobs(knobs: Sequence[Knob], plan: Plan, measurement: Measurement) -> tuple[str, ...]:
+    """The knobs that the job was told of and said nothing about, by name: that they arrived is not known."""
+    return tuple(
+        knob.name
+        for knob in knobs
+        if knob.way != "size"
+        and (value := plan.knobs.get(knob.name)) is not None
+        and knob.told(value) is not None
+        and knob.name not in measurement.knobs
+    )
+
+
+def _agree(knob: Knob | None, value: KnobValue, seen: KnobValue | None) -> bool:
+    """True where a job may say this of the value: as the plan has it, or as it was told."""
+    if seen is None:
+        return False
+    told = value if knob is None else knob.told(value)
+    return any(_alike(one, word(seen)) for one in {word(value), word(value if told is None else told)})
+
+
+def _alike(one: str, other: str) -> bool:
+    if one == other or (one in ("true", "false") and other.lower() == one):
+        return True
+    try:
+        return isclose(float(one), float(other), rel_tol=_TOLERANCE)
+    except ValueError:
+        return False

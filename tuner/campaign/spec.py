@@ -16,17 +16,7 @@ from meshtune.runners.base import JobSpec
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import create_workload
-from meshtune.search_spaces.checks import (
-    Checks,
-    Closed,
-    Limit,
-    Name,
-    Natural,
-    Positive,
-    Project,
-    Share,
-    Some,
-)
+from meshtune.search_spaces.checks import Checks, Closed, Limit, Name, Natural, Positive, Project, Share, Some
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.knob import Knob

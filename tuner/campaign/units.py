@@ -1,8 +1,9 @@
-"""Quantities with intervals, and numbers with their units as text: seconds, bytes, shares."""
+"""Quantities with intervals, and numbers with their units as text: seconds, moments, bytes, shares."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 def number(value: float) -> str:
@@ -18,6 +19,11 @@ def seconds(value: float) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def moment(at: float) -> str:
+    """at: seconds since the epoch."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def gibibytes(value: int) -> str:

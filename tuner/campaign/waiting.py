@@ -1,16 +1,15 @@
 """Jobs that wait in a queue: the runner's reason in one line, the queue limit, and the words for people.
 
-Pure, as `tuner.campaign.decide` is. What an attempt waits for is kept with it (`Attempt.wait`).
-"""
+Pure, as `tuner.campaign.decide` is. What an attempt waits for is kept with it (`Attempt.wait`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from meshtune.runners.base import Cause, JobStatus
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
+from meshtune.tuner.campaign.units import moment
 
 # Characters that are kept of why a job waits.
 MAX_WAIT = 500
@@ -49,5 +48,4 @@ def wait_text(attempt: Attempt) -> str:
         return attempt.wait
     if attempt.state is not TrialState.SUBMITTED or attempt.submitted_at is None:
         return ""
-    since = datetime.fromtimestamp(attempt.submitted_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"queued since {since}{f': {attempt.wait}' if attempt.wait else ''}"
+    return f"queued since {moment(attempt.submitted_at)}{f': {attempt.wait}' if attempt.wait else ''}"

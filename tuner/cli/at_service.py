@@ -23,9 +23,8 @@ from meshtune.tuner.cli.options import Place
 from meshtune.tuner.cli.render.display import CampaignRow
 from meshtune.tuner.cli.spec_file import plan_fields, read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
-from meshtune.tuner.client.client import Client
+from meshtune.tuner.client.client import Client, body_of
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
-from meshtune.tuner.client.spec import body_of
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.analysis.analysis import Analysis

@@ -16,22 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.trainer_answers import (
-    TRIAD,
-    Exchange,
-    LinkFit,
-    NoFit,
-    Pattern,
-    Probed,
-    Rate,
-    Tier,
-    best_rates,
-)
+from meshtune.runners.trainer_answers import TRIAD, Exchange, LinkFit, NoFit, Pattern, Probed, Rate, Tier, best_rates
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.fitting import explained
 from meshtune.search_spaces.physics.framework_profiles import TRAINER
-from meshtune.search_spaces.physics.probing import explained
 from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml

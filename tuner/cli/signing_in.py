@@ -20,16 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from meshtune.tuner.access.tokens import (
-    AuditRecord,
-    Quotas,
-    Scope,
-    Token,
-    digest,
-    expiry,
-    new_secret,
-    write_private,
-)
+from meshtune.tuner.access.tokens import AuditRecord, Quotas, Scope, Token, digest, expiry, new_secret, write_private
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.common import WrongCall, errors
 from meshtune.tuner.service.service import Service

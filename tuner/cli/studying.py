@@ -1,9 +1,13 @@
-"""Published work repeated, and its figures printed beside ours."""
+"""Published work repeated, and its figures printed beside ours.
+
+A study's campaigns run by the service's own loop, one after the other, in a home folder of the study's own. A
+campaign's id is the name that the study has for it, so that a study that was interrupted goes on where it was."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -22,13 +26,13 @@ from meshtune.tuner.cli.common import WrongCall, console, errors, print_json, pr
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.spec_file import mistaken, yaml_file
+from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.studies.evidence import Evidence
-from meshtune.tuner.studies.findings import StudyReport, find
+from meshtune.tuner.store import NotFound
+from meshtune.tuner.studies.evidence import Evidence, Run
+from meshtune.tuner.studies.findings import SIMULATED, StudyReport, cells, find, headings, misses, verdict_text
 from meshtune.tuner.studies.read import LoadedStudy, Planned, load_study, read_study
-from meshtune.tuner.studies.run import OtherCampaign, run_campaigns
 from meshtune.tuner.studies.study import STUDY_FILE, Study, shipped
-from meshtune.tuner.studies.words import SIMULATED, cells, headings, misses, verdict_text
 
 STUDY_JSON, REPORT = "study.json", "report.html"
 
@@ -148,3 +152,44 @@ def _study_lines(study: Study, report: StudyReport) -> Iterator[RenderableType |
     yield verdict_text(report)
     for name, why in misses(report):
         yield f"* {name}: {why}"
+
+
+class OtherCampaign(Exception):
+    """The home has a campaign of that id with another spec: it is of another study, or of another state of this one."""
+
+
+def run_campaigns(service: Service, loaded: LoadedStudy, watch: Callable[[Planned], None]) -> Evidence:
+    """Run what has not run yet. watch: called before each campaign. Raises OtherCampaign, and what driving raises."""
+    for planned in loaded.planned:
+        _known(service, planned)  # before any is started
+    found: dict[str, list[Run]] = defaultdict(list)
+    for planned in loaded.planned:
+        watch(planned)
+        found[planned.name].append(_run(service, planned))
+    return dict(found)
+
+
+def _known(service: Service, planned: Planned) -> bool:
+    """Whether it is there. Raises OtherCampaign."""
+    try:
+        campaign = service.store.campaign(planned.id)
+    except NotFound:
+        return False
+    if campaign.spec != planned.spec:
+        raise OtherCampaign(f"the campaign {planned.id} there has another spec: name another folder with -o DIR")
+    return True
+
+
+def _run(service: Service, planned: Planned) -> Run:
+    if not _known(service, planned):
+        service.add(planned.spec, planned.space.totals, drives=True, id=planned.id)
+    elif service.store.campaign(planned.id).state.resting:
+        service.resume(planned.id)
+    if not service.store.campaign(planned.id).state.final:
+        drive_one(Driver(service), service, planned.id, lambda: None)
+    return Run(
+        seed=planned.seed,
+        campaign=service.store.campaign(planned.id),
+        space=planned.space,
+        trials=tuple(service.store.trials(planned.id)),
+    )

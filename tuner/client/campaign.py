@@ -15,10 +15,9 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import WaitedTooLong
-from meshtune.tuner.client.follow import Follower
 from meshtune.tuner.client.plots import AsyncPlots, Plots
 from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, get, json_of, place, post, word_of
-from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
+from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, Follower, step
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
 from meshtune.tuner.results.analysis.analysis import Analysis

@@ -7,8 +7,7 @@
         print(campaign.best().recommendation.reason)
 
 Answers are the values of meshtune itself: what the REST API serializes is read back into the dataclass that it was. A
-service that is away for a while, or says that it is busy, is asked again; nothing is done twice.
-"""
+service that is away for a while, or says that it is busy, is asked again; nothing is done twice."""
 
 from __future__ import annotations
 
@@ -17,17 +16,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.access.tokens import TOKEN_FILE, own_token
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.client.campaign import AsyncCampaign, Campaign, fields_of
 from meshtune.tuner.client.errors import ServiceError
 from meshtune.tuner.client.requests import Calls, Steps, get, place, post
-from meshtune.tuner.client.spec import body_of, document_of
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.known_best import BestKnown
 from meshtune.tuner.service.views.campaigns import CampaignPage, CampaignView
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.named_files import with_local_files
 
 URL_VARIABLE = "MESHTUNE_SERVER"
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -170,3 +171,30 @@ def _opened(url: str, token: str) -> tuple[str, dict[str, str]]:
         why = error.strerror if isinstance(error, OSError) else error
         raise ServiceError(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {why}") from None
     return address, {"Authorization": f"Bearer {secret}"} if secret else {}
+
+
+def body_of(spec: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | str:
+    """A spec as it is sent: as its text, which the service keeps with its comments, wherever the text stands alone.
+    spec: a document, a text in YAML, or a file: a Path, or a text of one line that ends in .yaml, .yml or .json.
+    Files that it names beside itself are read into it. Raises OSError, UnreadableText, InvalidSpec and InvalidValue."""
+    if isinstance(spec, Mapping):
+        return spec
+    if isinstance(spec, str) and not is_file_name(spec):
+        return spec
+    path = Path(spec)
+    text = read_file(path, SLOW_LIMITS.max_bytes, regular=False)
+    document = parse_yaml(text)
+    if not isinstance(document, dict):
+        return text
+    whole = with_local_files(document, path.parent)
+    return text if whole is document else whole
+
+
+def document_of(spec: Mapping[str, Any] | str | Path) -> Any:
+    """The same as a document. Raises as `body_of`."""
+    body = body_of(spec)
+    return parse_yaml(body) if isinstance(body, str) else body
+
+
+def is_file_name(text: str) -> bool:
+    return "\n" not in text and text.endswith((".yaml", ".yml", ".json"))

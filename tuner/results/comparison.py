@@ -3,30 +3,45 @@
 Efficiencies are per device, of the recommended settings, against the campaign with the fewest devices of the same kind:
 one model, device, training code and number format, and simulated or not. Between kinds there is none. Beside them
 stand the predictions of that campaign's calibrated physics for the others, scaled to pass through its recommended
-setting, so that common errors cancel. Pure: campaigns and trials in, a value out.
-"""
+setting, so that common errors cancel. And two to five trials of one campaign side by side. Pure: campaigns and trials
+in, a value out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshtune.runners.hardware import kinds_text, same_hardware
+from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import KnobSet, sized
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.node_kinds import reference_of
-from meshtune.tuner.campaign.objective import Objective
+from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, TrialState, time_by_part
 from meshtune.tuner.campaign.units import ONE, Estimate, percent
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.prediction.projection import scaled
+from meshtune.tuner.results.quantities import numbers_of, shown_in
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.sizes import on_nodes
+from meshtune.tuner.results.views import ObjectiveView, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
+
+# What must be the same for speeds to be compared, in words, and how it is shown.
+_ALIKE: Sequence[tuple[str, Callable[[CampaignSpec], object]]] = (
+    ("model", lambda spec: spec.model.name),
+    ("device", lambda spec: spec.cluster.device.name),
+    ("workload", lambda spec: spec.workload.kind),
+    ("number format", lambda spec: training_of(spec).framework.dtype),
+    ("objective", lambda spec: str(spec.objective)),
+    ("global batch", lambda spec: spec.global_batch_size or "free"),
+)
+FEWEST, MOST = 2, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,17 +278,6 @@ def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
     return outlook.of(first, space[first]).speed
 
 
-# What must be the same for speeds to be compared, in words, and how it is shown.
-_ALIKE: Sequence[tuple[str, Callable[[CampaignSpec], object]]] = (
-    ("model", lambda spec: spec.model.name),
-    ("device", lambda spec: spec.cluster.device.name),
-    ("workload", lambda spec: spec.workload.kind),
-    ("number format", lambda spec: training_of(spec).framework.dtype),
-    ("objective", lambda spec: str(spec.objective)),
-    ("global batch", lambda spec: spec.global_batch_size or "free"),
-)
-
-
 def _hardware_notes(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> list[str]:
     """Sentences on campaigns that were measured on other hardware than the first one whose hardware is known."""
     known = [(campaign, reference) for campaign, trials in entries if (reference := reference_of(trials)) is not None]
@@ -296,3 +300,85 @@ def _differences(campaigns: Sequence[Campaign], base: Campaign) -> list[str]:
         if differ:
             notes.append(f"{one.id} is not as {base.id}: {'; '.join(differ)}")
     return notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A field of the plan, or a knob, that is not alike. values: in the order of the trials; null where a knob is
+    inactive."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedTrial:
+    """One trial. objective, step_time_s, tokens_per_s: of this run alone; null where it measured nothing. relative: its
+    speed over that of the first trial that measured something, as the objective compares speeds; 1 for that one.
+    peak_memory_bytes: of tensors on the most loaded rank. parts: where the time of a profiled step went; empty where it
+    was not profiled."""
+
+    trial: int
+    plan_key: str
+    origin: Origin
+    state: TrialState
+    verdict: Verdict | None
+    objective: ObjectiveView | None
+    step_time_s: float | None
+    tokens_per_s: float | None
+    relative: float | None
+    mfu: float | None
+    peak_memory_bytes: int | None
+    parts: tuple[PartTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialComparison:
+    """Trials in the order asked for. simulated: no device measured the numbers. differences: in the order of a plan's
+    fields, then of knobs; empty where the trials ran one plan."""
+
+    campaign: str
+    simulated: bool
+    differences: tuple[Difference, ...]
+    trials: tuple[ComparedTrial, ...]
+
+
+_OF_TRIAL = shown_in(ComparedTrial, but=["objective"])
+
+
+def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison:
+    """trials: complete ones, with their profiles."""
+    settings = [_settings(trial) for trial in trials]
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    rows = [Difference(name=name, values=tuple(setting.get(name) for setting in settings)) for name in names]
+    speeds = [_speed(campaign, trial) for trial in trials]
+    first = next((speed for speed in speeds if speed is not None), None)
+    return TrialComparison(
+        campaign=campaign.id,
+        simulated=campaign.simulated,
+        differences=tuple(row for row in rows if any(value != row.values[0] for value in row.values)),
+        trials=tuple(_compared(campaign, trial, speed, first) for trial, speed in zip(trials, speeds, strict=True)),
+    )
+
+
+def _settings(trial: Trial) -> dict[str, Any]:
+    return {**trial.plan.axes_as_dict(), "global_batch_size": trial.plan.global_batch_size, **trial.plan.knobs}
+
+
+def _speed(campaign: Campaign, trial: Trial) -> float | None:
+    measured = trial.measurement
+    return None if measured is None else campaign.spec.objective.speed(measured, measured.step_time_s)
+
+
+def _compared(campaign: Campaign, trial: Trial, speed: float | None, first: float | None) -> ComparedTrial:
+    measured, yardstick = trial.measurement, yardstick_of(campaign.spec)
+    return view_of(
+        ComparedTrial,
+        trial,
+        trial=trial.number,
+        plan_key=trial.plan.key,
+        objective=None if measured is None else objective_view(campaign.spec, yardstick.reached(measured)),
+        relative=None if speed is None or first is None else speed / first,
+        parts=() if measured is None else tuple(time_by_part(measured.profile)),
+        **numbers_of(yardstick, measured, _OF_TRIAL),
+    )

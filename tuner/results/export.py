@@ -1,7 +1,6 @@
 """Exports a measured setting: as JSON for programs, as the files that run it again by hand, in the words of other
 people's training codes, and as the job script of a scheduler. FORMATS has them all; `runners.registry` describes the
-schedulers.
-"""
+schedulers."""
 
 from __future__ import annotations
 
@@ -10,21 +9,12 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.dialects.base import CannotExpress, Files
-from meshtune.runners.registry import (
-    SIMULATED,
-    WORKLOADS,
-    Scheduler,
-    UnknownBackend,
-    load,
-    load_part,
-    schedulers,
-)
+from meshtune.runners.registry import SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load, load_part, schedulers
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -34,8 +24,8 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.exported_knobs import ToldKnobs, tell, told_to_programs, with_keys
-from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, hand_over, measured_with
+from meshtune.tuner.results.export_options import ToldKnobs, tell, told_to_programs, with_keys
+from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, hand_over, measured_with, warned
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.views import ranked_views
 from meshtune.tuner.results.winners import FASTEST_CONFIRMED, FASTEST_ONCE, RECOMMENDED, winners_of
@@ -45,9 +35,6 @@ PROGRAM = "train.py"
 # The number formats of every dialect, and the one of those that are told none.
 DTYPES = ("float32", "float16", "bfloat16")
 WRITTEN_DTYPE = "bfloat16"
-# Files in which `#` begins a comment.
-COMMENTED = (".sh", ".toml", ".yaml")
-WIDTH = 110
 
 
 class NothingToExport(UserError, LookupError):
@@ -215,8 +202,7 @@ def _job_line(export: Export, files: Files) -> str:
     job = export.job
     trainer = "meshtune.runners.trainer" in job.command
     words = ("python", *job.command[1:]) if trainer else job.command
-    environment = ["env", *(f"{name}={value}" for name, value in job.env.items())] if job.env else []
-    command = shlex.join([*environment, *words])
+    command = _environment(job.env) + shlex.join(words)
     # A script that is started once per node has a launcher of its own, which is told NODE_RANK and MASTER_ADDR.
     if job.processes == 1 or job.start is Start.NODE or (trainer and job.nodes == 1):
         return command
@@ -367,7 +353,7 @@ def export_files(export: Export, name: str = "") -> Files:
             f"campaign {export.setting['campaign']} (simulated) has no job that a scheduler could run"
         )
     files, handover = FORMATS[name].render(export), handover_of(export, name)
-    return files if handover is None else {file: _warned(file, text, handover) for file, text in files.items()}
+    return files if handover is None else {file: warned(file, text, handover) for file, text in files.items()}
 
 
 def exported(export: Export, name: str = "") -> ExportView:
@@ -394,13 +380,3 @@ def write_files(texts: Files, directory: Path) -> list[Path]:
     for file, text in texts.items():
         (directory / file).write_text(text, encoding="utf-8")
     return [directory / file for file in texts]
-
-
-def _warned(file: str, text: str, handover: Handover) -> str:
-    """The text of a file with the warning as a comment where it may have one, after the line that names a shell."""
-    if Path(file).suffix not in COMMENTED:
-        return text
-    lines = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
-    comment = "".join(f"# {line}\n" for line in [*lines, f"    {handover.confirm}"])
-    first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
-    return f"{first}\n{comment}{rest}" if first else comment + rest

@@ -1,32 +1,26 @@
-"""The options of export formats, for people who fill in a form: what each means, and what holds where it is left out.
+"""The options of export formats, for people who fill in a form: what each means, and what holds where it is left out;
+and what the knobs of a setting add to them.
 
 Options that make no difference to a file that is only written, such as how often jobs are looked at, are left out here
-and read all the same. Those of a scheduler's script are told by the class that its row names.
-"""
+and read all the same. Those of a scheduler's script are told by the class that its row names."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from meshtune.runners.programs.dialects.base import Files
+from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import UnknownBackend, load, load_part
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOption:
-    """One option of a format. default: as text, YAML as `--option name=value` takes it; empty where the option then
-    says nothing, or the campaign's own value holds. choices: all values, where they are few."""
-
-    name: str
-    meaning: str
-    required: bool
-    default: str
-    choices: tuple[str, ...]
-
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knob_values import KnobValue
+from meshtune.search_spaces.plan import Plan
 
 _DTYPE = {"dtype": "number format; by default the one that was measured"}
 _PROGRAM = {
@@ -71,6 +65,21 @@ _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {"script": "the program", "directory": "folder of the program", **_DTYPE},
     ),
 }
+# The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.
+_FILES = {"deepspeed": "ds_config.json", "megatron": "ds_config.json"}
+_FLAG = "meshtune.runners.programs.workloads.torchtitan:key_flag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOption:
+    """One option of a format. default: as text, YAML as `--option name=value` takes it; empty where the option then
+    says nothing, or the campaign's own value holds. choices: all values, where they are few."""
+
+    name: str
+    meaning: str
+    required: bool
+    default: str
+    choices: tuple[str, ...]
 
 
 @cache
@@ -106,3 +115,50 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldKnobs:
+    """variables by name, words of a command line, and values by the key of a configuration, as the knobs name it."""
+
+    variables: Mapping[str, str]
+    arguments: tuple[str, ...]
+    keys: Mapping[str, KnobValue]
+
+
+def told_to_programs(knobs: Sequence[Knob], plan: Plan) -> ToldKnobs:
+    """What a program is told of the plan's knobs; nothing of those at the value that is omitted."""
+    return ToldKnobs(variables=variables(knobs, plan), arguments=tuple(arguments(knobs, plan)), keys=keys(knobs, plan))
+
+
+def tell(format: str, options: Mapping[str, Any], told: ToldKnobs) -> dict[str, Any]:
+    """The options of a program, with what knobs add to them."""
+    added: dict[str, Any] = {}
+    if told.variables and format == "megatron":
+        added["env"] = {**options.get("env", {}), **told.variables}
+    words = [shlex.join(told.arguments)] if told.arguments and format in ("megatron", "torchtitan") else []
+    if format == "torchtitan":
+        words += [load(_FLAG)(_key(key), value) for key, value in told.keys.items()]
+    if words:
+        added["arguments"] = [*options.get("arguments", ()), *words]
+    return {**options, **added}
+
+
+def with_keys(format: str, files: Files, told: ToldKnobs) -> Files:
+    """The files, with the keys that knobs set in a JSON configuration."""
+    name = _FILES.get(format, "")
+    if not told.keys or name not in files:
+        return files
+    document: Any = read_json(files[name], SLOW_LIMITS)
+    for key, value in told.keys.items():
+        *sections, last = _key(key).split(".")
+        inner = document
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return {**files, name: json.dumps(document, indent=2) + "\n"}
+
+
+def _key(key: str) -> str:
+    """The dotted key, without the file's name before it."""
+    return key.rpartition(":")[2]

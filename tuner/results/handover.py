@@ -1,4 +1,5 @@
-"""The program that measured a setting, and what becomes of the setting in another one.
+"""The program that measured a setting, and what becomes of the setting in another one; and an exported
+setting as one archive: a folder with all files of its format and a README of how it is started and what to beware of.
 
 Speeds are those of the program that measured them. A setting that is handed to another program carries a warning and
 the command that confirms it there: a campaign of two trials, of the setting and of the plan that it is compared with.
@@ -6,10 +7,16 @@ the command that confirms it there: a campaign of two trials, of the setting and
 
 from __future__ import annotations
 
+import gzip
+import io
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from textwrap import wrap
 
 from meshtune.runners.outcome import Measurement
+from meshtune.runners.programs.dialects.base import Files
 from meshtune.runners.registry import SIMULATED, WORKLOADS
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
@@ -17,6 +24,12 @@ from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate, number
 from meshtune.tuner.results.ranking import Ranked, interval_known, over_runs, rank, run_variance_of, speed_of
 from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
+
+README = "README.txt"
+WIDTH = 110
+# Files in which `#` begins a comment.
+COMMENTED = (".sh", ".toml", ".yaml")
+_PLAIN, _PROGRAM = 0o644, 0o755
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,3 +213,54 @@ def _end(there: Campaign, runs: Sequence[Trial], entry: Ranked) -> str:
     if run is None or run.outcome is None:
         return there.reason.partition("\n")[0] or str(there.state)
     return f"{run.outcome.verdict}: {run.outcome.reason}".strip(": ")
+
+
+def warned(file: str, text: str, handover: Handover) -> str:
+    """The text of a file with the warning as a comment where it may have one, after the line that names a shell."""
+    if PurePosixPath(file).suffix not in COMMENTED:
+        return text
+    told = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
+    comment = "".join(f"# {line}\n" for line in [*told, f"    {handover.confirm}"])
+    first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
+    return f"{first}\n{comment}{rest}" if first else comment + rest
+
+
+def pack(folder: str, files: Files) -> bytes:
+    """A .tar.gz of the files in this folder; equal files give equal bytes. A file that begins with a line for a shell
+    can be executed. Raises ValueError for a name that would leave the folder."""
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, text in sorted(files.items()):
+            content = text.encode("utf-8")
+            entry = tarfile.TarInfo(f"{folder}/{_safe(name)}")
+            entry.size, entry.mode = len(content), _PROGRAM if text.startswith("#!") else _PLAIN
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def readme(title: str, command: str | None, note: str, handover: Handover | None, directory: str) -> str:
+    """title: of the setting and where it is from. command: that starts it; None: nothing does. note: what it is not.
+    directory: where the files expect to lie; empty: anywhere."""
+    parts = [title]
+    if note:
+        parts.append(note)
+    if command is not None:
+        parts.append(f"Start it in {directory or 'this folder'}:\n\n    {command}")
+    if handover is not None:
+        parts += [f"Warning: {handover.warning}.", f"{handover.offer}:\n\n    {handover.confirm}"]
+    return "\n\n".join(map(_wrapped, parts)) + "\n"
+
+
+def _wrapped(part: str) -> str:
+    lines = part.split("\n")
+    return "\n".join(line if line.startswith(" ") else "\n".join(wrap(line, WIDTH)) for line in lines)
+
+
+def _safe(name: str) -> str:
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no name of a file in a folder")
+    return str(path)

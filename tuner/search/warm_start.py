@@ -51,10 +51,7 @@ class Earlier:
 
 
 def learn_from(
-    campaign: Campaign,
-    own: Sequence[Trial],
-    others: Sequence[Campaign],
-    trials_of: Callable[[str], Sequence[Trial]],
+    campaign: Campaign, own: Sequence[Trial], others: Sequence[Campaign], trials_of: Callable[[str], Sequence[Trial]]
 ) -> list[Earlier]:
     """The other campaigns (newest first) that the search learns from: the most alike, then the nearest in scale first.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
 from meshtune.runners.registry import EXTERNAL
-from meshtune.runners.schedulers.external.runner import ClaimableJob, ExternalRunner, NotClaimed
+from meshtune.runners.schedulers.external import ClaimableJob, ExternalRunner, NotClaimed
 from meshtune.search_spaces.checks import Checks, Closed, Limit
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan

@@ -9,13 +9,7 @@ from dataclasses import asdict
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.calibration import (
-    LEAST_TRIALS,
-    StoredCalibration,
-    best_of,
-    framework_version,
-    key_of,
-)
+from meshtune.tuner.campaign.calibration import LEAST_TRIALS, StoredCalibration, best_of, framework_version, key_of
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial

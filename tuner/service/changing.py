@@ -12,13 +12,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.changes import (
-    CampaignDetails,
-    CannotChange,
-    changed,
-    details_of,
-    require_extendable,
-)
+from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, require_extendable
 from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.results.ranking import rank

@@ -1,8 +1,7 @@
 """The spec of a campaign that measures two plans of another campaign with another program, and nothing else.
 
 The user's document says how the program runs (`workload`, and `runner`, `trial` and others where they differ). The
-question stays the other campaign's: model, devices and batch are taken from there, and may be repeated, not changed.
-"""
+question stays the other campaign's: model, devices and batch are taken from there, and may be repeated, not changed."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.campaign.spec import FREE, Backend, CampaignSpec
+from meshtune.tuner.campaign.spec import FREE, CampaignSpec
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import parse_spec
 
@@ -40,7 +39,7 @@ def confirming_document(
         "model": plain(source.model),
         "cluster": plain(cluster),
         "global_batch_size": batch,
-        "runner": _backend(source.runner),
+        "runner": {"kind": source.runner.kind, **source.runner.options},
         "trial": plain(source.trial),
         "project": source.project,
         "seed": source.seed,
@@ -92,10 +91,6 @@ def _other_question(spec: CampaignSpec, source: CampaignSpec) -> list[Problem]:
         problem = f"is {spec.global_batch_size}, the campaign's is {source.global_batch_size}; leave it out"
         problems.append(Problem("global_batch_size", problem))
     return problems
-
-
-def _backend(chosen: Backend) -> dict[str, Any]:
-    return {"kind": chosen.kind, **chosen.options}
 
 
 def _with(section: object, **values: Any) -> object:

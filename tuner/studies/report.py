@@ -11,9 +11,17 @@ from meshtune.tuner.results.figures.searches import Beside, published_beside_our
 from meshtune.tuner.results.report.page import PageTable, Picture, Section, page
 from meshtune.tuner.studies.drawings import DRAWINGS
 from meshtune.tuner.studies.evidence import Evidence, Run, Unanswered, measured_step
-from meshtune.tuner.studies.findings import StudyReport
+from meshtune.tuner.studies.findings import (
+    SIMULATED,
+    StudyReport,
+    cells,
+    headings,
+    measured_word,
+    misses,
+    sources,
+    verdict_text,
+)
 from meshtune.tuner.studies.read import LoadedStudy
-from meshtune.tuner.studies.words import SIMULATED, cells, headings, measured_word, misses, sources, verdict_text
 
 
 def study_page(loaded: LoadedStudy, report: StudyReport, evidence: Evidence) -> str:

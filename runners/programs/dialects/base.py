@@ -91,13 +91,13 @@ class Launch:
     script: str
     words: tuple[str, ...]
     place: str
-    nodes: int | None
-    devices_per_node: int | None
-    directory: str
-    setup: tuple[str, ...]
-    env: Mapping[str, str]
-    files: Mapping[str, str]
-    notes: tuple[str, ...]
+    nodes: int | None = None
+    devices_per_node: int | None = None
+    directory: str = ""
+    setup: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
 

@@ -167,7 +167,6 @@ def launch_of(found: Call, place: str) -> Launch:
         nodes=nodes,
         devices_per_node=per_node,
         directory=found.cwd,
-        setup=(),
         env=_environment(found, place, notes),
         files=found.files,
         notes=tuple(notes),

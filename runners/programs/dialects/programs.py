@@ -7,6 +7,7 @@ open, and the minutes that a program takes to start."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +17,6 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import as_written
-from meshtune.runners.programs.dialects.other_programs import not_read, recognised
 from meshtune.search_spaces.checks import did_you_mean
 
 # Programs that start others come before those that they start. name, as for `--format` -> module.
@@ -38,6 +38,20 @@ _NEXT = (
     "Next: meshtune import RUN.log, of a run's log with the arguments that the program prints at its start; "
     "meshtune import --pid N, of a live process; or write a spec with `kind: command` (docs/how-to/workloads.md)"
 )
+# name -> what its configuration, or the command that starts it, has; each pattern must be found.
+_MARKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "axolotl": ((r"\baxolotl\b",), (r"(?m)^base_model:", r"(?m)^(sequence_len|micro_batch_size|adapter):")),
+    "LLaMA-Factory": ((r"\bllama_?factory|\bllamafactory-cli\b",), (r"(?m)^finetuning_type:", r"(?m)^stage:")),
+    "Levanter": ((r"\blevanter\b",), (r"(?m)^trainer:", r"(?m)^\s+mp: p=f32", r"(?m)^\s+(hidden_dim|fsdp_axis):")),
+    "OLMo": ((r"\bOLMo(-core)?\b", r"scripts/train\.py|olmo_core"), (r"(?m)^\s*d_model:", r"(?m)^fsdp:")),
+    "MaxText": ((r"\bMaxText\b",), (r"(?m)^base_emb_dim:", r"(?m)^ici_fsdp_parallelism:")),
+    "OpenRLHF": ((r"\bopenrlhf\b",),),
+    "LitGPT": ((r"\blitgpt (pretrain|finetune)",),),
+    "fairseq": ((r"\bfairseq-(hydra-)?train\b",),),
+    "ColossalAI": ((r"\bcolossalai run\b",),),
+    "torchtune": ((r"\btune run\b",), (r"_component_: torchtune\.",)),
+    "Nanotron": ((r"\brun_train\.py --config-file\b",), (r"(?m)^parallelism:", r"(?m)^\s+pp_engine:")),
+}
 
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
@@ -125,4 +139,20 @@ def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
         trial=trial,
         questions=tuple(dict.fromkeys((*launch.questions, *imported.questions))),
         notes=tuple(dict.fromkeys((*launch.notes, *notes))),
+    )
+
+
+def recognised(text: str) -> str:
+    """The name of such a program in a configuration or a script, "" for none."""
+    code = re.sub(r"(?m)^\s*#.*$", "", text)
+    return next(
+        (name for name, ways in _MARKS.items() for way in ways if all(re.search(mark, code) for mark in way)), ""
+    )
+
+
+def not_read(name: str) -> str:
+    """The refusal of such a program, with what to do next."""
+    return (
+        f"is a file or a start of {name}, which is recognised and not read. Next: a spec with `kind: command`, whose "
+        f"`configs` take this file as their base (docs/how-to/workloads.md)"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.job_files import read_document, storage_fault
 from meshtune.runners.json_files import read_versioned, render_versioned
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.told_knobs import ToldKnob, told_knobs

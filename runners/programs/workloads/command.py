@@ -10,14 +10,15 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, LAUNCHERS, PYTHONS
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
 from meshtune.runners.programs.workloads.base import (
@@ -48,8 +49,8 @@ from meshtune.runners.programs.workloads.knobs import (
     problems,
     variables,
 )
-from meshtune.runners.programs.workloads.program import program_of, words_of
 from meshtune.runners.report import DIRECTORY, STEPS
+from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import KNOB_NAME
@@ -73,6 +74,10 @@ PLACEHOLDERS = (*PLAN_FIELDS, *_MODEL, *_TRIAL, *_PLACES)
 # A shell's text whose last word is one of these, or ends in a sign, ends with no program's arguments.
 _CLOSING = ("}", "fi", "done", "esac")
 _SIGNS = (";", "&", "|")
+_SCRIPT = re.compile(r".*\.(?:py|sh|bash)")
+# They start or wrap the program that is meant: meshtune's own reporter, gpt-neox's launcher.
+_WRAPPERS = frozenset({*LAUNCH_MODULES, "meshtune.runners.report", "deepy.py"} - {"torchtitan.train"})
+_STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env", "{python}"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,3 +322,28 @@ def _patterns(log: Mapping[str, str]) -> Patterns | None:
         return Patterns(log) if log else None
     except InvalidValue as error:
         raise InvalidValue([problem.under("log") for problem in error.problems]) from None
+
+
+def program_of(command: Sequence[str] | str) -> str:
+    """The program of a command, or of a text for a shell: the first script, else the module after the first `-m`, else
+    the first word that is neither an option, a setting of a variable nor a program that starts others. Of its name
+    alone: two scripts of one name in different folders count as one, since people copy a script for each run."""
+    words = words_of(command)
+    for index, part in enumerate(words):
+        name = PurePath(part).name
+        if part in ("-m", "--module") and words[index + 1 : index + 2] and words[index + 1] not in _WRAPPERS:
+            return words[index + 1]
+        if _SCRIPT.fullmatch(name) and name not in _WRAPPERS:
+            return name
+    names = (PurePath(part).name for part in words if not part.startswith("-") and "=" not in part)
+    return next((name for name in names if name not in _STARTERS), "")
+
+
+def words_of(command: Sequence[str] | str) -> Sequence[str]:
+    """The words of a command, or of a text for a shell, as far as they can be told apart."""
+    if not isinstance(command, str):
+        return command
+    try:
+        return read_words(command, comments=True)
+    except UnreadableText:  # an open quote is the shell's to refuse
+        return command.split()

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshtune.runners.base import Cause, JobSpec, JobStatus
 from meshtune.runners.documents import read_value
-from meshtune.runners.logs.lines import lines_of
+from meshtune.runners.log_lines import lines_of
 from meshtune.runners.outcome import Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.dialects.base import overlaid

@@ -12,7 +12,7 @@ from typing import Any
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import UnfitFile, read_document
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import FAILED, Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_reader import died_silently, outcome_of_failure, rank_logs
@@ -40,11 +40,7 @@ from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import (
-    TRAINER,
-    FrameworkProfile,
-    compiled,
-)
+from meshtune.search_spaces.physics.framework_profiles import TRAINER, FrameworkProfile, compiled
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 _ULYSSES = CONTEXTS.index(ContextParallel.ULYSSES)

@@ -11,18 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from meshtune.runners.base import (
-    Cause,
-    JobSpec,
-    JobState,
-    JobStatus,
-    Refused,
-    RunnerUnavailable,
-    SubmitFailed,
-)
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, SubmitFailed
 from meshtune.runners.command import Answer, call
 from meshtune.runners.json_files import write_whole
-from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
 from meshtune.runners.schedulers.batch.script import BatchOptions, SubmitHost, read_setup_failure, submit_host
 

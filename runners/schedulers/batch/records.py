@@ -110,13 +110,7 @@ class RecordingRunner(ABC, Generic[Options]):
     """The part of a Runner that is the records under `root`; a subclass says how its jobs are sent and looked at."""
 
     def __init__(
-        self,
-        root: Path,
-        options: Options,
-        *,
-        nodes: int,
-        devices_per_node: int,
-        clock: Callable[[], float] = time.time,
+        self, root: Path, options: Options, *, nodes: int, devices_per_node: int, clock: Callable[[], float] = time.time
     ) -> None:
         """nodes, devices_per_node: of the campaign's cluster; a job that needs more is refused."""
         self._records, self._options = Records(root.resolve()), options

@@ -52,13 +52,7 @@ class LocalRunner:
     gives_devices: each job gets accelerators of its own. user: as whom they run, None for our own."""
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        slots: int,
-        gives_devices: bool = False,
-        idle_s: float = 30.0,
-        user: JobUser | None = None,
+        self, root: Path, *, slots: int, gives_devices: bool = False, idle_s: float = 30.0, user: JobUser | None = None
     ) -> None:
         self._spool = Spool(root.resolve())
         self._user = user

@@ -26,14 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from meshtune.runners.measuring import (
-    COUNTED_STEPS,
-    WINDOW,
-    is_settled,
-    is_surely_slower,
-    warmup_length,
-    window_of,
-)
+from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_surely_slower, warmup_length, window_of
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.trainer.compiling import compiles, uncompiled
 from meshtune.runners.trainer.failure import Progress

@@ -257,8 +257,8 @@ def import_(
     launcher calls when it runs with stand-ins.
     """
     from meshtune.runners.programs.capture.process import read_process
-    from meshtune.runners.programs.capture.read import read_captured
     from meshtune.runners.programs.capture.session import capture as capture_calls
+    from meshtune.runners.programs.capture.session import read_captured
     from meshtune.runners.programs.dialects.base import CannotRead
     from meshtune.runners.programs.dialects.sources import read_command, read_source
     from meshtune.runners.untrusted_text import UnreadableText

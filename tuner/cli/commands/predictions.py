@@ -93,7 +93,7 @@ def knobs(
 
     from meshtune.tuner.cli.render.display import WIDEST
     from meshtune.tuner.cli.render.knobs import catalog_lines, catalogs_table
-    from meshtune.tuner.results.knob_views import catalogs_view
+    from meshtune.tuner.results.views import catalogs_view
     from meshtune.tuner.specs.knobs import read_catalogs
 
     known = read_catalogs()

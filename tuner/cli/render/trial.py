@@ -14,7 +14,7 @@ from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import word
-from meshtune.tuner.campaign.knob_check import unconfirmed_knobs
+from meshtune.tuner.campaign.eligibility import unconfirmed_knobs
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text

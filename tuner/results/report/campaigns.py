@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import yaml
 
@@ -17,7 +16,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.spec import Budget, document_of, space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
+from meshtune.tuner.campaign.units import Estimate, gibibytes, moment, number, percent, seconds
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.figures import progress, settings
@@ -41,10 +40,8 @@ def render_report(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> str:
         notices = [f"Simulated, not measured on any device: {', '.join(simulated)}."]
     if len(entries) == 1:
         campaign, trials = entries[0]
-        newest = max((one.last.finished_at or 0.0 for one in trials), default=0.0)
-        about = [
-            f"Campaign {campaign.id}, begun {_day(campaign.created_at)}, as of {_day(max(newest, campaign.created_at))}"
-        ]
+        newest = max([campaign.created_at, *(one.last.finished_at or 0.0 for one in trials)])
+        about = [f"Campaign {campaign.id}, begun {moment(campaign.created_at)}, as of {moment(newest)}"]
         return page(campaign.spec.name, _sections(campaign, trials), subtitle=about, notices=notices)
     sections = [_comparison_section(compare(entries))]
     for campaign, trials in entries:
@@ -331,7 +328,3 @@ def _interval(value: Estimate, *, known: bool = True) -> str:
     if not known or value.low == value.high:
         return number(value.value)
     return f"{number(value.value)} ({number(value.low)} to {number(value.high)})"
-
-
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

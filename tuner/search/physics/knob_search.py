@@ -31,15 +31,7 @@ from meshtune.tuner.search.physics.gaussian import condition
 from meshtune.tuner.search.physics.history import Trials
 from meshtune.tuner.search.physics.knob_effects import PEAK_RELEVANCES, KnobEffects, Scales, relevances_of
 from meshtune.tuner.search.physics.speed import NOISE, expected, points_of
-from meshtune.tuner.search.physics.weighing import (
-    Batch,
-    Belief,
-    Hypotheses,
-    PhysicsOptions,
-    Weighing,
-    moments,
-    weigh,
-)
+from meshtune.tuner.search.physics.weighing import Batch, Belief, Hypotheses, PhysicsOptions, Weighing, moments, weigh
 
 # The noise of single runs, as shares of the usual one: knobs tell most where runs scatter little.
 NOISE_SHARES = (1.0, 0.6, 0.35)

@@ -88,7 +88,7 @@ def believe(trials: Trials, options: PhysicsOptions, hypotheses: Hypotheses) -> 
     if not options.residual:
         measured, log_times, weights = measured.take(slice(0, 0)), np.zeros(0), np.zeros(0)
     if not (options.residual and options.fits):
-        tried = _nothing(tried.rows)
+        tried = Tried(tried.rows.take(slice(0, 0)), np.zeros(0), [], np.zeros(0))
     possible = [one for one in hypotheses.speeds if options.prior or one.expects is Expects.ALIKE]
     speeds = learn_speeds(measured, log_times, weights, possible)
     return Belief(speeds, learn_feasibility(tried, hypotheses.memory), ignores_memory=not options.fits)
@@ -99,10 +99,6 @@ def moments(mixture: Sequence[tuple[float, FloatColumn, FloatColumn]]) -> tuple[
     mean: FloatColumn = np.sum([weight * means for weight, means, _ in mixture], axis=0)
     square = np.sum([weight * (sd**2 + (means - mean) ** 2) for weight, means, sd in mixture], axis=0)
     return mean, np.sqrt(square)
-
-
-def _nothing(rows: Rows) -> Tried:
-    return Tried(rows.take(slice(0, 0)), np.zeros(0), [], np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,4 @@
-"""What the REST API shows: values made from the tuner's, with times as RFC 3339 and derived numbers beside raw ones.
-
-Trials are in `tuner.service.views.trials`.
-"""
+"""What the REST API shows: values made from the tuner's, with times as RFC 3339 and derived numbers beside raw ones."""
 
 from __future__ import annotations
 
@@ -20,11 +17,10 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.knob_views import KnobView, knob_view
 from meshtune.tuner.results.quantities import rfc3339
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.recommendation import choice_among_first
-from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
+from meshtune.tuner.results.views import KnobView, ObjectiveView, RankedView, knob_view, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
 
 if TYPE_CHECKING:  # clients of a service read these views, and need no database

@@ -10,15 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from meshtune.runners.programs.capture.slurm_variables import slurm_variables
 from meshtune.runners.programs.capture.stand_in import PYTHONS, is_training, named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
 from meshtune.runners.programs.dialects.bash.expansion import Budget, as_written, is_known, unknown_parts
 from meshtune.runners.programs.dialects.bash.lexer import NotBash
 from meshtune.runners.programs.dialects.bash.script import Command, Script, read_script
 from meshtune.runners.programs.dialects.call import Call, call_of, choose, launch_of, starts_a_program
-from meshtune.runners.programs.dialects.job_script import with_devices
-from meshtune.runners.programs.dialects.other_programs import not_read, recognised
+from meshtune.runners.programs.dialects.job_script import slurm_variables, with_devices
+from meshtune.runners.programs.dialects.programs import not_read, recognised
 
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
 # Files that are sourced for what programs find, not for what the script's own variables hold.
@@ -56,7 +55,8 @@ def find_launch(
     chosen, _ = choose(calls, number)
     command = next(command for command, call in starts if call.command == chosen.command)
     place = f"line {command.line}"
-    launch = with_devices(launch_of(chosen, place), text) if chosen.tool != "-" else _bare(chosen, place)
+    bare = Launch(script="", words=chosen.words, place=place)
+    launch = bare if chosen.tool == "-" else with_devices(launch_of(chosen, place), text)
     setup, env, questions, notes = _surroundings(script, command, {start.line for start, _ in starts})
     files, asked = _files(script, launch, command, path, place)
     return replace(
@@ -128,21 +128,6 @@ def _nothing(script: Script, text: str) -> str:
         f"accelerate, composer, srun, mpirun or python{unfollowed}. Next: meshtune import --capture -- bash SCRIPT "
         f"ARGUMENTS, which runs the script with stand-ins that start no training; or the command that it comes to: "
         f"meshtune import --command 'torchrun ...'"
-    )
-
-
-def _bare(call: Call, place: str) -> Launch:
-    return Launch(
-        script="",
-        words=call.words,
-        place=place,
-        nodes=None,
-        devices_per_node=None,
-        directory="",
-        setup=(),
-        env={},
-        files={},
-        notes=(),
     )
 
 

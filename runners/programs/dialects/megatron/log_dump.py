@@ -94,18 +94,7 @@ def find_dump(text: str) -> Dump:
     settings = deepspeed_settings(text)
     name = str(values.get("deepspeed_config"))
     devices = values.get("world_size")
-    launch = Launch(
-        script="",
-        words=tuple(words),
-        place=place,
-        nodes=None,
-        devices_per_node=None,
-        directory="",
-        setup=(),
-        env={},
-        files={name: settings} if settings else {},
-        notes=(),
-    )
+    launch = Launch(script="", words=tuple(words), place=place, files={name: settings} if settings else {})
     number = devices if isinstance(devices, int) and devices > 0 else None
     return Dump(launch, number, (*((path, text) for path, text in questions), *told), tuple(notes))
 

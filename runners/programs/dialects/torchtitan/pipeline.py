@@ -9,8 +9,8 @@ from typing import Any
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.dialects.torchtitan.config import Values
 from meshtune.runners.programs.dialects.torchtitan.options import SCHEDULES
-from meshtune.runners.programs.dialects.torchtitan.values import Values
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import EVEN, split_of
 
@@ -79,13 +79,7 @@ def pipeline_of(values: Values, pp: int | None, layers: int | None) -> dict[str,
 
 
 def _sizes(
-    pp: int,
-    layers: int | None,
-    kind: Schedule,
-    per_stage: int | None,
-    less: list[Any],
-    parts: Any,
-    splits: Any,
+    pp: int, layers: int | None, kind: Schedule, per_stage: int | None, less: list[Any], parts: Any, splits: Any
 ) -> list[int] | None:
     """Layers of each stage; None where they are not known, and only 0 where just their number is. Raises ValueError
     and its like."""

@@ -12,7 +12,9 @@ from typing import Any
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.torchtitan.config import (
+    NOT_SAID,
     NotKnown,
+    Values,
     file_release,
     modern,
     old_keys,
@@ -23,7 +25,6 @@ from meshtune.runners.programs.dialects.torchtitan.keys import GONE_FEATURES, SE
 from meshtune.runners.programs.dialects.torchtitan.models import NO_DECODER, UNLIKE, shapes_of
 from meshtune.runners.programs.dialects.torchtitan.options import Dtype, Release
 from meshtune.runners.programs.dialects.torchtitan.pipeline import pipeline_of
-from meshtune.runners.programs.dialects.torchtitan.values import NOT_SAID, Values
 from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.plan import ContextParallel, Recompute
 

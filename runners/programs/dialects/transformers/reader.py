@@ -86,13 +86,7 @@ def read_file_text(name: str, text: str) -> Imported:
         script="train.py",
         words=(),
         place=name,
-        nodes=None,
-        devices_per_node=None,
-        directory="",
-        setup=(),
-        env={},
         files={name: text},
-        notes=(),
         launcher=("accelerate", "launch", "--config_file", name),
     )
     imported = read_launch(launch)
@@ -199,12 +193,7 @@ def _note_the_rest(words: Words) -> None:
 
 
 def _workload(
-    launch: Launch,
-    loose: tuple[str, ...],
-    words: Words,
-    engine: Engine,
-    told: Mapping[str, Any],
-    trainers: bool,
+    launch: Launch, loose: tuple[str, ...], words: Words, engine: Engine, told: Mapping[str, Any], trainers: bool
 ) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     kept = {name: values for name, values in words.own.items() if not (trainers and name in NOT_IN_TRIALS)}

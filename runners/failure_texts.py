@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshtune.runners.base import Cause
-from meshtune.runners.logs.lines import read_tail, split_lines, untagged
+from meshtune.runners.log_lines import read_tail, split_lines, untagged
 
 if TYPE_CHECKING:  # jobs import this in their site's own environment, without RE2
     from meshtune.runners.programs.log_patterns import Patterns

@@ -21,7 +21,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.runners.schedulers.file_queue import FileQueue
-from meshtune.runners.schedulers.simulated.ground_truth import Conditions, Ending, run
+from meshtune.runners.schedulers.ground_truth import Conditions, Ending, run
 from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share, Some
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.training import missing
