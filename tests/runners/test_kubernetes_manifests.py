@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from places import cluster
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.schedulers.kubernetes.manifests import User, object_name, render_job, render_service
 from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions, options_for
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 SPEC = JobSpec(
     name="c1-t3-a1",
@@ -111,10 +111,8 @@ def test_names_are_labels_of_their_own_for_each_folder(name):
     ],
 )
 def test_options_that_cannot_be_are_refused(options, problem):
-    cluster = ClusterSpec(
-        name="c", nodes=1, devices_per_node=2, device=DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**30)
-    )
+    place = cluster(1, 2, "cuda")
     with pytest.raises(InvalidValue) as error:
-        options_for(cluster, {"image": "x"} | options if options else {})
+        options_for(place, {"image": "x"} | options if options else {})
     assert problem in str(error.value)
-    assert options_for(cluster, {"image": "x"}).device == "nvidia.com/gpu"
+    assert options_for(place, {"image": "x"}).device == "nvidia.com/gpu"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from places import cluster
 
 from meshtune.runners.extras import EXTRAS
 from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import Capabilities
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
+CLUSTER = cluster(1, 2)
 # What a runner or a workload cannot do without.
 NEEDED = {"command": {"command": ["true"]}, "deepspeed": {"module": "train"}, "kubernetes": {"image": "train:1"}}
 

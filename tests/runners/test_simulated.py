@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from places import SPEEDS, cluster
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
@@ -18,20 +19,13 @@ from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.registry import create_runner
 from meshtune.runners.schedulers.simulated.runner import HiddenClusterOptions, SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.cluster import LinkSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=4, hidden=512, heads=8, ffn=2048, vocab=1024, seq_len=256)
 LINK = LinkSpec(latency_s=1e-5, bandwidth_bytes_per_s=1e10)
-DEVICE = DeviceSpec(
-    name="d",
-    kind=DeviceKind.CUDA,
-    memory_bytes=64 * 2**30,
-    peak_flops={"float16": 1e14},
-    memory_bandwidth_bytes_per_s=1e12,
-)
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=2, device=DEVICE, node_link=LINK, network_link=LINK)
+CLUSTER = cluster(2, 2, "cuda", link=LINK, **SPEEDS)
 PLAN = Plan(dp=4, grad_accum_steps=2)
 
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.logs.lines import LOG_TAIL_BYTES, read_tail
@@ -16,25 +17,18 @@ from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, RankFailure, write_failure
 from meshtune.runners.trainer.job import Job, Measuring, parse_job
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import SpaceContext
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
 
-MODEL = ModelSpec(name="tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
 MEASURED = Measurement(step_times_s=(0.5,), tokens_per_step=16, devices=2)
 
 
-def cluster(kind: DeviceKind = DeviceKind.CPU) -> ClusterSpec:
-    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30)
-    return ClusterSpec(name="c", nodes=2, devices_per_node=2, device=device)
-
-
 def materialize(directory, kind=DeviceKind.CPU, **options):
     workload = TorchWorkload(options)
-    return workload.materialize("c1-t1-a1", MODEL, PLAN, cluster(kind), directory, seed=7, time_limit_s=90.5)
+    return workload.materialize("c1-t1-a1", TINY, PLAN, cluster(2, 2, kind), directory, seed=7, time_limit_s=90.5)
 
 
 def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
@@ -55,7 +49,7 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
 def test_the_job_file_is_read_back_and_a_gpu_limits_memory_itself(kind, limit, tmp_path):
     assert parse_job(materialize(tmp_path, kind).files["job.json"]) == Job(
         name="c1-t1-a1",
-        model=MODEL,
+        model=TINY,
         plan=PLAN,
         seed=7,
         device=kind,
@@ -241,7 +235,7 @@ def test_a_log_is_told_from_the_start_of_a_line(tmp_path):
 
 @pytest.mark.parametrize("context", ["all_gather", "ring"])
 def test_the_trainer_cuts_two_slices_of_the_sequence_for_each_context_rank(context):
-    model = replace(MODEL, seq_len=18)
+    model = replace(TINY, seq_len=18)
     able = TorchWorkload({}).capabilities
     setting = SpaceContext(model=model, cluster=cluster(), global_batch_size=8, capabilities=able)
     space = Space(Bounds(), setting)

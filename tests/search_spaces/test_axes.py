@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from places import cluster
 
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.job import Job, require_supported
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
@@ -37,9 +38,8 @@ def space(
     able: Capabilities = ABLE,
     batch: int | None = 16,
 ) -> Space:
-    device = DeviceSpec(name="x", kind=kind, memory_bytes=2**30)
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=8, device=device)
-    return Space(bounds, SpaceContext(model=model, cluster=cluster, global_batch_size=batch, capabilities=able))
+    place = cluster(1, 8, kind)
+    return Space(bounds, SpaceContext(model=model, cluster=place, global_batch_size=batch, capabilities=able))
 
 
 @pytest.mark.parametrize("model", [DENSE, MIXTURE], ids=["dense", "mixture"])

@@ -5,16 +5,15 @@ The numbers stand for what `torch.cuda.mem_get_info` would tell; nothing here ru
 from __future__ import annotations
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners.trainer.timing.measure import CONTEXT_BYTES, held_on_device
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, TRAINER_BFLOAT16
 from meshtune.search_spaces.physics.training import USABLE_SHARE, Training, outside_bytes, usable_bytes
 
 MIB, GIB = 2**20, 2**30
 WHOLE = 80 * GIB
-MODEL = ModelSpec(name="tiny", layers=2, hidden=64, heads=4, ffn=128, vocab=256, seq_len=32)
 
 
 def test_the_context_and_what_libraries_take_later_are_held_too():
@@ -44,8 +43,7 @@ def test_no_more_is_held_than_the_device_has():
 
 
 def training(kind: DeviceKind, memory_bytes: int = WHOLE, framework=TRAINER_BFLOAT16) -> Training:
-    device = DeviceSpec(name="d", kind=kind, memory_bytes=memory_bytes)
-    return Training(MODEL, ClusterSpec(name="c", nodes=1, devices_per_node=1, device=device), framework)
+    return Training(TINY, cluster(kind=kind, memory_bytes=memory_bytes), framework)
 
 
 def test_what_is_predicted_and_may_be_used_counts_what_is_measured():
