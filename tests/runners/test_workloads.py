@@ -1,9 +1,11 @@
-"""The torch workload renders a job as text, and tells from what a job left what became of it."""
+"""The torch workload renders a job as text, tells from what a job left what became of it, and starts warm the second
+time."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -242,3 +244,31 @@ def test_the_trainer_cuts_two_slices_of_the_sequence_for_each_context_rank(conte
     broken = space.explain(space.complete(cp=2, context=context), ignore_bounds=True)
     assert "2 * cp(2) does not divide seq_len(18) (trainer-slices: " in " ".join(map(str, broken))
     assert not space.explain(space.complete(cp=1), ignore_bounds=True)
+
+
+TRAINED = Plan(dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
+PLACE = cluster(1, 2, memory_bytes=2 * 2**30)
+
+
+def submit(lab, name: str, **measuring) -> TorchWorkload:
+    workload = TorchWorkload({"measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 4} | measuring})
+    directory = lab.folder / "work" / name
+    lab.runner.submit(workload.materialize(name, TINY, TRAINED, PLACE, directory, seed=0, time_limit_s=120))
+    return workload
+
+
+@pytest.mark.slow
+def test_later_jobs_start_warm_and_all_measure(local):
+    took = []
+    for name in ("cold", "warm", "again"):
+        submitted_at = time.time()
+        workload = submit(local, name)
+        status = local.wait(name, limit_s=90)
+        outcome = workload.read(local.folder / "work" / name, status)
+        assert (status.state, outcome.verdict) == (JobState.SUCCEEDED, Verdict.OK), outcome
+        assert outcome.measurement.tokens_per_step == TRAINED.global_batch_size * TINY.seq_len
+        assert len(outcome.measurement.peak_memory_bytes) == 2
+        took.append(status.finished_at - submitted_at)
+    cold, *warm = took
+    # Importing torch is most of the cold one, and the warm ones have nothing of it; one may be held up by the machine.
+    assert min(warm) < cold / 2
