@@ -117,13 +117,9 @@ def profile():
     )
 
 
-def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_goes(lab, make, profile):
+def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_goes(lab, make, runs, profile):
     other = replace(profile, parts_s=({"compute": 0.6, "dp": 0.4},) * 2, own_times_s=((0.1,),) * 2)
-    trials = [
-        make.trial(0, make.measurement(1.0, profile=profile), origin=Origin.BASELINE),
-        make.trial(1, make.measurement(0.5, profile=other)),
-        make.trial(2, make.measurement(0.7, profile=other)),
-    ]
+    trials = runs((1.0, {"profile": profile}), (0.5, {"profile": other}), (0.7, {"profile": other}))
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     ranking = rank(campaign, trials)
     assert [note.plain for note in display.best_notes(campaign, ranking, 10)] == [
@@ -145,11 +141,8 @@ def test_parts_of_steps_in_which_nothing_overlaps_are_shown_as_such(lab, make, p
     assert notes[1].plain.strip() == told
 
 
-def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
-    trials = [
-        make.trial(0, make.measurement(1.0, first_losses=(2.0, 1.5)), origin=Origin.BASELINE),
-        make.trial(1, make.measurement(0.5, first_losses=(2.0, 1.0))),
-    ]
+def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make, runs):
+    trials = runs((1.0, {"first_losses": (2.0, 1.5)}), (0.5, {"first_losses": (2.0, 1.0)}))
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     ranking = rank(campaign, trials)
     assert " 1 ! " in shown(display.best_table(campaign, ranking, 10))
@@ -158,15 +151,11 @@ def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
     ]
 
 
-def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_values(lab, make, profile):
-    first = [make.trial(number, make.measurement(0.5 + number / 10)) for number in range(4)]
-    ends = (make.measurement(0.8, profile=profile), Verdict.OOM, Verdict.LOST)
-    again = [
-        make.trial(4 + number, ended, origin=Origin.CONFIRMATION, plan=first[number].plan)
-        for number, ended in enumerate(ends)
-    ]
+def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_values(lab, make, runs, profile):
+    again = {0: (0.8, {"profile": profile}), 1: Verdict.OOM, 2: Verdict.LOST}
+    trials = runs(0.5, 0.6, 0.7, 0.8, baseline=False, again=again)
     campaign = make.campaign(lab.spec())
-    ranking = rank(campaign, first + again)
+    ranking = rank(campaign, trials)
     text = shown(display.best_table(campaign, ranking, 10))
     for cell in (" 0+4 ", " 1+5 ! ", " 2+6 ", " 3 "):
         assert cell in text
@@ -177,17 +166,15 @@ def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_v
         "trial 2 measured again by trial 6: lost, which says nothing of the setting",
         f"trial 0 measured again by trial 4: 320 after 512 {unit} (-37.5 % in speed)",
     ]
-    alone = rank(campaign, [first[0], again[0]])
+    alone = rank(campaign, [trials[0], trials[4]])
     assert display.best_notes(campaign, alone, 10)[0].plain.startswith("time of the best (trial 4): compute 75 %")
 
 
-def test_the_front_is_marked_and_has_a_table_of_what_is_left_of_the_device(lab, make):
+def test_the_front_is_marked_and_has_a_table_of_what_is_left_of_the_device(lab, make, runs):
     cluster = {"preset": "local-cpu", "device": {"memory_bytes": 64 * 2**30}}
     campaign = make.campaign(lab.spec(pareto=True, cluster=cluster, objective="step_time"))
-    trials = [
-        make.trial(number, make.measurement(step, peak_held_bytes=(size * 2**30,)))
-        for number, (step, size) in enumerate([(0.46, 48), (0.5, 36), (0.6, 40), (1.0, 65)])
-    ]
+    given = [(0.46, 48), (0.5, 36), (0.6, 40), (1.0, 65)]
+    trials = runs(*((step, {"peak_held_bytes": (size * 2**30,)}) for step, size in given), baseline=False)
     ranking = rank(campaign, trials)
     table = shown(display.best_table(campaign, ranking, 10))
     assert [f" {number} * " in table for number in range(4)] == [True, True, False, False]
