@@ -18,9 +18,9 @@ from scoring import Cell
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.physics.constants import Calibration
 from meshtune.tuner.search.physics import feasibility, speed
-from meshtune.tuner.search.physics.feasibility import Tried, learn_feasibility
+from meshtune.tuner.search.physics.feasibility import MemoryHypothesis, Tried, learn_feasibility
 from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
-from meshtune.tuner.search.physics.speed import learn_speeds
+from meshtune.tuner.search.physics.speed import SpeedHypothesis, learn_speeds
 from meshtune.tuner.search.physics.weighing import Hypotheses
 
 # As many trials of a cell are what a campaign has when its hypotheses count most; cells of a source, and draws in each.
@@ -29,7 +29,7 @@ PRIOR_SOURCES = 2.0
 ROUNDS = 100
 
 Matrix = npt.NDArray[np.float64]
-Held = TypeVar("Held", speed.SpeedHypothesis, feasibility.MemoryHypothesis)
+Held = TypeVar("Held", SpeedHypothesis, MemoryHypothesis)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

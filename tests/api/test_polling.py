@@ -1,12 +1,15 @@
-"""Answers that pages poll hold until something changes; a change shows at once, to those who may read it."""
+"""Answers that pages poll hold until something changes, are computed once for each version, and go only to those who
+may read them."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
 import meshtune
+from meshtune.api.campaign_cache import ENTRY_BYTES, CampaignCache
 from meshtune.tuner.access.tokens import Scope
 
 POLLED = ["", "/{id}", "/{id}/trials", "/{id}/trials?view=brief", "/{id}/best", "/{id}/pareto", "/{id}/analysis"]
@@ -163,3 +166,35 @@ def test_trials_are_filtered_by_verdicts_and_by_values_of_their_plans(client, cr
         trial["number"] for trial in whole[:2] if trial["attempts"][-1]["failure"] == "oom"
     ]
     assert numbers("state=planned") == []
+
+
+@pytest.fixture
+def cache(service):
+    return CampaignCache(service.store)
+
+
+def test_of_threads_that_ask_at_once_one_computes_and_other_questions_pass(cache):
+    gate, runs = threading.Event(), []
+
+    def compute() -> str:
+        runs.append(1)
+        gate.wait(30)
+        return "computed"
+
+    with ThreadPoolExecutor(8) as threads:
+        waiting = [threads.submit(cache.get, "a", 1, compute) for _ in range(7)]
+        assert threads.submit(cache.get, "b", 1, lambda: "other").result(30) == "other"
+        gate.set()
+        assert {each.result(30) for each in waiting} == {"computed"}
+    assert len(runs) == 1
+
+
+def test_the_least_recently_used_entries_go_when_it_is_full(service):
+    cache = CampaignCache(service.store, max_bytes=2 * ENTRY_BYTES + 200)
+    for key in "ab":
+        cache.get(key, 1, lambda: b"four")
+    cache.get("a", 1, lambda: b"else")
+    cache.get("c", 1, lambda: b"four")
+    assert [cache.find(key, 1) for key in "abc"] == [b"four", None, b"four"]
+    assert cache.get("d", 1, lambda: bytes(10_000)) == bytes(10_000)
+    assert cache.find("d", 1) is None

@@ -1,9 +1,10 @@
-"""What REST shows of a measurement: every number, typed, and nothing of a pruned trial that looks like one."""
+"""What REST shows of trials: every number of a measurement, typed; several side by side; and the runs that confirm the
+best plans."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from pydantic import TypeAdapter
@@ -12,7 +13,8 @@ from meshtune.runners.base import Cause
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.campaign import Lesson
+from meshtune.tuner.campaign.trial import Attempt, Choice, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.results.quantities import trial_briefs
 from meshtune.tuner.service.views.trials import TrialBriefPage, trial_view
 
@@ -109,3 +111,69 @@ def test_a_number_of_a_listed_trial_that_json_cannot_say_is_null(service, create
         "trials"
     ]
     assert (shown["tokens_per_s_per_device"], shown["headroom_bytes"]) == (None, None)
+
+
+@pytest.fixture
+def shown(client, create, drive):
+    """The campaign, and its comparison of these trials."""
+    id = create(budget={"trials": 40})
+    drive(id)
+
+    def compare(*numbers):
+        return client.get(f"/v1/campaigns/{id}/trial-comparison", params={"trial": list(numbers)})
+
+    compare.trials = client.get(f"/v1/campaigns/{id}/trials", params={"page_size": 200}).json()["trials"]
+    return compare
+
+
+def test_trials_are_compared_by_what_differs_by_their_numbers_and_by_time(shown):
+    failed = next(trial for trial in shown.trials if trial["verdict"] == "oom")
+    other = next(trial for trial in shown.trials[1:] if trial["verdict"] == "ok")
+    found = shown(failed["number"], 0, other["number"]).json()
+    assert found["simulated"] is False
+    assert [one["trial"] for one in found["trials"]] == [failed["number"], 0, other["number"]]
+    whole = [failed, shown.trials[0], other]
+    told = {row["name"]: row["values"] for row in found["differences"]}
+    assert told["tp"] == [trial["plan"]["tp"] for trial in whole]
+    for name in whole[0]["plan"]:
+        values = [trial["plan"][name] for trial in whole]
+        assert (name in told) == (values != [values[0]] * 3), name
+    without, first, second = found["trials"]
+    assert (without["verdict"], without["objective"], without["relative"], without["parts"]) == ("oom", None, None, [])
+    assert first["relative"] == 1
+    assert second["relative"] == pytest.approx(first["step_time_s"] / second["step_time_s"])
+    assert second["step_time_s"] == other["measurement"]["step_time_s"]
+    assert [part["part"] for part in first["parts"]] == ["compute", "dp"]
+
+
+def test_too_few_too_many_and_unknown_trials_are_refused(shown, problem):
+    for numbers in ((0,), range(6), (0, -1)):
+        problem(shown(*numbers), 422, "/problems/malformed-request")
+    problem(shown(0, 999), 404, "/problems/not-found")
+
+
+EXPECTATION = Expectation(
+    step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30
+)
+
+
+def test_a_campaign_says_what_its_search_said_last(client, create, service):
+    id = create()
+    fresh = client.get(f"/v1/campaigns/{id}").json()
+    assert (fresh["search_ended"], fresh["chance_left"], fresh["lessons"]) == ("", None, [])
+    service.store.plan_trials(id, [], Origin.SEARCH, chance_left=0.3, now=1.0)
+    assert client.get(f"/v1/campaigns/{id}").json()["chance_left"] == 0.3
+    service.store.keep_lessons(id, [Lesson(campaign_id="before-1", trials=12, weight=0.2)], now=1.0)
+    learns = client.get(f"/v1/campaigns/{id}").json()["lessons"]
+    assert learns == [{"campaign_id": "before-1", "trials": 12, "weight": 0.2, "calibration": False}]
+    service.store.end_search(id, "enough", chance_left=0.01, now=2.0)
+    ended = client.get(f"/v1/campaigns/{id}").json()
+    assert (ended["state"], ended["search_ended"], ended["chance_left"]) == ("running", "enough", 0.01)
+
+
+def test_a_trial_shows_what_was_expected_of_it(client, create, service):
+    id = create()
+    choices = [Choice(Plan(dp=4), EXPECTATION), Choice(Plan(tp=4))]
+    service.store.plan_trials(id, choices, Origin.SEARCH, now=1.0)
+    trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
+    assert [trial["expectation"] for trial in trials] == [asdict(EXPECTATION), None]

@@ -20,6 +20,9 @@ from knob_landscapes import HELD_OUT, LANDSCAPES
 from knob_worlds import World
 from pydantic import TypeAdapter
 from replay_cells import read_cells
+from replay_plot import plot
+from replay_report import Comparison, document
+from replay_runs import Contender, Rules, Run
 from reported import GB, Reported, named_cluster, reported
 from tables import read_table
 
@@ -110,6 +113,32 @@ def test_a_replay(
     check("replay", {**json.loads(out.read_text()), "printed": printed[: table - 1]})
     texts = [line for line in picture.read_text().splitlines() if "<text" in line]
     check("replay_picture", texts)
+
+
+def test_a_run_that_ends_without_the_goal_counts_as_the_most_trials(make_table: MakeTable, settings: Settings) -> None:
+    """Two searches in two cells, two runs of each; one run of the second cell ends after 20 trials of 50."""
+    (cell,) = read_cells(make_table(*settings)).cells
+    ran = [(1, 0), (3, 2), (8, 0), (12, 4), (9, 2), (20, 4), (10, 0), (10, 0)]
+    comparison = Comparison(
+        cells=(cell, replace(cell, table="other")),
+        contenders=(Contender("own", "random", {}), Contender("optuna-tpe", "optuna", {})),
+        seeds=2,
+        rules=Rules(tolerance=0.05, batch=1, max_trials=50),
+        runs=tuple(Run(many != 20, (0.0,) * failed + (0.5,) * (many - failed), (0.1,)) for many, failed in ran),
+    )
+    told = document(comparison)
+    assert [(one["reached"], one["trials_median"]) for one in told["cells"]] == [(1, 2), (1, 10), (0.5, 29.5), (1, 10)]
+    assert told["summary"]["own"] == {
+        "cells": 2,
+        "reached": 0.75,
+        "trials_median": (3 + 9) / 2,
+        "trials_mean": (1 + 3 + 9 + 50) / 4,
+        "trials_p90": pytest.approx(9 + 0.7 * (50 - 9)),
+        "failed_median": 2,
+        "failed_share": 8 / (1 + 3 + 9 + 20),
+        "ask_seconds_p95": pytest.approx(0.1),
+    }
+    assert "own: 6<" in plot(comparison)
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import yaml
 from dialect_cases import cases
+from places import cluster
 
 from meshtune.runners.programs.dialects.accelerate import render
 from meshtune.runners.programs.dialects.base import CannotExpress
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
-ON_CPU = replace(CLUSTER, device=replace(DEVICE, kind=DeviceKind.CPU))
+CLUSTER, ON_CPU = cluster(2, 8, "cuda"), cluster(2, 8)
 
 
 def written(plan: Plan, **extra) -> dict:

@@ -10,6 +10,7 @@ from dialect_cases import cases, stored_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launches import launch_of
+from places import cluster
 
 from meshtune.runners.programs.dialects.base import CannotExpress, CannotRead
 from meshtune.runners.programs.dialects.deepspeed import DeepSpeedOptions, capabilities, render
@@ -22,7 +23,6 @@ from meshtune.runners.programs.dialects.deepspeed_reader import (
     read_settings,
 )
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
@@ -31,8 +31,7 @@ from meshtune.search_spaces.space import Bounds, Space
 GIVEN = stored_for(__name__)["given"]
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+CLUSTER = cluster(2, 8, "cuda", memory_bytes=2**36)
 BATCH = 64
 BOUNDS = Bounds(
     tp=(1, 2, 4),

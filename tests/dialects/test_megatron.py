@@ -13,13 +13,13 @@ import pytest
 from dialect_cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import cluster
 
 from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.runners.programs.dialects.megatron.arguments import Flavour, MegatronOptions
 from meshtune.runners.programs.dialects.megatron.dialect import capabilities_of, parse, render
 from meshtune.runners.programs.dialects.megatron.flags import Program, flags, programs_with
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
@@ -42,8 +42,7 @@ MIXTURE = ModelSpec(
     experts=8,
     top_k=2,
 )
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+CLUSTER = cluster(2, 8, "cuda", memory_bytes=2**36)
 BOUNDS = Bounds(
     cp=(1, 2, 4),
     ep=(1, 2, 4),

@@ -10,12 +10,12 @@ import pytest
 from dialect_cases import cases, stored_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import cluster
 
 from meshtune.runners.programs.dialects.base import CannotExpress, CannotRead
 from meshtune.runners.programs.dialects.torchtitan.dialect import capabilities, parse, render
 from meshtune.runners.programs.dialects.torchtitan.options import Release, TorchtitanOptions
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
@@ -24,8 +24,7 @@ from meshtune.search_spaces.space import Bounds, Space
 GIVEN = stored_for(__name__)["given"]
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256, experts=8, top_k=2)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+CLUSTER = cluster(2, 8, "cuda", memory_bytes=2**36)
 BATCH = 64
 BOUNDS = Bounds(
     tp=(1, 2, 4),

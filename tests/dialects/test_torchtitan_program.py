@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_lab import run_campaign
+from places import cluster
 from torchtitan_lab import ON_CPU, RELEASES, environment
 
 from meshtune.runners.programs.dialects.torchtitan.config import flat
@@ -18,15 +19,14 @@ from meshtune.runners.programs.dialects.torchtitan.keys import KEYS_0_2, KEYS_0_
 from meshtune.runners.programs.dialects.torchtitan.options import Release, TorchtitanOptions
 from meshtune.runners.programs.dialects.torchtitan.reader import is_log, read_log
 from meshtune.runners.registry import create_workload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 
 LLAMA = ModelSpec(name="8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, seq_len=8192)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=8, device=DEVICE)
+CLUSTER = cluster(1, 8, "cuda", memory_bytes=2**36)
 # What has a word of its own, each in some plan; the wide one has all that go together.
 NARROW = Bounds(
     tp=(1, 2),

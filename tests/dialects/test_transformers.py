@@ -11,13 +11,13 @@ import pytest
 import yaml
 from dialect_cases import cases, stored_for
 from launches import launch_of
+from places import cluster
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.transformers.reader import is_file, is_program, read_file_text, read_launch
 from meshtune.runners.registry import create_workload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -48,11 +48,9 @@ def asked(imported: Imported) -> list[str]:
 
 def started(imported: Imported, plan: Plan) -> tuple[str, list[str]]:
     """The lines of a trial but for the last, and the words of that."""
-    device = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
-    cluster = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=device)
     workload = create_workload("command", {name: value for name, value in imported.workload.items() if name != "kind"})
     model = ModelSpec(**{**MODEL, "name": "m"})
-    job = workload.materialize("t", model, plan, cluster, Path("/job"), seed=0, time_limit_s=9)
+    job = workload.materialize("t", model, plan, cluster(2, 8, "cuda"), Path("/job"), seed=0, time_limit_s=9)
     *before, last = job.command[-1].splitlines()
     return "\n".join(before), shlex.split(last)
 
@@ -318,10 +316,8 @@ def test_the_trainers_own_summary_is_a_measurement_of_one_mean(tmp_path, summary
     log = {"steps_per_s": r"'train_steps_per_second': '?([\d.]+)", "loss": r"^\{'loss': '?([\d.]+)"}
     options = {"command": "train {micro_batch_size} {grad_accum_steps}", "log": log, "steps": 8, "warmup_steps": 0}
     workload = create_workload("command", options)
-    device = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**36)
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
     model = ModelSpec(**{**MODEL, "name": "m"})
-    job = workload.materialize("t", model, Plan(dp=2), cluster, tmp_path, seed=0, time_limit_s=9)
+    job = workload.materialize("t", model, Plan(dp=2), cluster(1, 2), tmp_path, seed=0, time_limit_s=9)
     for name, text in job.files.items():
         (tmp_path / name).write_text(text)
     log_path(tmp_path, 0).write_text(f"{{'loss': '6.246', 'grad_norm': '0.4', 'epoch': '0.1'}}\n{summary}\n")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from config_lab import launch
 from dialect_cases import cases, stored_for
+from places import cluster
 
 from meshtune.runners.programs.dialects.base import CannotExpress, Imported
 from meshtune.runners.programs.dialects.deepspeed import render as render_deepspeed
@@ -17,16 +18,13 @@ from meshtune.runners.programs.dialects.nemo import reader as nemo
 from meshtune.runners.programs.dialects.neox.reader import read_launch as read_neox
 from meshtune.runners.programs.dialects.torchtitan.dialect import parse as parse_torchtitan
 from meshtune.runners.programs.dialects.torchtitan.dialect import render as render_torchtitan
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
 GIVEN = stored_for(__name__)["given"]
 
 MODEL = ModelSpec(name="m", layers=30, hidden=1024, heads=16, ffn=4096, vocab=51200, seq_len=2048, tied_head=True)
-CLUSTER = ClusterSpec(
-    name="c", nodes=1, devices_per_node=8, device=DeviceSpec(name="d", kind="cuda", memory_bytes=80 * 2**30)
-)
+CLUSTER = cluster(1, 8, "cuda", memory_bytes=80 * 2**30)
 ENDS = ("first_stage_less_layers", "last_stage_less_layers")
 MEGATRON = "python pretrain_gpt.py --num-layers 30 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
 MEGATRON += "--max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 64 --vocab-size 512 "

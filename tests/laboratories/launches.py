@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import Launch
@@ -23,7 +22,3 @@ def launch_of(command: str, *, files: dict[str, str] | None = None, **changes: A
             **changes,
         }
     )
-
-
-def files_of(folder: Path, *names: str) -> dict[str, str]:
-    return {name: (folder / name).read_text(encoding="utf-8") for name in names}

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from jobs import Laboratory
+from places import cluster
 from slurm_lab import SlurmLab
 
 from meshtune.runners.schedulers.slurm.pilot import PilotRunner, create_pilots
 from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
 OPTIONS = SlurmOptions(mode=Mode.PILOT, gres="", partition="one", pilot_s=600.0, pilot_idle_s=20.0)
 
 
@@ -23,8 +22,8 @@ class PilotLaboratory(Laboratory):
 
     def open(self, *, nodes: int = 1, devices: int | None = None, **options) -> PilotRunner:
         partition = {} if nodes == 1 else {"partition": "main"}
-        cluster = ClusterSpec(name="c", nodes=nodes, devices_per_node=devices or self.slots // nodes, device=CPU)
-        runner = create_pilots(self.folder / "pilots", cluster, replace(OPTIONS, **partition, **options))
+        place = cluster(nodes, devices or self.slots // nodes)
+        runner = create_pilots(self.folder / "pilots", place, replace(OPTIONS, **partition, **options))
         self.opened.append(runner)
         return runner
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from jobs import Laboratory
+from places import SPEEDS, cluster
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
 from meshtune.runners.schedulers.simulated import HiddenClusterOptions, SimulatedRunner
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-DEVICE = DeviceSpec(
-    name="d",
-    kind=DeviceKind.CUDA,
-    memory_bytes=64 * 2**30,
-    peak_flops={"float16": 1e14},
-    memory_bandwidth_bytes_per_s=1e12,
-)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=1, device=DEVICE)
+CLUSTER = cluster(1, 1, "cuda", **SPEEDS)
 MODEL = ModelSpec(name="m", layers=2, hidden=128, heads=2, ffn=256, vocab=1024, seq_len=128)
 SECONDS = 10.0
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from places import cluster
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.schedulers.batch.script import (
@@ -19,7 +20,7 @@ from meshtune.runners.schedulers.pbs import runner as pbs
 from meshtune.runners.schedulers.slurm import script as slurm
 from meshtune.runners.schedulers.slurm.allocation import Allocation, render_step
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.cluster import DeviceKind
 
 GOLDEN = Path(__file__).parent / "golden"
 AROUND = SubmitHost(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
@@ -131,10 +132,9 @@ def test_nothing_of_the_jobs_environment_nor_of_the_services_is_in_the_script(sc
 
 @pytest.mark.parametrize(("kind", "gres"), [(DeviceKind.CPU, ""), (DeviceKind.CUDA, "gpu"), (DeviceKind.XPU, "gpu")])
 def test_devices_are_asked_for_where_the_cluster_has_some(kind, gres):
-    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30, peak_flops={"float32": 1e12})
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
-    assert slurm.options_for(cluster, {}).gres == gres
-    assert [slurm.options_for(cluster, {"gres": own}).gres for own in ("gpu:h100", "")] == ["gpu:h100", ""]
+    place = cluster(1, 2, kind)
+    assert slurm.options_for(place, {}).gres == gres
+    assert [slurm.options_for(place, {"gres": own}).gres for own in ("gpu:h100", "")] == ["gpu:h100", ""]
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners.base import Cause, JobState, JobStatus, Start
 from meshtune.runners.outcome import Outcome, Verdict
@@ -17,17 +18,14 @@ from meshtune.runners.programs.log_patterns import NAMES
 from meshtune.runners.programs.workloads.base import read_context
 from meshtune.runners.programs.workloads.command import FRAMEWORKS, PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 
-MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30, peak_flops={"bfloat16": 1e12, "float32": 5e11})
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=2, device=DEVICE)
+MODEL = replace(TINY, layers=4)
+CLUSTER = cluster(2, 2, peak_flops={"bfloat16": 1e12, "float32": 5e11})
 TWICE = "a brace of its own is written twice"
 PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=4, zero_stage=1)
 

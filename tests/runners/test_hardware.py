@@ -1,4 +1,5 @@
-"""The hardware of a job: what its nodes record beside its ranks, how that is read, and which kinds are alike."""
+"""The hardware of a job: what its nodes record beside its ranks, how that is read, which kinds are alike, and the
+version of a GPU's driver."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from meshtune.runners.hardware import (
     same_hardware,
 )
 from meshtune.runners.outcome import ResultMalformed, parse_result
+from meshtune.runners.trainer.report import driver_version
 from meshtune.search_spaces.checks import InvalidValue
 
 # As nvidia-smi 550 and 535 print them.
@@ -212,3 +214,27 @@ def test_a_result_may_state_its_hardware():
 def test_a_result_that_states_it_wrongly_is_malformed(hardware, place):
     with pytest.raises((ResultMalformed, InvalidValue), match=place):
         parse_result(result(hardware=hardware))
+
+
+NVIDIA = """\
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
+GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
+"""
+NVIDIA_OPEN = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)  Tue Mar  5 2024
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (NVIDIA, "535.183.01"),
+        (NVIDIA_OPEN, "550.54.15"),
+        ("6.10.5\n", "6.10.5"),
+        ("no number\n1.2.3\n", None),
+        ("", None),
+    ],
+)
+def test_a_driver_tells_its_version_in_the_first_line(tmp_path, text, version):
+    (tmp_path / "version").write_text(text)
+    assert driver_version(tmp_path / "version") == version

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, read_result, write_result
@@ -16,15 +17,10 @@ from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
 from meshtune.runners.report import DIRECTORY
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.knob import Knob
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
-CLUSTER = ClusterSpec(
-    name="c", nodes=1, devices_per_node=1, device=DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30)
-)
+CLUSTER = cluster()
 FP8 = Knob(name="fp8", values=("off", "mxfp8", "tensorwise"), argument="--fp8-recipe {value}", omit="off")
 FLAG = Knob(name="flag", values=(False, True), argument="--overlap", omit=False)
 CHANNELS = Knob(name="channels", values=(4, 8), env="CHANNELS", words={"8": "eight"})
@@ -48,7 +44,7 @@ def workload(**options):
 def written(folder: Path, values, **options):
     """The job of these values, its files in the folder."""
     plan = Plan(knobs=values)
-    spec = workload(**options).materialize("t", MODEL, plan, CLUSTER, folder, seed=0, time_limit_s=9, knobs=KNOBS)
+    spec = workload(**options).materialize("t", TINY, plan, CLUSTER, folder, seed=0, time_limit_s=9, knobs=KNOBS)
     for name, text in spec.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return spec
@@ -113,7 +109,7 @@ def test_arguments_count_that_a_script_has_taken_away(tmp_path):
 def test_threads_of_which_a_knob_says_nothing_are_as_meshtune_sets_them(tmp_path):
     threads = Knob(name="threads", values=("auto", 1, 2), env="OMP_NUM_THREADS", omit="auto")
     plan = Plan(knobs={"threads": "auto"})
-    spec = workload().materialize("t", MODEL, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=[threads])
+    spec = workload().materialize("t", TINY, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=[threads])
     for name, text in spec.files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert echoed(tmp_path, spec.command, {"OMP_NUM_THREADS": "1"}) == {"threads": "auto"}

@@ -9,22 +9,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from places import TINY, cluster
 
 from meshtune.runners.processes.gang import meeting_here, rank_environment
 from meshtune.runners.programs.workloads.base import read_context
 from meshtune.runners.programs.workloads.knobs import names_of
 from meshtune.runners.registry import create_workload
 from meshtune.runners.trainer.job import OPTIONS, TrainerJob, TrainerOptions, parse_job
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import knob_catalogs
 
-MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=DEVICE)
+CLUSTER = cluster(1, 2)
 FP8 = Knob(name="fp8", values=("off", "mxfp8"), argument="--fp8-recipe {value}", omit="off")
 FLAG = Knob(name="flag", values=(False, True), argument="--overlap", omit=False)
 CHANNELS = Knob(name="channels", values=(4, 8), env="NCCL_MIN_NCHANNELS")
@@ -38,7 +35,7 @@ def job_of(kind, options, tmp_path, *knobs, **values):
     """The job of a plan with these values, the others at their first."""
     plan = Plan(dp=2, knobs={knob.name: knob.values[0] for knob in knobs} | values)
     workload = create_workload(kind, options)
-    told = workload.materialize("t", MODEL, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs)
+    told = workload.materialize("t", TINY, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs)
     assert workload.problems_with_knobs(KnobSet(knobs)) == []
     return told
 
@@ -74,7 +71,7 @@ def test_what_is_omitted_or_inactive_is_told_nothing(tmp_path):
     assert job_of("command", COMMAND, tmp_path, FP8, FLAG).command == plain.command
     workload = create_workload("command", COMMAND)
     knobs = (FP8, CHANNELS)
-    job = workload.materialize("t", MODEL, Plan(dp=2), CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs)
+    job = workload.materialize("t", TINY, Plan(dp=2), CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs)
     assert (job.command, job.env) == (plain.command, plain.env)
 
 

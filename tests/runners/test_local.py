@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from jobs import alive, children
+from places import cluster
 
 from meshtune.runners.base import JobSpec, JobState, RunnerUnavailable, SubmitFailed
 from meshtune.runners.schedulers.local.runner import MOST_PROCESSES, create
 from meshtune.runners.schedulers.local.spool import Spool, SpooledJob
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 FOREVER = "exec sleep 300"
 
@@ -185,11 +185,6 @@ def test_the_server_itself_does_not_hold_what_the_service_hides(local, monkeypat
         assert b"hush" not in file.read()
 
 
-def cluster(devices: int) -> ClusterSpec:
-    device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
-    return ClusterSpec(name="c", nodes=1, devices_per_node=devices, device=device)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -204,7 +199,7 @@ def cluster(devices: int) -> ClusterSpec:
 )
 def test_wrong_options_are_refused(options, message, tmp_path):
     with pytest.raises(InvalidValue, match=message):
-        create(tmp_path / "spool", cluster(4), options)
+        create(tmp_path / "spool", cluster(1, 4), options)
 
 
 def test_what_a_machine_cannot_hold_is_refused_before_anything_starts(tmp_path, monkeypatch):
@@ -212,11 +207,11 @@ def test_what_a_machine_cannot_hold_is_refused_before_anything_starts(tmp_path, 
     with pytest.raises(
         InvalidValue, match=r"^slots: 900000 processes take 128 MiB each .*, and this machine has \d+ MiB$"
     ):
-        create(tmp_path / "spool", cluster(900_000), {})
+        create(tmp_path / "spool", cluster(1, 900_000), {})
     monkeypatch.setenv(MOST_PROCESSES, "3")
     too_many = r"4 processes at once are more than the 3 that this machine runs \(MESHTUNE_LOCAL_PROCESSES\)$"
     with pytest.raises(InvalidValue, match=too_many):
-        create(tmp_path / "spool", cluster(4), {})
+        create(tmp_path / "spool", cluster(1, 4), {})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from jobs import wait_for
+from places import cluster
 
 from meshtune.runners.base import JobState, Refused
 from meshtune.runners.devices.visible import Neighbours, visible_devices
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.processes.gang import PERIOD_S
 from meshtune.runners.registry import create_runner, create_workload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 SEE = "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES > seen-$RANK; "
@@ -61,9 +61,7 @@ def test_jobs_that_run_at_once_get_disjoint_devices_in_order_and_give_them_back(
 @pytest.mark.parametrize(("kind", "second"), [("cuda", "2,3"), ("cpu", "0,1,2,3")])
 def test_the_devices_of_a_cluster_of_accelerators_are_shared_out(kind, second, give):
     lab = give("0,1,2,3")
-    device = DeviceSpec(name="d", kind=DeviceKind(kind), memory_bytes=2**30)
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
-    lab.runner = create_runner("local", lab.folder / "spool", cluster, {"slots": 4})
+    lab.runner = create_runner("local", lab.folder / "spool", cluster(1, 2, kind), {"slots": 4})
     lab.opened.append(lab.runner)
     for name in ("first", "second"):
         lab.submit(name, HOLD, processes=2)

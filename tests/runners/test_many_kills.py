@@ -9,12 +9,12 @@ import time
 
 import pytest
 from jobs import children, wait_steps
+from places import cluster
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, read_failures
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -92,8 +92,7 @@ def test_many_jobs_end_as_they_were_made_to_and_leave_nothing(local, jobs):
 
 
 MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=128, vocab=256, seq_len=32)
-DEVICE = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2 * 2**30)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=4, device=DEVICE)
+CLUSTER = cluster(1, 4, memory_bytes=2 * 2**30)
 # One per way to wait for a peer: gradients, weights, activations, stages, chunks of stages.
 LAYOUTS = (
     {"dp": 4, "zero_stage": 1},

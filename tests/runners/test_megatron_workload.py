@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import pytest
+from workload_lab import BROKEN, WorkloadLab
 
-from meshtune.runners.base import Cause, JobState, JobStatus, Start
-from meshtune.runners.outcome import Outcome, Verdict
-from meshtune.runners.processes.gang import log_path
-from meshtune.runners.programs.dialects.base import CannotExpress
+from meshtune.runners.base import Start
+from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE
-from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=256, vocab=1024, seq_len=32)
 PLAN = Plan(tp=2, pp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36, peak_flops={"bfloat16": 1e15})
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=4, device=DEVICE)
-DONE = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
-BROKEN = JobStatus(state=JobState.FAILED, reason="rank 0 ended with exit status 1", exit_code=1)
+LAB = WorkloadLab("megatron", PLAN, steps=5, warmup_steps=2)
+workload, materialize, outcome = LAB.workload, LAB.materialize, LAB.outcome
 
 
 def lm_line(iteration: int, of: int, seconds: float, loss: float, skipped: int = 0, lr: float | None = 1e-4) -> str:
@@ -85,27 +77,10 @@ def deepspeed_memory(rank: int, iteration: int, mega_bytes: float) -> str:
     return f"[Rank {rank}] {string}"
 
 
-def workload(**options):
-    return create_workload("megatron", {"steps": 5, "warmup_steps": 2, **options})
-
-
-def materialize(directory: Path, plan: Plan = PLAN, **options):
-    return workload(**options).materialize("t1", MODEL, plan, CLUSTER, directory, seed=0, time_limit_s=60)
-
-
 def arguments(job) -> dict[str, list[str]]:
     lines = [shlex.split(line) for line in job.files["megatron-args.txt"].splitlines()]
     assert len({line[0] for line in lines}) == len(lines)
     return {line[0]: line[1:] for line in lines}
-
-
-def outcome(directory: Path, logs: dict[int, list[str]], status: JobStatus = DONE, **options) -> Outcome:
-    """What the workload reads from these lines of these ranks."""
-    for name, text in materialize(directory, **options).files.items():
-        (directory / name).write_text(text)
-    for rank, lines in logs.items():
-        log_path(directory, rank).write_text("".join(f"{line}\n" for line in lines))
-    return workload(**options).read(directory, status)
 
 
 USERS = [
@@ -125,7 +100,7 @@ def test_a_trial_takes_its_steps_tells_each_and_leaves_nothing_behind(tmp_path):
         "--eval-interval": ["6"],
         "--log-interval": ["1"],
     }
-    assert (told["--lr"], told["--lr-decay-style"], told["--seed"]) == (["3e-4"], ["cosine"], ["1"])
+    assert (told["--lr"], told["--lr-decay-style"], told["--seed"]) == (["3e-4"], ["cosine"], ["8"])
     assert (told["--data-path"], told["--log-throughput"]) == (["/a b/c"], [])
     lengths = {"--train-samples", "--lr-decay-iters", "--lr-warmup-fraction", "--exit-duration-in-mins"}
     left_behind = {"--save", "--save-interval", "--load", "--tensorboard-dir", "--wandb-project", "--profile"}
@@ -142,9 +117,7 @@ def test_a_trial_is_one_rank_per_device_that_a_shell_starts(tmp_path):
     assert "--log-throughput" not in arguments(deepspeed)
 
 
-def test_a_plan_without_words_makes_no_job(tmp_path):
-    with pytest.raises(CannotExpress, match=r"zero_stage\(3\) with pp\(2\)"):
-        materialize(tmp_path, Plan(pp=2, dp=4, zero_stage=3, grad_accum_steps=2))
+def test_an_unknown_flavour_is_refused():
     with pytest.raises(InvalidValue, match="flavour"):
         workload(flavour="nemo")
 
@@ -166,7 +139,7 @@ def test_the_lines_of_megatron_s_own_log_are_the_measurement(tmp_path, flavour, 
     assert measured.first_losses == (8.5, 7.5, 6.5, 5.5)
     assert measured.peak_memory_bytes == (round(1000.25 * 2**20), round(2000.5 * 2**20))
     assert (measured.tokens_per_step, measured.devices, measured.peak_flops_per_device) == (8 * 32, 8, 1e15)
-    assert measured.model_flops_per_token == MODEL.flops_per_token
+    assert measured.model_flops_per_token == LAB.model.flops_per_token
 
 
 def test_a_skipped_step_measures_nothing(tmp_path):
@@ -174,34 +147,6 @@ def test_a_skipped_step_measures_nothing(tmp_path):
     found = outcome(tmp_path, {7: lines}, dtype="float16")
     assert found.measurement.step_times_s == (1.0, 1.0)
     assert found.reason == "the log tells 4 of 5 steps"
-
-
-REFUSALS = [
-    # megatron/training/arguments.py, validate_args.
-    "AssertionError: Number of layers should be divisible by the pipeline-model-parallel size",
-    # megatron/core/num_microbatches_calculator.py.
-    "AssertionError: global batch size (12) is not divisible by micro batch size (1) times data parallel size (8)",
-    # megatron/core/transformer/transformer_config.py.
-    "ValueError: num_query_groups (3) must be a multiple or divisor of tensor_model_parallel_size (2).",
-    # megatron/core/pipeline_parallel/schedules.py.
-    "RuntimeError: The remainder of M (the total micro-batches) divided by N (number of contiguous micro-batches in a "
-    "virtual pipeline stage) should be 0, or larger than or equal to the pipeline-parallel size, but it is 1. ",
-]
-
-
-@pytest.mark.parametrize("tag", ["", "[rank0]: "])
-@pytest.mark.parametrize(
-    ("last", "verdict", "cause"),
-    [
-        *((line, Verdict.ILLEGAL, Cause.ILLEGAL_SETTING) for line in REFUSALS),
-        ("AssertionError: loss is NaN", Verdict.CRASHED, Cause.CRASH),
-    ],
-)
-def test_how_megatron_fails_is_told_apart(tmp_path, last, verdict, cause, tag):
-    lines = [lm_line(1, 5, 1.0, 9.0), f"{tag}Traceback (most recent call last):", f"{tag}{last}"]
-    found = outcome(tmp_path, {0: lines}, BROKEN)
-    assert (found.verdict, found.failure, found.measurement) == (verdict, cause, None)
-    assert last.strip() in found.reason
 
 
 def test_a_job_whose_brief_is_gone_ended_without_a_word(tmp_path):

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from places import cluster
 
 from meshtune.runners import registry
 from meshtune.runners.registry import UnknownBackend, create_runner, load_part, runners, schedulers
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
+CLUSTER = cluster(1, 2)
 # A scheduler that is the local runner by another name, and one that imports what is not there.
 PLACE = """
 from meshtune.runners.registry import Scheduler

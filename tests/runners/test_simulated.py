@@ -1,7 +1,5 @@
-"""The simulated runner keeps the promises of a runner, on a clock that the tests turn; its jobs are files.
-
-What any runner promises of any job is in test_life_cycle.py.
-"""
+"""The simulated runner keeps the promises of a runner, on a clock that the tests turn; its jobs are files, and its
+cluster plays what knobs do."""
 
 from __future__ import annotations
 
@@ -10,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import simulated_jobs
+from places import SPEEDS, cluster
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
@@ -18,20 +18,15 @@ from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.registry import create_runner
 from meshtune.runners.schedulers.simulated import HiddenClusterOptions, SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.cluster import LinkSpec
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=4, hidden=512, heads=8, ffn=2048, vocab=1024, seq_len=256)
 LINK = LinkSpec(latency_s=1e-5, bandwidth_bytes_per_s=1e10)
-DEVICE = DeviceSpec(
-    name="d",
-    kind=DeviceKind.CUDA,
-    memory_bytes=64 * 2**30,
-    peak_flops={"float16": 1e14},
-    memory_bandwidth_bytes_per_s=1e12,
-)
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=2, device=DEVICE, node_link=LINK, network_link=LINK)
+CLUSTER = cluster(2, 2, "cuda", link=LINK, **SPEEDS)
 PLAN = Plan(dp=4, grad_accum_steps=2)
 
 
@@ -194,3 +189,48 @@ def test_a_code_can_be_taken_to_have_context_parallelism():
     assert long.capabilities == replace(alone.capabilities, contexts=frozenset({"ring", "ulysses"}))
     with pytest.raises(InvalidValue, match="contexts"):
         SimulatedWorkload({"contexts": ["rings"]})
+
+
+KNOBS = (
+    Knob(name="fast", values=(False, True), argument="--fast", omit=False),
+    Knob(name="size", values=(0.5, 2), env="SIZE"),
+    Knob(name="idle", values=("a", "b")),
+)
+EFFECTS = {"fast": {True: {"time": 0.5}}, "size": {2: {"time": 3, "memory": 2}}}
+
+
+def outcome(folder, **values):
+    workload = SimulatedWorkload({"effects": EFFECTS})
+    assert (workload.problems_with_knobs(KnobSet(KNOBS)), workload.problems_with_names(KnobSet(KNOBS))) == ([], [])
+    runner = SimulatedRunner(folder / "root", HiddenClusterOptions(noise=0.0))
+    plan = Plan(knobs={"fast": False, "size": 0.5, "idle": "a"} | values)
+    # Residuals are of the layout, which is one.
+    spec = workload.materialize(
+        "t", simulated_jobs.MODEL, plan, simulated_jobs.CLUSTER, folder / "t", seed=0, time_limit_s=1e9, knobs=KNOBS
+    )
+    runner.poll([runner.submit(spec)])
+    return read_result(folder / "t")
+
+
+def test_effects_multiply_and_the_result_says_the_knobs(tmp_path):
+    plain, both = outcome(tmp_path / "a"), outcome(tmp_path / "b", fast=True, size=2, idle="b")
+    assert (plain.verdict, both.verdict) == (Verdict.OK, Verdict.OK)
+    assert both.measurement.step_time_s == pytest.approx(1.5 * plain.measurement.step_time_s)
+    ratio = both.measurement.peak_memory_bytes[0] / plain.measurement.peak_memory_bytes[0]
+    assert ratio == pytest.approx(2.0, rel=1e-6)
+    assert both.measurement.knobs == {"fast": True, "idle": "b", "size": 2}
+    assert plain.measurement.knobs["fast"] is False
+
+
+def test_effects_of_what_is_no_knob_or_no_value_are_refused():
+    workload = SimulatedWorkload({"effects": {"fats": {"true": {}}, "size": {3: {}}}})
+    assert [str(problem) for problem in workload.problems_with_names(KnobSet(KNOBS))] == [
+        "effects.fats: is no knob of the spec; did you mean 'fast'?",
+        "effects.size.3: is no value of the knob; known: 0.5, 2",
+    ]
+
+
+@pytest.mark.parametrize("effect", [{"time": 0}, {"memory": -1}, {"time": float("inf")}, {"speed": 2}])
+def test_an_effect_is_a_positive_factor(effect):
+    with pytest.raises(InvalidValue, match=r"effects\.fast\.true"):
+        SimulatedWorkload({"effects": {"fast": {True: effect}}})

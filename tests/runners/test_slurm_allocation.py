@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from allocation_jobs import AllocationLaboratory
 from jobs import processes_where
+from places import cluster
 
 from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, NoTimeLeft, Refused, Start
 from meshtune.runners.schedulers.slurm.allocation import (
@@ -21,15 +22,10 @@ from meshtune.runners.schedulers.slurm.allocation import (
 )
 from meshtune.runners.schedulers.slurm.script import SlurmOptions
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.cluster import DeviceKind
 
 ALLOCATION = Allocation(id="7", nodes=3, devices_per_node=4, cpus_per_node=16)
 FACTS = "allocation=7 cpus_on_node=16\n"
-
-
-def cluster(nodes: int, devices: int, kind: DeviceKind = DeviceKind.CPU) -> ClusterSpec:
-    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30)
-    return ClusterSpec(name="c", nodes=nodes, devices_per_node=devices, device=device)
 
 
 def job(**changes) -> JobSpec:

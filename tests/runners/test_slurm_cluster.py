@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from allocation_jobs import AllocationLaboratory
 from jobs import processes_where, wait_for
+from places import cluster
 from slurm_jobs import SlurmLaboratory
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, Start
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.registry import create_runner, create_workload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.cluster import LinkSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
@@ -92,9 +93,7 @@ def test_ranks_of_a_node_are_consecutive_where_slurm_deals_tasks_out_in_turn(wid
 @pytest.mark.slow
 def test_devices_are_the_schedulers_and_not_the_submitters(wide, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    device = DeviceSpec(name="gpu", kind=DeviceKind.CUDA, memory_bytes=2**30, peak_flops={"float32": 1e12})
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
-    wide.runner = create_runner("slurm", wide.folder / "records", cluster, {"poll_s": 0.1})
+    wide.runner = create_runner("slurm", wide.folder / "records", cluster(1, 2, "cuda"), {"poll_s": 0.1})
     id = wide.submit("gpu", "echo $CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK > seen-$RANK", processes=2)
     assert wide.wait(id).state is JobState.SUCCEEDED
     assert [(wide.folder / "work" / "gpu" / f"seen-{rank}").read_text() for rank in (0, 1)] == [
@@ -244,13 +243,12 @@ def test_a_job_that_another_one_displaces_is_lost_by_preemption(lab):
 @long
 def test_the_trainer_measures_over_two_nodes(wide):
     link = LinkSpec(latency_s=1e-4, bandwidth_bytes_per_s=1e9)
-    device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**31, peak_flops={"float32": 1e10})
-    cluster = ClusterSpec(name="c", nodes=2, devices_per_node=1, device=device, node_link=link, network_link=link)
+    place = cluster(2, 1, link=link, memory_bytes=2**31, peak_flops={"float32": 1e10})
     model = ModelSpec(name="m", layers=2, hidden=64, heads=2, ffn=128, vocab=256, seq_len=64)
     measuring = {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 4, "profile_steps": 0}
     workload = create_workload("torch", {"measuring": measuring})
     directory = wide.folder / "work" / "trial"
-    spec: JobSpec = workload.materialize("trial", model, Plan(dp=2), cluster, directory, seed=0, time_limit_s=120.0)
+    spec: JobSpec = workload.materialize("trial", model, Plan(dp=2), place, directory, seed=0, time_limit_s=120.0)
     assert (spec.nodes, spec.devices_per_node, spec.command[0]) == (2, 1, sys.executable)
     id = wide.runner.submit(replace(spec, env={**spec.env, "GLOO_SOCKET_IFNAME": "lo"}))
     status = wide.wait(id, limit_s=150)

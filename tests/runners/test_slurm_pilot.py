@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pilot_jobs import CPU, OPTIONS, PilotLaboratory
+from pilot_jobs import OPTIONS, PilotLaboratory
+from places import cluster
 from slurm_lab import wait_for
 
 from meshtune.runners.base import Cause, JobState, Refused
 from meshtune.runners.schedulers.slurm.pilot import create_pilots
-from meshtune.search_spaces.cluster import ClusterSpec
 
 
 @pytest.fixture
@@ -79,8 +79,7 @@ def test_an_allocation_that_waits_for_nobody_leaves_the_queue(pilots):
 
 @pytest.mark.long
 def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
-    runner = create_pilots(tmp_path / "none", cluster, replace(OPTIONS, partition="nosuch"))
+    runner = create_pilots(tmp_path / "none", cluster(1, 2), replace(OPTIONS, partition="nosuch"))
     with pytest.raises(Refused, match=r"[Ii]nvalid partition"):
         runner.submit(pilots.spec("job", "true"))
     assert runner.find("job") is None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from jobs import wait_for
+from places import cluster
 from slurm_jobs import SlurmLaboratory
 from slurm_lab import SlurmLab, why_not
 
@@ -15,12 +16,10 @@ from meshtune.runners.base import JobState
 from meshtune.runners.schedulers.slurm.allocation import AllocationRunner, read_allocation
 from meshtune.runners.schedulers.slurm.runner import SlurmRunner
 from meshtune.runners.schedulers.slurm.script import SlurmOptions
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 pytestmark = pytest.mark.slurm
 
 MEET = "echo $CUDA_VISIBLE_DEVICES > devices; touch ../here-$NAME; until [ -e ../here-$OTHER ]; do sleep 0.05; done"
-GPU = DeviceSpec(name="gpu", kind=DeviceKind.CUDA, memory_bytes=2**30)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +91,8 @@ def test_steps_of_one_allocation_run_side_by_side_each_on_its_own_devices(wanted
     lab.place.run("sbatch", "--parsable", *size, "--output=/dev/null", saved)
     wait_for((folder / "env").exists)
     environment = dict(line.split("=", 1) for line in (folder / "env").read_text().splitlines() if "=" in line)
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=GPU)
     runner = AllocationRunner(
-        lab.folder / "steps", SlurmOptions(gres="gpu"), read_allocation(environment, cluster, None)
+        lab.folder / "steps", SlurmOptions(gres="gpu"), read_allocation(environment, cluster(1, 2, "cuda"), None)
     )
     try:
         assert sorted(pair(lab, runner)) == ["0", "1"]

@@ -8,25 +8,22 @@ from __future__ import annotations
 import sys
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.programs.workloads.command import CommandWorkload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
 pytestmark = pytest.mark.slow
 
-MODEL = ModelSpec(name="tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
-DEVICE = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2 * 2**30)
-CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=DEVICE)
+CLUSTER = cluster(1, 2, memory_bytes=2 * 2**30)
 PLAN = Plan(dp=2, micro_batch_size=2, grad_accum_steps=2)
 
 
 def outcome(lab, workload) -> Outcome:
     directory = lab.folder / "work" / "job"
-    job = workload.materialize("job", MODEL, PLAN, CLUSTER, directory, seed=0, time_limit_s=60.0)
+    job = workload.materialize("job", TINY, PLAN, CLUSTER, directory, seed=0, time_limit_s=60.0)
     assert lab.runner.submit(job) == "job"
     return workload.read(directory, lab.wait("job"))
 

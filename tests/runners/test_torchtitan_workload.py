@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
+from workload_lab import MODEL, WorkloadLab
 
-from meshtune.runners.base import Cause, JobState, JobStatus, Start
-from meshtune.runners.outcome import Outcome, Verdict
-from meshtune.runners.processes.gang import log_path
-from meshtune.runners.programs.dialects.base import CannotExpress
+from meshtune.runners.base import Start
+from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE
-from meshtune.runners.registry import create_workload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=256, vocab=1024, seq_len=2048)
 PLAN = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, zero_stage=3)
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36, peak_flops={"bfloat16": 1e15})
-CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=4, device=DEVICE)
-DONE = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
-BROKEN = JobStatus(state=JobState.FAILED, reason="rank 0 ended with exit status 1", exit_code=1)
+LAB = WorkloadLab("torchtitan", PLAN, replace(MODEL, seq_len=2048), steps=5, warmup_steps=2)
+materialize, outcome = LAB.materialize, LAB.outcome
 
 
 class Colour:
@@ -66,26 +59,9 @@ def validation(step: int) -> str:
     return PREFIX + f"validate step: {step:2}  loss: {3.5:7.4f}  memory: {70.0:5.2f}GiB({87.5:.2f}%)  tps: {99:,}"
 
 
-def workload(**options):
-    return create_workload("torchtitan", {"steps": 5, "warmup_steps": 2, **options})
-
-
-def materialize(folder: Path, plan: Plan = PLAN, **options):
-    return workload(**options).materialize("t1", MODEL, plan, CLUSTER, folder, seed=7, time_limit_s=60)
-
-
-def outcome(directory: Path, logs: dict[int, list[str]], status: JobStatus = DONE, plan: Plan = PLAN) -> Outcome:
-    """What the workload reads from these lines of these ranks."""
-    for name, text in materialize(directory, plan).files.items():
-        (directory / name).write_text(text)
-    for rank, lines in logs.items():
-        log_path(directory, rank).write_text("".join(f"{line}\n" for line in lines))
-    return workload().read(directory, status)
-
-
 def rate(seconds: float, plan: Plan = PLAN) -> float:
     """torchtitan's tps: the tokens of this rank's batches, over the time and over the ranks that share them."""
-    tokens_of_rank = plan.micro_batch_size * plan.grad_accum_steps * MODEL.seq_len
+    tokens_of_rank = plan.micro_batch_size * plan.grad_accum_steps * LAB.model.seq_len
     return tokens_of_rank / (seconds * plan.tp * plan.pp * plan.cp)
 
 
@@ -141,11 +117,6 @@ def test_the_seed_stands_where_the_release_has_it(tmp_path, release, training, d
     assert said.get("debug") == debug
 
 
-def test_a_plan_without_words_is_refused_before_anything_is_sent(tmp_path):
-    with pytest.raises(CannotExpress, match="zero_stage"):
-        materialize(tmp_path, Plan(dp=8, zero_stage=1))
-
-
 @pytest.mark.parametrize("line", [line_0_2, line_0_3])
 @pytest.mark.parametrize("colour", [False, True])
 def test_the_tokens_per_second_of_each_step_are_its_time(tmp_path, line, colour):
@@ -172,19 +143,3 @@ def test_ranks_of_a_pipelines_first_stages_see_no_loss_and_tell_none(tmp_path):
     assert measured.first_losses == ()
     last = [line_0_3(step, rate(0.25, plan), 9.0 - step, 20.0, mfu=None) for step in range(1, 6)]
     assert outcome(tmp_path, {0: lines, 4: last}, plan=plan).measurement.first_losses == (8.0, 7.0, 6.0, 5.0)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        # torchtitan v0.2.2, torchtitan/distributed/parallel_dims.py, _validate
-        "AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(4) * cp(1) * tp(2) * pp(1) "
-        "!= WORLD_SIZE(16)",
-        # torchtitan v0.2.2, torchtitan/distributed/pipeline_parallel.py, pipeline_llm
-        "ValueError: Single stage schedule requires exactly 1 stage per rank, but got 2 stages per rank.",
-    ],
-)
-def test_what_torchtitan_refuses_is_an_illegal_setting(tmp_path, line):
-    lines = ["Traceback (most recent call last):", '  File "t.py", line 1, in <module>', line]
-    found = outcome(tmp_path, {0: lines}, BROKEN)
-    assert (found.verdict, found.cause) == (Verdict.ILLEGAL, Cause.ILLEGAL_SETTING)

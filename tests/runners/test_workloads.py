@@ -1,12 +1,15 @@
-"""The torch workload renders a job as text, and tells from what a job left what became of it."""
+"""The torch workload renders a job as text, tells from what a job left what became of it, and starts warm the second
+time."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.log_lines import LOG_TAIL_BYTES, read_tail
@@ -16,25 +19,18 @@ from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, RankFailure, write_failure
 from meshtune.runners.trainer.job import Measuring, TrainerJob, parse_job
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import SpaceContext
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
 
-MODEL = ModelSpec(name="tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
 MEASURED = Measurement(step_times_s=(0.5,), tokens_per_step=16, devices=2)
 
 
-def cluster(kind: DeviceKind = DeviceKind.CPU) -> ClusterSpec:
-    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30)
-    return ClusterSpec(name="c", nodes=2, devices_per_node=2, device=device)
-
-
 def materialize(directory, kind=DeviceKind.CPU, **options):
     workload = TorchWorkload(options)
-    return workload.materialize("c1-t1-a1", MODEL, PLAN, cluster(kind), directory, seed=7, time_limit_s=90.5)
+    return workload.materialize("c1-t1-a1", TINY, PLAN, cluster(2, 2, kind), directory, seed=7, time_limit_s=90.5)
 
 
 def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
@@ -55,7 +51,7 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
 def test_the_job_file_is_read_back_and_a_gpu_limits_memory_itself(kind, limit, tmp_path):
     assert parse_job(materialize(tmp_path, kind).files["job.json"]) == TrainerJob(
         name="c1-t1-a1",
-        model=MODEL,
+        model=TINY,
         plan=PLAN,
         seed=7,
         device=kind,
@@ -241,10 +237,38 @@ def test_a_log_is_told_from_the_start_of_a_line(tmp_path):
 
 @pytest.mark.parametrize("context", ["all_gather", "ring"])
 def test_the_trainer_cuts_two_slices_of_the_sequence_for_each_context_rank(context):
-    model = replace(MODEL, seq_len=18)
+    model = replace(TINY, seq_len=18)
     able = TorchWorkload({}).capabilities
     setting = SpaceContext(model=model, cluster=cluster(), global_batch_size=8, capabilities=able)
     space = Space(Bounds(), setting)
     broken = space.explain(space.complete(cp=2, context=context), ignore_bounds=True)
     assert "2 * cp(2) does not divide seq_len(18) (trainer-slices: " in " ".join(map(str, broken))
     assert not space.explain(space.complete(cp=1), ignore_bounds=True)
+
+
+TRAINED = Plan(dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
+PLACE = cluster(1, 2, memory_bytes=2 * 2**30)
+
+
+def submit(lab, name: str, **measuring) -> TorchWorkload:
+    workload = TorchWorkload({"measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 4} | measuring})
+    directory = lab.folder / "work" / name
+    lab.runner.submit(workload.materialize(name, TINY, TRAINED, PLACE, directory, seed=0, time_limit_s=120))
+    return workload
+
+
+@pytest.mark.slow
+def test_later_jobs_start_warm_and_all_measure(local):
+    took = []
+    for name in ("cold", "warm", "again"):
+        submitted_at = time.time()
+        workload = submit(local, name)
+        status = local.wait(name, limit_s=90)
+        outcome = workload.read(local.folder / "work" / name, status)
+        assert (status.state, outcome.verdict) == (JobState.SUCCEEDED, Verdict.OK), outcome
+        assert outcome.measurement.tokens_per_step == TRAINED.global_batch_size * TINY.seq_len
+        assert len(outcome.measurement.peak_memory_bytes) == 2
+        took.append(status.finished_at - submitted_at)
+    cold, *warm = took
+    # Importing torch is most of the cold one, and the warm ones have nothing of it; one may be held up by the machine.
+    assert min(warm) < cold / 2

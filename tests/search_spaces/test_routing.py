@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from places import cluster
 
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.estimate import estimate
@@ -40,12 +40,11 @@ def test_ranks_get_what_their_experts_get():
 
 
 def test_time_and_memory_grow_with_the_imbalance_where_ranks_share_the_experts():
-    device = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30, peak_flops={"bfloat16": 1e15})
-    cluster = ClusterSpec(name="any", nodes=1, devices_per_node=16, device=device)
+    place = cluster(1, 16, "cuda", memory_bytes=80 * 2**30, peak_flops={"bfloat16": 1e15})
     columns = columns_of([Plan(dp=16, ep=ep, micro_batch_size=8) for ep in (1, 4, 16)])
 
     def estimated(imbalance):
-        training = Training(MODEL, cluster, replace(TRAINER_BFLOAT16, imbalance=imbalance))
+        training = Training(MODEL, place, replace(TRAINER_BFLOAT16, imbalance=imbalance))
         return estimate(with_usual_speeds(training), columns)
 
     even, skewed = estimated(1.0), estimated(4.0)

@@ -1,16 +1,23 @@
-"""A Space holds the plans of which `explain` has nothing to say, each once; test_constraints.py has the rules."""
+"""A Space holds the plans of which `explain` has nothing to say, each once, and no plan that the trainer cannot run or
+that says another's layout; test_constraints.py has the rules."""
 
 from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import cluster
 
+from meshtune.runners.programs.workloads.torch import TorchWorkload
+from meshtune.runners.trainer.job import TrainerJob, require_supported
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.columns import Capabilities, SpaceContext
+from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 
@@ -234,3 +241,39 @@ def test_a_cluster_beyond_measure_is_enumerated_at_once(make_setting):
 def test_wrong_bounds_are_refused_by_name(bounds, message):
     with pytest.raises(InvalidValue, match=message):
         Bounds(**bounds)
+
+
+DENSE = ModelSpec(name="d", layers=8, hidden=64, heads=8, kv_heads=4, ffn=128, vocab=256, seq_len=64)
+MIXTURE = replace(DENSE, name="m", experts=4, top_k=2)
+ABLE = TorchWorkload({}).capabilities
+WIDE = Bounds(
+    cp=(1, 2, 4),
+    ep=(1, 2, 4),
+    vpp=(1, 2, 4),
+    micro_batch_size=(1, 2),
+    recompute=tuple(Recompute),
+    schedule=tuple(Schedule),
+    sequence_parallel=(True, False),
+    recompute_interval=(1, 2),
+    context=tuple(ContextParallel),
+)
+
+
+def space(
+    model: ModelSpec = DENSE,
+    bounds: Bounds = WIDE,
+    kind: DeviceKind = DeviceKind.CPU,
+    able: Capabilities = ABLE,
+    batch: int | None = 16,
+) -> Space:
+    place = cluster(1, 8, kind)
+    return Space(bounds, SpaceContext(model=model, cluster=place, global_batch_size=batch, capabilities=able))
+
+
+@pytest.mark.parametrize("model", [DENSE, MIXTURE], ids=["dense", "mixture"])
+@pytest.mark.parametrize("kind", DeviceKind)
+def test_the_trainer_supports_every_plan_that_the_space_allows(model, kind):
+    plans = space(model, kind=kind)
+    assert len(plans) > 1000
+    for plan in plans:
+        require_supported(TrainerJob(name="x", model=model, plan=plan, device=kind))

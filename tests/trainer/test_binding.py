@@ -1,4 +1,4 @@
-"""A rank is bound to the CPUs beside its device, by files such as the kernel's, and on this machine's own CPUs."""
+"""A rank's device, the CPUs beside it that it is bound to, and the one worker of every group of a CPU job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from meshtune.runners.trainer.parallel.mesh import bind_beside, choose_cpus, cpus_beside
+from meshtune.runners.trainer.environment import torch_build
+from meshtune.runners.trainer.parallel.mesh import bind_beside, choose_cpus, choose_device, cpus_beside, device_index
+from meshtune.runners.trainer.probe import visible_kind
+from meshtune.search_spaces.cluster import DeviceKind
 
 # As torch.cuda.get_device_properties gives them.
 PROPERTIES = SimpleNamespace(pci_domain_id=1, pci_bus_id=0xC1, pci_device_id=0)
@@ -66,3 +70,58 @@ def test_binding_holds_for_this_thread_and_those_that_it_starts(tmp_path):
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(bound).result() == ({beside}, {beside})
     assert os.sched_getaffinity(0) == before
+
+
+without_accelerator = pytest.mark.skipif(
+    torch.accelerator.current_accelerator() is not None, reason="torch is built for an accelerator"
+)
+
+
+@without_accelerator
+@pytest.mark.parametrize("kind", [DeviceKind.CUDA, DeviceKind.XPU])
+def test_an_accelerator_that_is_not_there_is_refused_with_what_torch_is(kind):
+    told = rf"the job asks for {kind}, but torch {torch.__version__.replace('+', '.')} is built for the CPU alone"
+    with pytest.raises(RuntimeError, match=told):
+        choose_device(kind, 0)
+
+
+@without_accelerator
+def test_without_an_accelerator_the_devices_are_the_cpu():
+    assert visible_kind() is DeviceKind.CPU
+    build = torch_build()
+    assert (build.kind, build.devices, build.error) == ("cpu", (), "")
+
+
+@pytest.mark.parametrize(("local_rank", "visible", "index"), [(0, 4, 0), (3, 4, 3), (0, 1, 0), (3, 1, 0)])
+def test_a_rank_takes_its_own_device_or_the_one_that_it_is_shown(local_rank, visible, index):
+    assert device_index(local_rank, visible) == index
+
+
+def test_no_rank_shares_a_device_because_there_are_too_few():
+    with pytest.raises(RuntimeError, match="local rank 6 has no device of its own: torch sees 6;"):
+        device_index(6, 6)
+
+
+# Before the first step, so after every group has been made.
+COUNT_WORKERS = """
+import torch
+import torch.distributed as dist
+import meshtune.runners.trainer.main as trainer_main
+measure = trainer_main.measure
+
+def measure_after_a_look(*arguments):
+    for group in dist.distributed_c10d._world.pg_map:
+        print("workers", group._get_backend(torch.device("cpu")).options._threads)
+    return measure(*arguments)
+
+trainer_main.measure = measure_after_a_look
+"""
+
+
+def test_every_group_of_a_cpu_job_has_one_worker(run_job, make_job):
+    plan = {"dp": 2, "cp": 2, "context": "ulysses", "zero_stage": 1}
+    finished = run_job(make_job(plan=plan), COUNT_WORKERS)
+    assert finished.status == 0
+    said = [line for line in (finished.directory / "rank-0.log").read_text().splitlines() if "workers" in line]
+    assert len(said) >= 3  # all ranks, dp, cp
+    assert set(said) == {"workers 1"}

@@ -1,15 +1,18 @@
-"""Attention over several ranks: fused kernels over parts of the keys, what travels, and what the result says of it.
-That the losses are those of one process is in test_matrix.py."""
+"""Attention: over several ranks, and the kernel that ran, noted under the names that torch's dispatcher has."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshtune.runners.outcome import read_result
 from meshtune.runners.trainer.exact import exact_peak
 from meshtune.runners.trainer.parallel.attention_kernels import AttentionAnswer, Efficient, Flash, FlashOnCpu, merge
+from meshtune.runners.trainer.timing.attention import _KERNELS, noting_attention
 
 CONTEXT = "import meshtune.runners.trainer.parallel.context as context\n"
 # Keys and values have 2 heads, queries 4 (see make_job): one hidden state of a head is 8 numbers.
@@ -115,3 +118,43 @@ def test_the_result_warns_of_attention_without_a_fused_kernel(run_job, make_job)
     assert finished.status == 0, finished.logs
     assert finished.measurement.attention_kernels == ("math",)
     assert "attention ran without a fused kernel (math)" in read_result(finished.directory).reason
+
+
+class Attention(nn.Module):
+    """Causal attention of (2, 8, 16) hidden values, 2 heads; `run` takes the place of the layer's own call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(16, 16)
+        self.run = self.attend
+
+    def attend(self, x: Tensor) -> Tensor:
+        heads = self.projection(x).view(2, 8, 2, 8).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
+@pytest.mark.parametrize(("kernel", "name"), [(SDPBackend.FLASH_ATTENTION, "flash_for_cpu"), (SDPBackend.MATH, "math")])
+def test_a_compiled_layer_runs_compiled_while_its_kernel_is_noted(kernel, name):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    model, x = Attention(), torch.ones(2, 8, 16)
+    with sdpa_kernel(kernel):
+        with noting_attention(model) as plain:
+            model(x)
+        model.run = torch.compile(model.attend, backend=counter, fullgraph=True, dynamic=False)
+        model(x)
+        with noting_attention(model, compiled=True) as compiled, torch.compiler.set_stance("fail_on_recompile"):
+            model(x)
+    assert plain == compiled == {name}
+    assert counter.frame_count == 1
+
+
+def test_every_kernel_that_torch_chooses_from_has_its_name():
+    operators = {name for name in torch._C._dispatch_get_all_op_names() if "." not in name}
+    assert operators >= _KERNELS.keys()
+    chosen = {name for name in operators if name.startswith("aten::_scaled_dot_product_")}
+    assert {name for name in chosen if not name.endswith(("_backward", "_for_mps"))} == _KERNELS.keys()
+    assert _KERNELS["aten::_scaled_dot_product_cudnn_attention"] == "cudnn"

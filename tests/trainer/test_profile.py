@@ -1,7 +1,5 @@
-"""Where the time goes is told by part, rank by rank; whether the parts are the right ones shows in what must be zero.
-
-Machines are shared, so shares are compared with wide bounds; benchmarks/log.md has figures.
-"""
+"""Where the time goes is told by part, rank by rank: spans become parts, exclusive and complete, and what must be zero
+is."""
 
 from __future__ import annotations
 
@@ -10,6 +8,8 @@ import pytest
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.step_breakdown import Part
 from meshtune.runners.trainer.job import Measuring
+from meshtune.runners.trainer.timing.breakdown import last_arrivals, sum_parts
+from meshtune.runners.trainer.timing.stopwatch import GroupCall, Span
 
 LONG = pytest.mark.long
 
@@ -111,3 +111,27 @@ def test_a_job_that_is_slower_than_the_incumbent_stops_early_and_measures_nothin
     assert outcome.partial.profile is None
     assert outcome.reason.startswith("given up after 8 steps: a step takes ")
     assert outcome.reason in finished.output
+
+
+REDUCE = ((0, 1), "", 0)
+TENSOR = ((0, 1), "0>1", 0)
+
+
+def test_a_call_is_waiting_until_its_last_member_has_arrived():
+    spans = [
+        Span(0.0, 1.0, Part.COMPUTE),
+        Span(1.0, 3.0, GroupCall(REDUCE, Part.DP)),
+        Span(3.0, 7.0, GroupCall(TENSOR, Part.SEND_RECEIVE)),
+        Span(7.0, 8.0, Part.OPTIMIZER),
+    ]
+    last = last_arrivals([{REDUCE: 1.0, TENSOR: 0.0}, {REDUCE: 2.5, TENSOR: 6.0}])
+    parts, waiting = sum_parts(spans, last)
+    assert {part: seconds for part, seconds in parts.items() if seconds} == {
+        "compute": 1.0,
+        "dp": 2.0,
+        "bubble": 3.0,
+        "send_receive": 1.0,
+        "optimizer": 1.0,
+    }
+    assert waiting == {"dp": 1.5}
+    assert sum(parts.values()) == pytest.approx(8.0)

@@ -453,15 +453,16 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def runs(make: Make) -> Callable[..., list[Trial]]:
-    """Trials by their steps' seconds, the first the baseline; a pair gives the spread too, None a crash. again: second
+    """Trials by their steps' seconds, the first the baseline; a pair gives the spread too, or more of
+    the measurement; None a crash. again: second
     runs, by the number of the first: seconds, a verdict, or a state; a list for several rounds."""
 
     def build(
         *steps: Any, baseline: bool = True, again: Mapping[int, Any] = MappingProxyType({}), **more: Any
     ) -> list[Trial]:
         def ended(given: Any) -> Measurement:
-            step_s, spread = given if isinstance(given, tuple) else (given, 0.001)
-            return make.measurement(step_s, spread=spread, **more)
+            step_s, own = given if isinstance(given, tuple) else (given, {})
+            return make.measurement(step_s, **more | (own if isinstance(own, dict) else {"spread": own}))
 
         built = []
         for number, given in enumerate(steps):

@@ -1,12 +1,15 @@
-"""Terminal output: every state of a campaign and everything of one trial; no text is taken for markup."""
+"""Terminal output: every state of a campaign, everything of one trial, and the screen of `meshtune run`; no text is
+taken for markup."""
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from command_lab import shown
+from rich.text import Text
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
@@ -14,7 +17,9 @@ from meshtune.runners.step_breakdown import Profile
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Expectation, Origin, TrialState
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
+from meshtune.tuner.cli.following import LiveScreen
 from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.terminal import Terminal
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.cli.render.winners import recommendation_text
 from meshtune.tuner.results.ranking import rank
@@ -112,13 +117,9 @@ def profile():
     )
 
 
-def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_goes(lab, make, profile):
+def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_goes(lab, make, runs, profile):
     other = replace(profile, parts_s=({"compute": 0.6, "dp": 0.4},) * 2, own_times_s=((0.1,),) * 2)
-    trials = [
-        make.trial(0, make.measurement(1.0, profile=profile), origin=Origin.BASELINE),
-        make.trial(1, make.measurement(0.5, profile=other)),
-        make.trial(2, make.measurement(0.7, profile=other)),
-    ]
+    trials = runs((1.0, {"profile": profile}), (0.5, {"profile": other}), (0.7, {"profile": other}))
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     ranking = rank(campaign, trials)
     assert [note.plain for note in display.best_notes(campaign, ranking, 10)] == [
@@ -140,11 +141,8 @@ def test_parts_of_steps_in_which_nothing_overlaps_are_shown_as_such(lab, make, p
     assert notes[1].plain.strip() == told
 
 
-def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
-    trials = [
-        make.trial(0, make.measurement(1.0, first_losses=(2.0, 1.5)), origin=Origin.BASELINE),
-        make.trial(1, make.measurement(0.5, first_losses=(2.0, 1.0))),
-    ]
+def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make, runs):
+    trials = runs((1.0, {"first_losses": (2.0, 1.5)}), (0.5, {"first_losses": (2.0, 1.0)}))
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     ranking = rank(campaign, trials)
     assert " 1 ! " in shown(display.best_table(campaign, ranking, 10))
@@ -153,15 +151,11 @@ def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
     ]
 
 
-def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_values(lab, make, profile):
-    first = [make.trial(number, make.measurement(0.5 + number / 10)) for number in range(4)]
-    ends = (make.measurement(0.8, profile=profile), Verdict.OOM, Verdict.LOST)
-    again = [
-        make.trial(4 + number, ended, origin=Origin.CONFIRMATION, plan=first[number].plan)
-        for number, ended in enumerate(ends)
-    ]
+def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_values(lab, make, runs, profile):
+    again = {0: (0.8, {"profile": profile}), 1: Verdict.OOM, 2: Verdict.LOST}
+    trials = runs(0.5, 0.6, 0.7, 0.8, baseline=False, again=again)
     campaign = make.campaign(lab.spec())
-    ranking = rank(campaign, first + again)
+    ranking = rank(campaign, trials)
     text = shown(display.best_table(campaign, ranking, 10))
     for cell in (" 0+4 ", " 1+5 ! ", " 2+6 ", " 3 "):
         assert cell in text
@@ -172,17 +166,15 @@ def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_v
         "trial 2 measured again by trial 6: lost, which says nothing of the setting",
         f"trial 0 measured again by trial 4: 320 after 512 {unit} (-37.5 % in speed)",
     ]
-    alone = rank(campaign, [first[0], again[0]])
+    alone = rank(campaign, [trials[0], trials[4]])
     assert display.best_notes(campaign, alone, 10)[0].plain.startswith("time of the best (trial 4): compute 75 %")
 
 
-def test_the_front_is_marked_and_has_a_table_of_what_is_left_of_the_device(lab, make):
+def test_the_front_is_marked_and_has_a_table_of_what_is_left_of_the_device(lab, make, runs):
     cluster = {"preset": "local-cpu", "device": {"memory_bytes": 64 * 2**30}}
     campaign = make.campaign(lab.spec(pareto=True, cluster=cluster, objective="step_time"))
-    trials = [
-        make.trial(number, make.measurement(step, peak_held_bytes=(size * 2**30,)))
-        for number, (step, size) in enumerate([(0.46, 48), (0.5, 36), (0.6, 40), (1.0, 65)])
-    ]
+    given = [(0.46, 48), (0.5, 36), (0.6, 40), (1.0, 65)]
+    trials = runs(*((step, {"peak_held_bytes": (size * 2**30,)}) for step, size in given), baseline=False)
     ranking = rank(campaign, trials)
     table = shown(display.best_table(campaign, ranking, 10))
     assert [f" {number} * " in table for number in range(4)] == [True, True, False, False]
@@ -387,3 +379,55 @@ def test_the_log_of_the_trial_that_crashed_first_is_told_as_it_comes(make):
     # What ends the campaign is told with its end.
     hopeless = make.trial(0, Outcome(verdict=Verdict.CRASHED, cause=Cause.USER_BUG, log_tail=log), finished_at=1.0)
     assert display.first_log_lines([hopeless]) == []
+
+
+NOW = Text("running: trial 30")
+
+
+@pytest.fixture
+def screen(lab, make):
+    """The lines of a screen of this size after the baseline (2 s a step), so many trials of 1 s, and one that runs."""
+
+    def draw(count: int, *, width: int, height: int, **plan: object) -> list[str]:
+        trials = [make.trial(0, make.measurement(2.0), origin=Origin.BASELINE, finished_at=9.0)]
+        for at in range(1, count):
+            trials.append(make.trial(at, make.measurement(1.0), finished_at=9.0 + at))
+        trials.append(make.trial(30, state=TrialState.RUNNING, started_at=5.0))
+        out = io.StringIO()
+        terminal = Terminal(file=out, width=width, height=height, force_terminal=True, color_system=None)
+        terminal.print(LiveScreen(make.campaign(lab.spec(baseline={"tp": 1})), trials, NOW))
+        return out.getvalue().splitlines()
+
+    return draw
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_finished_trials_are_listed_newest_last_with_their_speed_against_the_baseline(screen, width):
+    lines = screen(3, width=width, height=24)
+    assert lines[0].split()[:3] == ["trial", "setting", "ended"]
+    assert [line.split()[0] for line in lines[1:4]] == ["0", "1", "2"]
+    assert lines[1].endswith("baseline")
+    assert "+100.0 %" in lines[2]
+    assert lines[4] == NOW.plain
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 12), (200, 12), (34, 12), (80, 4), (80, 1)])
+def test_a_screen_is_never_longer_than_the_terminal_and_shows_the_newest(screen, width, height):
+    lines = screen(25, width=width, height=height)
+    assert len(lines) <= max(1, height - 1)
+    assert lines[-1] == NOW.plain
+    if height > 4:
+        assert lines[0].endswith("earlier")
+        numbers = [line.split()[0] for line in lines if line.strip()[:1].isdigit() and "earlier" not in line]
+        assert numbers[-1] == "24"
+
+
+def test_a_failed_trial_has_its_verdict_and_no_number(lab, make):
+    trials = [make.trial(0, Verdict.OOM, finished_at=9.0), make.trial(1, make.measurement(1.0), finished_at=10.0)]
+    out = io.StringIO()
+    Terminal(file=out, width=120, height=24).print(LiveScreen(make.campaign(lab.spec()), trials, NOW))
+    failed, measured = out.getvalue().splitlines()[1:3]
+    assert failed.split()[-1] == "oom"
+    assert "ok" in measured.split()
+    assert "%" not in measured  # there is no baseline

@@ -280,28 +280,22 @@ def test_losses_are_compared_step_by_step_as_far_as_both_go(first, second, found
     assert str(found).startswith(words)
 
 
-def losing(make, *given):
-    """Trials by (seconds, first losses), the first the baseline."""
-    return [
-        make.trial(
-            number,
-            make.measurement(step, first_losses=losses),
-            origin=Origin.SEARCH if number else Origin.BASELINE,
-        )
-        for number, (step, losses) in enumerate(given)
-    ]
+@pytest.fixture
+def losing(runs):
+    """By (seconds, first losses), the first the baseline."""
+    return lambda *given: runs(*((step, {"first_losses": losses}) for step, losses in given))
 
 
-def test_what_cannot_be_compared_is_neither_equal_nor_different(campaign, runs, make):
-    one, other = losing(make, (1.0, (2.0,)), (0.5, ())), losing(make, (1.0, ()), (0.5, (2.0,)))
+def test_what_cannot_be_compared_is_neither_equal_nor_different(campaign, runs, losing):
+    one, other = losing((1.0, (2.0,)), (0.5, ())), losing((1.0, ()), (0.5, (2.0,)))
     for measured in (one, other, runs(None, 0.5)):
         entry = rank(campaign(), measured)[0]
         assert (entry.trains_as_baseline, entry.trains_otherwise) == (None, False)
         assert recommend(campaign(), measured).choice.trial.number == 1
 
 
-def test_another_global_batch_trains_otherwise_by_intent_and_is_not_compared(campaign, make):
-    measured = losing(make, (1.0, (2.0,)), (0.5, (9.0,)))
+def test_another_global_batch_trains_otherwise_by_intent_and_is_not_compared(campaign, losing):
+    measured = losing((1.0, (2.0,)), (0.5, (9.0,)))
     outcome = measured[1].outcome
     larger = replace(outcome, measurement=replace(outcome.measurement, tokens_per_step=10**6))
     measured[1] = replace(measured[1], attempts=(replace(measured[1].last, outcome=larger),))
@@ -309,8 +303,8 @@ def test_another_global_batch_trains_otherwise_by_intent_and_is_not_compared(cam
     assert recommend(campaign(), measured).choice.trial.number == 1
 
 
-def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it_is_said(campaign, make):
-    measured = losing(make, (1.0, (2.0, 1.5)), (0.5, (2.0, 1.0)), (0.8, (2.0, 1.50001)))
+def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it_is_said(campaign, losing):
+    measured = losing((1.0, (2.0, 1.5)), (0.5, (2.0, 1.0)), (0.8, (2.0, 1.50001)))
     differ = "does not train the same: the losses of step 1 differ by 0.5"
     assert [entry.trains_as_baseline for entry in rank(campaign(), measured)] == [differ, True, True]
     found = recommend(campaign(), measured)
@@ -319,8 +313,8 @@ def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it
     assert found.reason.endswith(f"; {measured[1].plan.key} ranks above it, but {differ}")
 
 
-def test_when_all_that_is_faster_trains_otherwise_the_baseline_stays_and_slower_ones_go_unmentioned(campaign, make):
-    found = recommend(campaign(), losing(make, (1.0, (2.0,)), (0.5, (3.0,)), (0.6, (4.0,)), (2.0, (5.0,))))
+def test_when_all_that_is_faster_trains_otherwise_the_baseline_stays_and_slower_ones_go_unmentioned(campaign, losing):
+    found = recommend(campaign(), losing((1.0, (2.0,)), (0.5, (3.0,)), (0.6, (4.0,)), (2.0, (5.0,))))
     assert (found.choice.trial.number, found.better) == (0, False)
     assert found.reason.startswith("no setting was measured faster than the baseline; ")
     assert "(1 more likewise)" in found.reason
@@ -457,18 +451,12 @@ def pareto(campaign):
 
 
 @pytest.fixture
-def held(make):
+def held(runs):
     """By (seconds of a step, GiB at the fullest rank or None), the first the baseline."""
 
     def build(*given):
-        return [
-            make.trial(
-                number,
-                make.measurement(step, peak_held_bytes=() if peak is None else (GIB, int(peak * GIB))),
-                origin=Origin.SEARCH if number else Origin.BASELINE,
-            )
-            for number, (step, peak) in enumerate(given)
-        ]
+        sizes = [() if peak is None else (GIB, peak * GIB) for _, peak in given]
+        return runs(*((step, {"peak_held_bytes": size}) for (step, _), size in zip(given, sizes, strict=True)))
 
     return build
 

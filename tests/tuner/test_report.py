@@ -1,18 +1,38 @@
-"""The report of a real simulated campaign: it says what the other commands say, and nothing of a job becomes markup."""
+"""The report, the lossless record and the table of a campaign, and the commands that write them: all say what the store
+and the other commands say, and nothing of a job becomes markup."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import re
 from dataclasses import replace
+from datetime import datetime
 from html.parser import HTMLParser
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
+import toy
+import yaml
+from command_lab import run_meshtune
 from simulated_lab import HOSTILE, failing
 
+from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.knob import Knob
+from meshtune.search_spaces.knob_values import KnobValues
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.units import number, percent, seconds
+from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.record import Record, read_record, record_json
 from meshtune.tuner.results.report.campaigns import render_report
 from meshtune.tuner.results.report.page import PageTable, Section, page
+from meshtune.tuner.results.table import Table, TableFormat, csv_of, data_of, parquet_of, table_of
 from meshtune.tuner.results.views import best_view
 
 CAMPAIGN, TRIALS = failing()
@@ -111,3 +131,189 @@ def test_a_page_takes_any_sections_and_escapes_them():
     read = Reader(page("<title>", sections, subtitle=["<em>"], notices=["<q>"]))
     assert {"<b>", "<i>", "<u>", "<s>", "<p onclick=x>", "<pre>", "<em>", "<q>", "<title>"} <= set(read.texts)
     assert {"b", "i", "u", "s", "em", "q"}.isdisjoint(read.tags)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With two simulated campaigns that are done."""
+    folder = tmp_path_factory.mktemp("reports")
+    for nodes in (1, 2):
+        spec = toy.SPEC | {
+            "name": f"toy-{nodes}",
+            "cluster": toy.CLUSTER | {"nodes": nodes},
+            "baseline": {"tp": 1, "pp": 1},
+        }
+        (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+        done = run_meshtune(folder, "run", "spec.yaml")
+        assert done.code == 0, done
+    return folder
+
+
+def test_a_report_has_the_numbers_of_best(folder):
+    done = run_meshtune(folder, "report", "last", "-o", "last.html")
+    assert (done.code, done.out, done.err) == (0, "wrote last.html\n", "")
+    best = json.loads(run_meshtune(folder, "best", "last", "--json").out)
+    text = (folder / "last.html").read_text()
+    assert best["campaign"] in text
+    assert number(best["recommendation"]["setting"]["objective"]["value"]) in text
+    assert best["recommendation"]["setting"]["plan_key"] in text
+
+
+def test_several_campaigns_are_one_report_and_one_named_twice_is_there_once(folder):
+    ids = re.findall(r"toy-\d-[0-9a-f]{6}", run_meshtune(folder, "show").out)
+    done = run_meshtune(folder, "report", "last", *ids, "-o", "all.html")
+    assert done.code == 0, done
+    text = (folder / "all.html").read_text()
+    assert "Campaigns side by side" in text
+    assert text.count(">What was asked</h") == len(ids) == 2
+
+
+def test_data_is_printed_or_written_the_same_in_every_format(folder):
+    printed = run_meshtune(folder, "export-data", "last")
+    rows = list(csv.DictReader(io.StringIO(printed.out)))
+    assert [int(row["number"]) for row in rows] == list(range(len(rows)))
+    for format in ("csv", "parquet", "json"):
+        done = run_meshtune(folder, "export-data", "last", "--format", format, "-o", f"data.{format}")
+        assert (done.code, done.out) == (0, f"wrote data.{format}\n")
+    assert (folder / "data.csv").read_bytes().decode() == printed.out
+    assert [float(row["step_time_s"] or 0) for row in rows] == [
+        value or 0 for value in pyarrow.parquet.read_table(folder / "data.parquet")["step_time_s"].to_pylist()
+    ]
+    assert len(read_record((folder / "data.json").read_bytes()).trials) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("export-data", "last", "--format", "parquet"), "--format parquet: needs -o FILE"),
+        (("export-data", "nobody"), "there is no campaign nobody"),
+        (("report", "last", "-o", "no/such/folder.html"), "no/such/folder.html: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_written_is_told(folder, arguments, told):
+    done = run_meshtune(folder, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    campaign, trials = failing()
+    return Record(campaign=campaign, trials=trials)
+
+
+def test_a_campaign_with_failures_reads_back_to_equal_values(record):
+    assert {Verdict.OK, Verdict.OOM, Verdict.CRASHED, Verdict.PRUNED} <= {trial.verdict for trial in record.trials}
+    assert max(len(trial.attempts) for trial in record.trials) > 1
+    text = record_json(record)
+    assert read_record(text) == record
+    assert record_json(read_record(text)) == text
+
+
+def test_whoever_has_the_record_analyses_as_the_service_does(record):
+    back = read_record(record_json(record))
+    once, again = (analyse(one.campaign, space_of(one.campaign.spec), one.trials) for one in (record, back))
+    assert plain(again) == plain(once)
+
+
+def test_the_text_is_strict_json_although_a_loss_diverged(record):
+    def refused(word: str) -> None:
+        pytest.fail(f"{word} is no JSON")
+
+    document = json.loads(record_json(record), parse_constant=refused)
+    assert document["trials"][-1]["attempts"][0]["outcome"]["partial"]["first_losses"] == [7.5, "inf"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"version": 2}', "version: must be 1, the version of records that this meshtune reads, not 2"),
+        ("[]", "version: must be 1, the version of records that this meshtune reads, not None"),
+        ('{"version": 1, "trials": []}', "campaign: is missing"),
+        ('{"version": 1', "is not JSON"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_its_path(text, told):
+    with pytest.raises(InvalidValue) as caught:
+        read_record(text)
+    assert told in str(caught.value)
+
+
+def test_a_trial_of_another_campaign_is_refused(record):
+    with pytest.raises(InvalidValue, match=f"trial 0 is of the campaign other, not of {record.campaign.id}"):
+        replace(record, trials=(replace(record.trials[0], campaign_id="other"),))
+
+
+def cells(table: Table) -> list[dict[str, object]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def read_back(text: str, kind: type) -> object:
+    if text == "":
+        return None
+    if kind is bool:
+        return text == "True"
+    return datetime.fromisoformat(text) if kind is datetime else kind(text)
+
+
+def test_every_trial_is_a_row_with_its_plan_its_numbers_and_what_was_expected():
+    rows = cells(table_of(CAMPAIGN, TRIALS))
+    assert [row["number"] for row in rows] == [trial.number for trial in TRIALS]
+    for row, trial in zip(rows, TRIALS, strict=True):
+        assert (row["tp"], row["recompute"], row["plan"]) == (trial.plan.tp, str(trial.plan.recompute), trial.plan.key)
+        measured, expected = trial.measurement, trial.expectation
+        assert (row["step_time_s"] is None) == (measured is None)
+        if measured is not None:
+            assert row["objective"] == yardstick_of(CAMPAIGN.spec).of(measured, measured.step_time_s)
+            assert row["headroom_bytes"] == CAMPAIGN.spec.cluster.device.memory_bytes - measured.fullest_rank_bytes
+        assert row["p_fits"] == (None if expected is None else expected.p_fits)
+
+
+def test_csv_parquet_and_json_say_the_same():
+    table = table_of(CAMPAIGN, TRIALS)
+    written = list(csv.reader(io.StringIO(csv_of(table).decode())))
+    assert written[0] == list(table.columns)
+    kinds = list(table.columns.values())
+    plain = [row for row, trial in zip(written[1:], TRIALS, strict=True) if trial.verdict is not Verdict.CRASHED]
+    same = [row for row, trial in zip(table.rows, TRIALS, strict=True) if trial.verdict is not Verdict.CRASHED]
+    assert [tuple(map(read_back, row, kinds)) for row in plain] == [
+        tuple(cell or None if cell == "" else cell for cell in row) for row in same
+    ]
+    parquet = pyarrow.parquet.read_table(io.BytesIO(parquet_of(table, {"campaign": CAMPAIGN.label})))
+    assert parquet.to_pylist() == cells(table)
+    assert parquet.schema.metadata[b"campaign"] == f"{CAMPAIGN.id} (simulated)".encode()
+    record = read_record(data_of(CAMPAIGN, TRIALS, TableFormat.JSON))
+    assert table_of(record.campaign, record.trials) == table
+
+
+@pytest.mark.parametrize("begin", ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1"])
+def test_a_text_that_a_spreadsheet_would_compute_is_a_text_there(begin):
+    table = Table(columns={"reason": str, "number": int}, rows=((begin, -1),))
+    read = list(csv.reader(io.StringIO(csv_of(table).decode(), newline="")))
+    assert read[1] == [f"'{begin}", "-1"]
+
+
+def test_the_words_of_a_job_are_no_formula_in_a_spreadsheet():
+    crashed = next(
+        row
+        for row in csv.DictReader(io.StringIO(csv_of(table_of(CAMPAIGN, TRIALS)).decode()))
+        if row["verdict"] == "crashed"
+    )
+    assert crashed["reason"] == f"'{HOSTILE}"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "shown"),
+    [
+        ((1, 2), int, [1, 2]),
+        ((1, 2.5), float, [1.0, 2.5]),
+        ((1, "auto"), str, ["1", "auto"]),
+        ((True, 3), str, ["true", "3"]),
+    ],
+)
+def test_a_knob_is_a_column_and_one_of_several_types_is_text(values, kind, shown):
+    spec = replace(CAMPAIGN.spec, knobs=(Knob(name="own", values=values),))
+    trials = [replace(TRIALS[0], plan=replace(TRIALS[0].plan, knobs=KnobValues({"own": value}))) for value in values]
+    table = table_of(replace(CAMPAIGN, spec=spec), [*trials, TRIALS[1]])
+    assert table.columns["knob_own"] is kind
+    assert [row["knob_own"] for row in cells(table)] == [*shown, None]

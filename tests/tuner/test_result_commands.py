@@ -1,9 +1,12 @@
-"""What follows from a finished campaign, for a user: `analyze`, `recommend`, and predictions that learn from it."""
+"""The commands that look at a campaign or change it: `analyze`, `recommend`, `edit`, `enqueue`, `resume`, and what
+people see of one that stops."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +14,9 @@ import pytest
 import toy
 import yaml
 from command_lab import refused, run_meshtune, said
+
+from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.store import Store
 
 ASKED = ("recommend", "--model", "gpt-micro", "--cluster", "hpc", "--simulated", "--nodes")
 
@@ -96,3 +102,132 @@ def test_a_campaign_of_another_device_teaches_the_spec_nothing(simulated, tmp_pa
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
     told = refused(simulated, "estimate", tmp_path / "other.yaml", "--calibrate", "last")
     assert "cluster.device: was measured for toy, but the spec has other" in told
+
+
+SPEC = """# a comment
+name: sim
+model: gpt-micro
+cluster: dgx-h100
+global_batch_size: 64
+baseline: {tp: 8}
+search: random
+workload: simulated
+runner: simulated
+budget: {trials: 3}
+confirm: 0
+"""
+
+
+def stored(folder):
+    store = Store.open(Home(folder / ".meshtune").database_url)
+    (campaign,) = store.campaigns(limit=10)
+    return store, campaign
+
+
+def test_a_campaign_of_the_command_line_is_edited_extended_and_given_plans(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+
+    def meshtune(*words):
+        return run_meshtune(tmp_path, *words)
+
+    done = meshtune("run", "spec.yaml")
+    assert done.code == 0, done
+    refused = meshtune("edit", "last")
+    assert (refused.code, "say what is to change" in refused.err) == (2, True)
+    refused = meshtune("resume", "last")
+    assert (refused.code, "there is nothing to resume" in refused.err) == (2, True)
+    refused = meshtune("edit", "last", "--trials", "2")
+    assert (refused.code, "3 of 2 trials are planned" in refused.err) == (2, True)
+    assert meshtune("edit", "last", "--tag", "a", "--tag", "b", "--notes", "mine").out.endswith(
+        "changed: tags, notes\n"
+    )
+    extended = meshtune("edit", "last", "--trials", "5")
+    assert "it goes on: `meshtune resume sim-" in extended.out
+    put = meshtune("enqueue", "last", "tp=2,pp=2")
+    assert (put.code, put.out.startswith("trial 3 of sim-")) == (0, True), put
+    wrong = meshtune("enqueue", "last", "tp=3")
+    assert (wrong.code, "tp" in wrong.err) == (2, True)
+    resumed = meshtune("resume", "last", "--trials", "6")
+    assert resumed.code == 0, resumed
+    store, campaign = stored(tmp_path)
+    with store:
+        trials = store.trials(campaign.id)
+        assert [str(trial.origin) for trial in trials] == [
+            "baseline",
+            "search",
+            "search",
+            "enqueued",
+            "search",
+            "search",
+        ]
+        assert (campaign.tags, campaign.notes, campaign.spec.budget.trials) == (("a", "b"), "mine", 6)
+        assert store.spec_text(campaign.id) == SPEC
+    assert meshtune("edit", "last", "--no-tags").code == 0
+    assert stored(tmp_path)[1].tags == ()
+
+
+def test_the_text_of_a_spec_is_not_kept_where_something_else_runs(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    assert run_meshtune(tmp_path, "run", "spec.yaml", "--project", "llm").code == 0
+    store, campaign = stored(tmp_path)
+    with store:
+        assert (store.spec_text(campaign.id), campaign.spec.project) == ("", "llm")
+    assert yaml.safe_load(SPEC)["name"] == campaign.spec.name
+
+
+@pytest.fixture
+def command(lab, tmp_path):
+    """The command in this process, so that its runner is the lab's; the lab's clock is the wall's."""
+    lab.machine.clock = time.time
+    return lambda *arguments: astuple(run_meshtune(tmp_path, *arguments, "--home", "h"))
+
+
+@pytest.fixture
+def spec(lab, tmp_path):
+    def write(**over):
+        (tmp_path / "spec.yaml").write_text(yaml.safe_dump(lab.document(**over)))
+        return "spec.yaml"
+
+    return write
+
+
+def test_a_bug_of_the_user_is_shown_with_its_log_and_is_a_failure(lab, make, command, spec):
+    lab.machine.script = lambda name: make.Behaviour("bug", run_s=0.01)
+    code, out, _ = command("run", spec())
+    assert code == 1
+    lines = out.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if " is failed: trial 0 failed for a reason" in line]
+    told = "ModuleNotFoundError: No module named 'megatron'"
+    assert f"{told}; mend it and start a new campaign" in lines[at]
+    assert lines[at + 1 : at + 3] == ["starting", told]
+    code, out, err = command("resume", "last")
+    assert code == 2
+    assert f"{told}; mend it and start a new campaign): there is nothing to resume" in err
+    assert "starting" not in err
+    code, out, _ = command("show")
+    assert (code, "starting" in out, "mend it" in " ".join(out.split())) == (0, False, True)
+    assert "crashed (user_bug)" in command("show", "last")[1]
+
+
+def test_no_time_left_is_no_failure_and_resume_goes_on(lab, make, command, spec):
+    lab.machine.script = lambda name: make.Behaviour(run_s=0.01)
+    lab.machine.closes = True
+    code, out, _ = command("run", spec())
+    assert code == 0
+    assert " is paused: 12 s are left, and a trial may take 300 s; resume it to go on" in out
+    lab.machine.closes = False
+    code, out, _ = command("resume", "last")
+    assert (code, " is completed: " in out) == (0, True)
+    assert set(lab.machine.sent.values()) == {1}
+
+
+def test_show_says_which_nodes_are_excluded_and_where_attempts_ran(lab, make, command, spec):
+    lab.machine.nodes = ("n1", "n2", "n3")
+    first = ("t0000-a1", "t0001-a1")
+    lab.machine.script = lambda name: make.Behaviour("fault" if name.endswith(first) else "ok", run_s=0.01)
+    command("run", spec())
+    assert "excluded nodes: n1" in command("show", "last")[1]
+    lines = command("show", "last", "--trial", "1")[1].splitlines()
+    attempts = [line.split() for line in lines if "t0001-a" in line]
+    assert [(words[3:5] if "!" in words else words[3:4]) for words in attempts] == [["n1", "!"], ["n2"]]
+    assert "attempt 2 was to keep away from n1, where it could" in lines

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 from jobs import LIMIT_S, processes_where, wait_for
+from places import cluster
 from service_lab import ServiceLab
 from specs import tiny
 
@@ -20,7 +21,6 @@ from meshtune.runners.processes.job_user import RUN_AS, job_user
 from meshtune.runners.registry import create_runner
 from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 USER = "nobody"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as another user")
@@ -156,10 +156,8 @@ def test_a_home_that_jobs_cannot_reach_is_refused(monkeypatch, tmp_path):
 
 
 def test_runners_whose_jobs_would_be_the_services_are_refused(monkeypatch, tmp_path):
-    device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=1, device=device)
     monkeypatch.setenv(RUN_AS, USER)
-    create_runner("local", tmp_path, cluster, {}).close()
+    create_runner("local", tmp_path, cluster(), {}).close()
     for kind in ("ray", "slurm", "pbs"):
         with pytest.raises(InvalidValue, match=f"{kind} would run jobs as the service's user"):
-            create_runner(kind, tmp_path, cluster, {})
+            create_runner(kind, tmp_path, cluster(), {})
