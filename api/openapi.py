@@ -14,12 +14,15 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api import static_files
 from meshtune.api.dependencies import MERGE_PATCH, READERS
 from meshtune.api.errors import PROBLEM_JSON
 from meshtune.api.middleware.idempotency import PARAMETER
+from meshtune.runners.documents import field_comments
 from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.bounds import Bounds
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -53,9 +56,22 @@ SPEC_EXAMPLE: dict[str, Any] = {
 KNOB_TEXT = re.compile(rf"^{KNOB_NAME.pattern}:{KNOB_WORD.pattern}$")
 
 
+class _Described(GenerateJsonSchema):
+    """Each field with the comment above it in the source, which may hold for those below it too."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> dict[str, Any]:
+        made = super().dataclass_schema(schema)
+        words = ""
+        for name, comment in field_comments(schema["cls"]):
+            words = comment or words
+            if words and name in made["properties"]:
+                made["properties"][name]["description"] = words
+        return made
+
+
 def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
     """A value's JSON schema with its references resolved in place, so that it stands anywhere in a document."""
-    schema = TypeAdapter(kind).json_schema(mode="validation")
+    schema = TypeAdapter(kind).json_schema(mode="validation", schema_generator=_Described)
     definitions = schema.pop("$defs", {})
 
     def resolved(node: Any) -> Any:

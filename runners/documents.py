@@ -4,9 +4,12 @@ Pydantic validates our dataclasses as they are; this module words its findings f
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -33,6 +36,30 @@ def read_value(kind: type[Value], document: object) -> Value:
 def plain(value: Any) -> Any:
     """A value as plain JSON types; `read_value` gives it back."""
     return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def field_comments(kind: type) -> Iterator[tuple[str, str]]:
+    """The fields of a dataclass as its source has them, those of base classes last, each with the comment above it."""
+    names = {each.name for each in fields(kind)}
+    for base in kind.__mro__:
+        if not is_dataclass(base):
+            continue
+        try:
+            text = textwrap.dedent(inspect.getsource(base))
+        except (OSError, TypeError):  # made without a source
+            continue
+        [body] = ast.parse(text).body  # noqa: TID251  # our own
+        assert isinstance(body, ast.ClassDef)
+        for entry in body.body:
+            if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name) and entry.target.id in names:
+                yield entry.target.id, _comment_above(text.splitlines(), entry.lineno - 1)
+
+
+def _comment_above(lines: Sequence[str], number: int) -> str:
+    first = number
+    while first and lines[first - 1].strip().startswith("#"):
+        first -= 1
+    return " ".join(line.strip().removeprefix("#").strip() for line in lines[first:number])
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

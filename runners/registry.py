@@ -29,12 +29,12 @@ GROUP = "meshtune.runners"
 class Scheduler(Packaged):
     """A place where jobs run, or a form of job script that can only be exported; both read the same options."""
 
-    # "module:Class" of these options; its `form` says what those that make a difference to a script mean, for people.
-    options: str = ""
     # "module:function(root, cluster, options)" that makes a Runner; empty: there is none.
     runner: str = ""
     # "module:function(JobSpec, options)" that renders a job's script; empty: there is none.
     script: str = ""
+    # "module:Class" of these options; its `form` says what those that make a difference to a script mean, for people.
+    options: str = ""
     # Of an export: what it is, for people; the script's file; and the command that sends it.
     words: str = ""
     script_file: str = ""

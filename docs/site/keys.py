@@ -4,16 +4,14 @@ meaning from the comment above a field, which may hold for those below it too. A
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 import types
 import typing
-from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from meshtune.runners.documents import field_comments
 from meshtune.runners.registry import SCHEDULERS, load
 from meshtune.search_spaces.checks import MAX_WHOLE, Limit
 from meshtune.tuner.campaign.objective import Objective
@@ -59,35 +57,15 @@ def groups(kind: type) -> list[list[Key]]:
     hints = typing.get_type_hints(kind, include_extras=True)
     own = {one.name: one for one in fields(kind)}
     found: list[list[Key]] = []
-    for base in kind.__mro__:
-        for name, meaning in _comments(base):
-            if name not in own:
-                continue
-            key = Key(name, _type(hints[name]), _default(own.pop(name)), meaning)
-            if meaning or not found:
-                found.append([key])
-            else:
-                found[-1].append(key)
+    for name, comment in field_comments(kind):
+        if name not in own:
+            continue
+        key = Key(name, _type(hints[name]), _default(own.pop(name)), _begun_small(comment.removesuffix(".")))
+        if comment or not found:
+            found.append([key])
+        else:
+            found[-1].append(key)
     return found
-
-
-def _comments(kind: type) -> Iterator[tuple[str, str]]:
-    """The fields that a class itself has, each with the comment above it."""
-    if kind.__module__ == "builtins":
-        return
-    text = textwrap.dedent(inspect.getsource(kind))
-    lines, [body] = text.splitlines(), ast.parse(text).body
-    assert isinstance(body, ast.ClassDef)
-    for entry in body.body:
-        if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
-            yield entry.target.id, _begun_small(" ".join(_above(lines, entry.lineno - 1)).removesuffix("."))
-
-
-def _above(lines: Sequence[str], number: int) -> Sequence[str]:
-    first = number
-    while first and lines[first - 1].strip().startswith("#"):
-        first -= 1
-    return [line.strip().removeprefix("#").strip() for line in lines[first:number]]
 
 
 def _begun_small(text: str) -> str:

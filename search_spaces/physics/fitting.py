@@ -192,7 +192,7 @@ def _fit(
     weighs: float,
 ) -> tuple[Constants, Matrix, float]:
     """The constants, their covariance and the scatter: the best of the descents from every start that moves one of
-    `names`. found: the estimates, with the rows of them that `values` belong to."""
+    `names`. fitted: the estimates, with the rows of them that `values` belong to."""
     if not len(values):
         return prior.constants, prior.covariance, log_sd
     plans = [(e.training, rows(e.columns, index)) for e, index, _ in fitted if len(index)]

@@ -49,6 +49,14 @@ def resolver(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Dra
     return jsonschema.Draft202012Validator({**schema, "components": document["components"]})
 
 
+def test_the_keys_of_a_spec_are_described_by_the_comments_of_their_fields():
+    keys = SPEC_SCHEMA["properties"]
+    assert "ends early as `pruned`" in keys["trial"]["properties"]["racing"]["description"]
+    device = keys["cluster"]["anyOf"][2]["properties"]["device"]["properties"]
+    assert "ROCm devices are `cuda`" in device["kind"]["description"]
+    assert keys["baseline"]["properties"]["tp"]["description"] == "tensor parallel degree"
+
+
 def test_the_served_document_is_the_built_one_and_operation_ids_change_for_no_reason(
     shared_client, document, monkeypatch
 ):

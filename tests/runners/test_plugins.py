@@ -16,10 +16,13 @@ from places import cluster
 
 from meshtune.runners import registry
 from meshtune.runners.registry import UnknownBackend, create_runner, load_part, runners, schedulers
+from meshtune.tuner.results.export_options import options_of
 
 CLUSTER = cluster(1, 2)
 # A scheduler that is the local runner by another name, and one that imports what is not there.
 PLACE = """
+from dataclasses import dataclass
+
 from meshtune.runners.registry import Scheduler
 
 PLACE = Scheduler(
@@ -33,6 +36,17 @@ PLACE = Scheduler(
     harmless=frozenset({{"slots"}}),
 )
 HALF = Scheduler(runner="{module}_missing:create", script="{module}_missing:render")
+PLAIN = Scheduler(script="{module}:render", options="{module}:Options")
+ODD = Scheduler(script="{module}:render", options="{module}:OddOptions")
+
+
+@dataclass
+class Options:
+    queue: str = ""
+
+
+class OddOptions(Options):
+    form = dict(queue="where it waits", gone="no field")
 
 
 def render(job, options):
@@ -72,6 +86,12 @@ def test_a_package_adds_a_scheduler_by_an_entry_point(packages, tmp_path):
     runner.close()
     assert load_part("site", "script").__module__ == "plugin_site"
     assert set(runners()) - {"site"} == set(registry.RUNNERS)
+
+
+def test_a_form_of_options_that_a_package_leaves_out_or_gets_wrong_breaks_no_list_of_formats(packages):
+    install(packages, "plugin-site", {"plain": "plugin_site:PLAIN", "odd": "plugin_site:ODD"})
+    assert options_of("plain") == ()
+    assert [(each.name, each.meaning) for each in options_of("odd")] == [("queue", "where it waits")]
 
 
 @pytest.mark.parametrize(

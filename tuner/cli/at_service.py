@@ -142,7 +142,7 @@ class CampaignAtService:
         return self.followed(ended_trials(self.record().trials))
 
     def followed(self, ended: Collection[int] = ()) -> Record:
-        """As it is once it rests. told: trials of which a log says nothing any more. Ctrl-C ends this alone."""
+        """As it is once it rests. ended: trials of which a log says nothing any more. Ctrl-C ends this alone."""
         remote = self._remote
         try:
             follow(lambda: _look(remote), lambda watch: _drive(remote, watch), ended)

@@ -93,9 +93,9 @@ def options_of(format: str) -> tuple[ExportOption, ...]:
             options = load_part(format, "options")
         except UnknownBackend:
             return ()
-        meanings = options.form
+        meanings = getattr(options, "form", {})
     by_name = {each.name: each for each in fields(options)}
-    return tuple(_option(by_name[name], meaning) for name, meaning in meanings.items())
+    return tuple(_option(by_name[name], meaning) for name, meaning in meanings.items() if name in by_name)
 
 
 def _option(field: Field[Any], meaning: str) -> ExportOption:

@@ -4,6 +4,7 @@ mistake there is told to those who use it."""
 from meshtune.runners.registry import Scheduler
 
 FLUX = Scheduler(
+    options="meshtune_flux.script:FluxOptions",
     runner="meshtune_flux.runner:create",
     script="meshtune_flux.script:render_script",
     words="a job script for flux batch that measures the setting again",
