@@ -2,8 +2,8 @@
 
 The trainer takes two steps on tensors without memory (see fakes); large jobs are extrapolated from a few layers and
 micro-batches, which is not for models whose layers differ. Not counted: the CUDA context, NCCL's buffers, workspaces of
-libraries, the allocator's slack. Kernels are the CPU's, also for cuda. Compiled layers are counted as uncompiled ones.
-The learned router is taken as balanced: each expert gets as many copies of tokens, or one more."""
+libraries, the allocator's slack. Kernels are the CPU's, also for cuda, but for RMSNorm's. Compiled layers are counted
+as uncompiled ones. The learned router is taken as balanced: each expert gets as many copies of tokens, or one more."""
 
 from __future__ import annotations
 

@@ -80,6 +80,20 @@ class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
         return isinstance(tensor, FakeTensor) and tensor.device.type != "meta" and not _PLANNING.get()
 
 
+class _OneKernelNorm(torch.autograd.Function):
+    """CUDA's RMSNorm by the tensors that it keeps; the CPU's, in steps, keeps some of float32 beside them."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
+        context.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(context: Any, *_: Any) -> tuple[Tensor, Tensor]:
+        x, weight, _ = context.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
 @contextmanager
 def alone(job: TrainerJob, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]:
     """A process group that hears nobody; gives what makes a counter, one for each run. All gone afterwards."""
@@ -137,7 +151,12 @@ def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
     def say(_: PipelineStage, __: object, ___: int) -> None:
         pass
 
+    def norm(module: nn.RMSNorm, x: Tensor) -> Tensor:
+        normed: Tensor = _OneKernelNorm.apply(x, module.weight)  # type: ignore[no-untyped-call]
+        return normed
+
     return [
+        *[(nn.RMSNorm, "forward", norm)] * (job.device is DeviceKind.CUDA),
         *(
             [(mixture, "numbers_of", partial(_numbers_of, _copies(job, rank), job.plan, rank))]
             * bool(job.model.experts)
