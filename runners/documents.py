@@ -45,14 +45,14 @@ def field_comments(kind: type) -> Iterator[tuple[str, str]]:
         if not is_dataclass(base):
             continue
         try:
-            text = textwrap.dedent(inspect.getsource(base))
+            source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):  # made without a source
             continue
-        [body] = ast.parse(text).body  # noqa: TID251  # our own
+        lines, [body] = source.splitlines(), ast.parse(source).body  # noqa: TID251  # our own
         assert isinstance(body, ast.ClassDef)
         for entry in body.body:
             if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name) and entry.target.id in names:
-                yield entry.target.id, _comment_above(text.splitlines(), entry.lineno - 1)
+                yield entry.target.id, _comment_above(lines, entry.lineno - 1)
 
 
 def _comment_above(lines: Sequence[str], number: int) -> str:
