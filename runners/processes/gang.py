@@ -129,8 +129,9 @@ class Gang:
             raise
         first = next((rank for rank in self.alive.values() if rank % self.spec.processes_per_node == 0), None)
         if first is not None:
+            # Not into the rank's log: the job may be about to remove it, or to put something else in its place.
             with suppress(OSError):  # the job does without
-                self.recorder = start_rank(self.spec, first, meeting, _record, self.user)
+                self.recorder = start_rank(self.spec, first, meeting, _record, self.user, Path(os.devnull))
 
     def end(self, state: JobState, now: float) -> None:
         """Have it killed by the next step; the first reason to end it stays."""
@@ -210,9 +211,16 @@ def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
     return gang
 
 
-def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None, user: JobUser | None = None) -> int:
+def start_rank(
+    spec: JobSpec,
+    rank: int,
+    meeting: Meeting,
+    entry: Entry | None,
+    user: JobUser | None = None,
+    log: Path | None = None,
+) -> int:
     """Start one process, the leader of a session that dies with us; return its id. Raises OSError. entry: what it runs
-    in a fork of this process; None: fork and exec the job's command."""
+    in a fork of this process; None: fork and exec the job's command. log: where it writes; None: into its rank's."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -221,7 +229,7 @@ def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None, 
         return pid
     code = 1
     try:
-        _settle(spec, rank, meeting, parent, user)
+        _settle(spec, rank, meeting, parent, user, log or log_path(spec.directory, rank))
         if entry is None:
             _exec(spec.command)
         code = entry(list(spec.command[3:]))
@@ -237,7 +245,7 @@ def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None, 
 
 
 def _record(_: list[str]) -> int:
-    with suppress(Exception):  # the log is the job's
+    with suppress(Exception):
         leave_record(Path.cwd(), os.environ)
     return 0
 
@@ -323,7 +331,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int, user: JobUser | None) -> None:
+def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int, user: JobUser | None, log: Path) -> None:
     """Make the fresh child a rank: its session, user, death with its parent, folder, log, environment, signals."""
     os.setsid()
     with suppress(OSError):  # where memory runs out it ends before us
@@ -337,8 +345,8 @@ def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int, user: JobUs
         signal.signal(number, signal.SIG_DFL)
     os.chdir(spec.directory)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(log_path(spec.directory, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for target, source in ((0, nothing), (1, log), (2, log)):
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
     os.closerange(3, 256)
     theirs = {} if user is None else user.environment

@@ -80,6 +80,24 @@ def entry(arguments):
         assert log_path(tmp_path, rank).read_text() == f"['a', 'b'] {rank} 2 {rank} 1 None {tmp_path} True\n"
 
 
+def test_the_record_of_the_hardware_leaves_the_log_to_the_job(tmp_path):
+    source = """
+import os, time
+from meshtune.runners.processes import gang
+def recorded(arguments):
+    print("recorded", flush=True)
+    open("recorded", "w").close()
+    return 0
+gang._record = recorded
+def entry(arguments):
+    while not os.path.exists("recorded"):
+        time.sleep(0.01)
+    return 0
+"""
+    assert gang(tmp_path, source) == ["succeeded", "0"]
+    assert log_path(tmp_path, 0).read_text() == ""
+
+
 def test_a_supervisor_that_is_told_to_end_leaves_no_rank(tmp_path):
     source = """
 import os, time
