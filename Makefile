@@ -11,6 +11,9 @@ IN_WEB := npm --prefix $(WEB) --no-audit --no-fund
 # A registry that fails once is asked again, and longer than by default.
 export PIP_RETRIES ?= 10
 export npm_config_fetch_retries ?= 5
+# Images of containers set it. The tests start hundreds of interpreters, and pytest rewrites each module for each worker:
+# without bytecode each of them compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
 # requirements.lock is of CPython 3.11 on Linux x86-64 with torch's CPU build; elsewhere, and with LOCKED=, the versions of
 # constraints.txt are installed without a look at their hashes.
 LOCKED ?= $(shell $(PYTHON) -c 'import platform as p, sys; \
@@ -29,11 +32,11 @@ demo: install
 	$(BIN)/meshtune run examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune report last -o build/demo-report.html
 
-# Three workers on two cores: the clusters' tests wait for most of their time.
+# Four workers on two cores: the clusters' and the page's tests wait for most of their time.
 test: $(INSTALLED) dashboard
 	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi
 	sh tests/install_system_packages.sh
-	$(BIN)/pytest --numprocesses 3 --dist loadgroup
+	$(BIN)/pytest --numprocesses 4 --dist loadgroup
 
 # Without real training processes, servers, databases and clusters: for the inner loop.
 test-fast: $(INSTALLED)
