@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import atan, cos, exp, inf, log, pi, sin, sqrt
 
+import numpy as np
+
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligibility, ground_of
 from meshtune.tuner.campaign.node_kinds import comparable
@@ -124,28 +126,17 @@ def variance_of_changes(changes: Sequence[float]) -> RunVariance:
 
 
 def _paired_errors(cells: Cells) -> tuple[list[float], int]:
-    """What is left of the cells when plans and rounds are taken out, by least squares, and its degrees of freedom."""
-    rows, columns = {plan for plan, _ in cells}, {number for _, number in cells}
-    left = dict(cells)
-    for _ in range(200):  # alternating projections; whole blocks are done after one
-        for at, lines in ((0, rows), (1, columns)):
-            for line in lines:
-                here = [cell for cell in left if cell[at] == line]
-                mean = _mean([left[cell] for cell in here])
-                for cell in here:
-                    left[cell] -= mean
-    return list(left.values()), len(cells) - len(rows) - len(columns) + _blocks(cells)
-
-
-def _blocks(cells: Cells) -> int:
-    """The groups of plans that rounds connect: a plan that ran in a round of its own tells nothing of pairs."""
-    groups: list[tuple[set[Plan], set[int]]] = []
-    for plan, number in cells:
-        met = [group for group in groups if plan in group[0] or number in group[1]]
-        groups = [group for group in groups if group not in met]
-        plans, numbers = {plan}.union(*(group[0] for group in met)), {number}.union(*(group[1] for group in met))
-        groups.append((plans, numbers))
-    return len(groups)
+    """What is left of the cells when plans and rounds are taken out, by least squares, and its degrees of freedom. A
+    plan that ran in a round of its own tells nothing of pairs: it takes a degree, and leaves nothing."""
+    rows = {plan: at for at, plan in enumerate(dict.fromkeys(plan for plan, _ in cells))}
+    numbers = dict.fromkeys(number for _, number in cells)
+    columns = {number: at for at, number in enumerate(numbers, start=len(rows))}
+    design = np.zeros((len(cells), len(rows) + len(columns)))
+    for at, (plan, number) in enumerate(cells):
+        design[at, [rows[plan], columns[number]]] = 1.0
+    speeds = np.array(list(cells.values()))
+    effects, _, rank, _ = np.linalg.lstsq(design, speeds)
+    return (speeds - design @ effects).tolist(), len(cells) - int(rank)
 
 
 def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> Estimate | None:
