@@ -30,6 +30,12 @@ test("durations are as people say them", () => {
   );
 });
 
+test("durations have as many digits as are asked for, and seconds after minutes from four on", () => {
+  expect([1.05, 37.25, 110, 7200].map((value) => duration(value, 3))).toEqual(["1.05 s", "37.3 s", "2 min", "2 h"]);
+  expect([37.25, 110, 119.6, 120, 7230].map((value) => duration(value, 4))).toEqual(["37.25 s", "1 min 50 s", "2 min", "2 min", "120 min 30 s"]);
+  expect(duration(100.25, 6)).toBe("1 min 40.25 s");
+});
+
 test("a span of durations that read alike is one", () => {
   expect([span(100, 101), span(60, 7200)]).toEqual(["2 min", "60 s to 2 h"]);
 });

@@ -41,10 +41,13 @@ export function stepTime(seconds: Maybe, digits = 3): string {
 }
 
 /** How long something took or takes: 45 s, 12 min, 3 h 20 min, 2 d 4 h. */
-export function duration(seconds: Maybe): string {
+export function duration(seconds: Maybe, digits = 2): string {
   if (seconds === null || seconds === undefined) return UNKNOWN;
-  if (seconds < 9.95) return `${number(seconds, 2)} s`;
-  if (seconds < 99.5) return `${Math.round(seconds)} s`;
+  if (seconds < 99.5) return `${number(seconds, digits)} s`;
+  if (digits > 3) {
+    const exact = Number(seconds.toFixed(digits - 4));
+    return two(Math.floor(exact / 60), "min", Number((exact % 60).toFixed(digits - 4)), "s");
+  }
   const minutes = Math.round(seconds / 60);
   if (minutes < 100) return `${minutes} min`;
   const hours = Math.floor(minutes / 60);

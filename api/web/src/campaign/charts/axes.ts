@@ -52,7 +52,7 @@ export function byteNumbers(values: Iterable<number>, look: Look = {}): Axis {
 }
 
 export function times(values: Iterable<number>, look: Look = {}): Axis {
-  return numbers(values, { steps: "clock", format: (value) => duration(value), ...look });
+  return numbers(values, { steps: "clock", format: duration, ...look });
 }
 
 /** Of values that are counted in doublings, such as degrees and nodes: only those that occur have a tick. */

@@ -25,6 +25,8 @@ test("counts have whole ticks, bytes powers of two, times minutes and hours", ()
   expect(words(whole([0, 66], "trial"))).toEqual(["0", "20", "40", "60"]);
   expect(words(whole([0], "trial"))).toEqual(["0"]);
   expect(words(byteNumbers([0, 80 * 2 ** 30]))).toEqual(["0 B", "16 GiB", "32 GiB", "48 GiB", "64 GiB", "80 GiB"]);
+  expect(words(times([1.03, 1.32]))).toEqual(["1.05 s", "1.1 s", "1.15 s", "1.2 s", "1.25 s", "1.3 s"]);
+  expect(words(times([95, 128]))).toEqual(["1 min 40 s", "1 min 50 s", "2 min"]);
   expect(words(times([0, 3 * 3600]))).toEqual(["0 s", "30 min", "60 min", "90 min", "2 h", "2 h 30 min", "3 h"]);
 });
 
