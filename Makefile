@@ -38,7 +38,7 @@ test: $(INSTALLED) dashboard
 	sh tests/install_system_packages.sh
 	$(BIN)/pytest --numprocesses 4 --dist loadgroup
 
-# Without real training processes, servers, databases and clusters: for the inner loop.
+# For the inner loop: without real training processes, servers, databases and clusters, and modules of several seconds.
 test-fast: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 -m "not slow and not postgres and not slurm and not ray and not browser and not long"
 

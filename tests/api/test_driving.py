@@ -19,6 +19,8 @@ from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.service.trouble import Trouble
 from meshtune.tuner.store import Store, StoreUnavailable
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 60.0
 # For so long at the most a campaign is paused and resumed all the time.
 MOVING_S = 5.0

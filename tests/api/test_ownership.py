@@ -18,6 +18,8 @@ from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 
+pytestmark = pytest.mark.slow
+
 R, A, L, C, ADMIN = Scope.READ, Scope.READ_ALL, Scope.LAUNCH, Scope.COMMAND, Scope.ADMIN
 SCOPES = [{R}, {A}, {L}, {C}, {R, L}, {A, L}, {ADMIN}]
 # In the name and the model of a campaign that some may not read.

@@ -12,6 +12,8 @@ import meshtune
 from meshtune.api.campaign_cache import ENTRY_BYTES, CampaignCache
 from meshtune.tuner.access.tokens import Scope
 
+pytestmark = pytest.mark.slow
+
 POLLED = ["", "/{id}", "/{id}/trials", "/{id}/trials?view=brief", "/{id}/best", "/{id}/pareto", "/{id}/analysis"]
 
 

@@ -31,6 +31,8 @@ from meshtune.tuner.results.record import read_record
 from meshtune.tuner.results.table import csv_of, table_of
 from meshtune.tuner.specs.read import read_spec
 
+pytestmark = pytest.mark.slow
+
 ASKED = {"model": "gpt-micro", "cluster": "local-cpu", "nodes": 1}
 SPEEDS = {"peak_flops": {"float32": 1e12}, "memory_bandwidth_bytes_per_s": 1e11}
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e10}

@@ -14,6 +14,8 @@ from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.results.views import best_view
 
+pytestmark = pytest.mark.slow
+
 NOISY = {
     "model": "llama3-8b",
     "cluster": {"preset": "frontier", "nodes": 2},

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SIMULATED = {
     "model": "llama3-8b",
     "cluster": {"preset": "dgx-h100", "nodes": 2},

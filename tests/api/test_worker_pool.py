@@ -12,6 +12,8 @@ from meshtune.api.worker_pool import MAX_WAITING_EACH, MEMORY_LIMIT_BYTES, Worke
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import parse_spec
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 60.0
 
 

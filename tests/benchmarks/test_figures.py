@@ -32,6 +32,8 @@ from meshtune.search_spaces.physics.constants import DEFAULTS, UNCALIBRATED
 from meshtune.search_spaces.physics.estimate import estimate
 from meshtune.search_spaces.physics.framework_profiles import NANOTRON
 
+pytestmark = pytest.mark.slow
+
 MakeTable = Callable[..., Path]
 Settings = list[dict[str, Any]]
 FIGURES = Path(__file__).parent / "figures"

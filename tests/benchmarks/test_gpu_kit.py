@@ -26,6 +26,8 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.specs.read import read_spec
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 KIT = ROOT / "benchmarks" / "gpu_kit"
 SMOKE = ["machine", "reference", "probe", "trials", "shapes"]
@@ -225,7 +227,6 @@ finally:
 """
 
 
-@pytest.mark.slow
 def test_the_wheels_are_what_a_campaign_loads_beyond_what_the_machine_has(kit, tmp_path):
     wheels = kit("wheels")
     (tmp_path / "spec.yaml").write_text(json.dumps(wheels.CAMPAIGN))

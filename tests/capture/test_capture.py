@@ -19,6 +19,8 @@ from meshtune.runners.programs.dialects.job_script import slurm_variables
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
+pytestmark = pytest.mark.slow
+
 SHAPES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 51200"
 REST = "--micro-batch-size 2 --global-batch-size 64 --bf16 --tensor-model-parallel-size 2"
 run = partial(run_meshtune, Path())

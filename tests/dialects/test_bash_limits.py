@@ -16,6 +16,8 @@ from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.sources import read_source
 from meshtune.tuner.specs.import_script import import_notes, render_spec, spec_document
 
+pytestmark = pytest.mark.slow
+
 GIVEN = stored_for(__name__)["given"]
 
 FOLDER = TemporaryDirectory()

@@ -25,6 +25,8 @@ from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.stages import layers_of_chunk
 
+pytestmark = pytest.mark.slow
+
 FIELDS = {
     "--num-layers": "num_layers",
     "--hidden-size": "hidden_size",

@@ -26,6 +26,8 @@ from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.read import read_spec
 
+pytestmark = pytest.mark.slow
+
 KINDS = sorted(SEARCHES)
 # Those that take knobs.
 FREE = [kind for kind in KINDS if kind != "calibration"]

@@ -22,6 +22,8 @@ from meshtune.tuner.search.physics.search import PhysicsSearch
 from meshtune.tuner.search.physics.weighing import Hypotheses, PhysicsOptions, believe, moments
 from meshtune.tuner.specs.read import read_spec
 
+pytestmark = pytest.mark.slow
+
 SPEC: dict[str, Any] = {
     "model": "gpt-22b",
     "cluster": {"preset": "frontier", "nodes": 4},

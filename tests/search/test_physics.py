@@ -27,6 +27,8 @@ from meshtune.tuner.search.physics.prior import Rows, rows_of
 from meshtune.tuner.search.physics.search import PhysicsSearch, one_thread
 from meshtune.tuner.search.physics.weighing import PhysicsOptions
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 NEAR = 0.95
 MakeSpace = Callable[[int, int | None, Bounds], Space]
@@ -149,7 +151,6 @@ def test_it_comes_near_the_best_in_few_trials_of_which_few_fail(large: Task) -> 
     assert sum(one.verdict is Verdict.OOM for seen in played for one in seen) <= 0.15 * trials
 
 
-@pytest.mark.slow
 def test_a_wrong_prior_is_found_out(small: Task) -> None:
     def trials(search_of: Callable[[int], Search]) -> int:
         return sum(len(hidden(small, seed).played(search_of(seed), 40)) for seed in range(4))

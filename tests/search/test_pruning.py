@@ -28,6 +28,8 @@ from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.search import PhysicsSearch
 
+pytestmark = pytest.mark.slow
+
 WITNESSES = 400
 SLACK = 0.01
 WITNESS = Plan(pp=2, dp=4, micro_batch_size=2, grad_accum_steps=8, zero_stage=1, recompute=Recompute.SELECTIVE)

@@ -25,6 +25,8 @@ from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
 from meshtune.search_spaces.physics.training import Training, usable_bytes
 from meshtune.search_spaces.space import Bounds, Space
 
+pytestmark = pytest.mark.slow
+
 MODEL = ModelSpec(name="llama", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32768, seq_len=4096)
 DEVICE = DeviceSpec(
     name="any",

@@ -31,6 +31,8 @@ from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import Sharding
 from meshtune.runners.trainer.train import build_chunk
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 # The first steps count memory and are not compiled, one compiles, two are timed.
 MEASURING = Measuring(max_warmup_steps=0, min_steps=2, max_steps=2, profile_steps=0, loss_steps=COUNTED_STEPS + 3)

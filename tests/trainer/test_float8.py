@@ -18,6 +18,8 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Recompute, Selective
 
+pytestmark = pytest.mark.slow
+
 KNOB = {"mine": ToldKnob(value=True, way="option", place="float8", text="true")}
 # e4m3 has 3 bits after the point, e5m2 2: a value is off by up to a 16th and an 8th, sums of many by less.
 ROUNDING = {"out": 1 / 16, "x": 1 / 8, "weight": 1 / 8}

@@ -22,6 +22,8 @@ from meshtune.tuner.results.analysis.knob_effects import Evidence
 from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS, importances
 from meshtune.tuner.specs.read import read_spec
 
+pytestmark = pytest.mark.slow
+
 SPEC = toy.SPEC | {
     "model": "gpt-micro",
     "space": {"tp": [1, 2, 4], "pp": [1], "micro_batch_size": [1, 2], "zero_stage": [0, 1]},

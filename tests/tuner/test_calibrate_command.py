@@ -11,6 +11,8 @@ import toy
 import yaml
 from command_lab import Result, run_meshtune
 
+pytestmark = pytest.mark.slow
+
 CPU = {
     "name": "tiny",
     "model": {"preset": "gpt-micro", "layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64},
@@ -111,7 +113,6 @@ def test_too_few_measured_trials_store_nothing(meshtune, tmp_path):
     assert json.loads(meshtune("calibrate", "--list", "--json").out) == {"calibrations": []}
 
 
-@pytest.mark.slow
 def test_this_machine_is_calibrated_by_real_training_for_a_cluster_of_64(meshtune, tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(CPU))
     made = meshtune("calibrate", "spec.yaml", "--devices", "1", "--trials", "3")

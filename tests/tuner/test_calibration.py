@@ -30,6 +30,8 @@ from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
 
+pytestmark = pytest.mark.slow
+
 BIG = toy.SPEC | {"cluster": toy.CLUSTER | {"nodes": 64}, "global_batch_size": 2048}
 
 UNLINKED = {key: value for key, value in toy.CLUSTER.items() if key != "node_link"}

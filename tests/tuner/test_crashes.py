@@ -23,6 +23,8 @@ from meshtune.tuner.campaign.trial import Choice, Origin, Proposal
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import IllegalMove
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 4
 # The best two, in two rounds: there is no baseline.
 BEST, CONFIRMED = 2, 4

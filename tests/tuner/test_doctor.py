@@ -22,6 +22,8 @@ from meshtune.tuner.service.self_test import SearchTest, SelfTest, self_test_fin
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = Path(__file__).parents[1] / "runners" / "machine_answers"
 
 
@@ -31,7 +33,6 @@ def document(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
     return done.code, json.loads(done.out)
 
 
-@pytest.mark.slow
 def test_the_whole_is_one_document_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(self_test, "LIMIT_S", 200.0)  # tests share the machine
@@ -50,7 +51,6 @@ def test_the_whole_is_one_document_and_leaves_nothing(tmp_path, monkeypatch):
     assert f"planted {test.search.planted}" in text
 
 
-@pytest.mark.slow
 def test_an_error_makes_the_exit_code_1(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     Recorded(tmp_path / "bin", monkeypatch).script("nvidia-smi", f"cat {ANSWERS}/nvidia-smi.xml")
@@ -69,7 +69,6 @@ def test_without_torch_it_says_so_and_goes_on(tmp_path, monkeypatch):
     assert "torch-missing" in {found["rule"] for found in told["findings"]}
 
 
-@pytest.mark.slow
 def test_the_search_is_blamed_where_it_cannot_find_the_planted_setting(tmp_path, monkeypatch):
     # Two trials of 30 plans cannot tell: the test has teeth.
     monkeypatch.setattr(self_test, "SEARCH_TRIALS", 2)
@@ -85,7 +84,6 @@ def test_the_search_is_blamed_where_it_cannot_find_the_planted_setting(tmp_path,
     assert not test.found
 
 
-@pytest.mark.slow
 def test_a_self_test_that_takes_too_long_is_ended_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(self_test, "SEARCH_LIMIT_S", 0.2)
     home = Home(tmp_path)

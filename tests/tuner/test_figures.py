@@ -19,6 +19,8 @@ from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.ranking import rank
 
+pytestmark = pytest.mark.slow
+
 CAMPAIGN, TRIALS = failing()
 SPACE = space_of(CAMPAIGN.spec)
 ANALYSIS = analyse(CAMPAIGN, SPACE, TRIALS)

@@ -31,6 +31,8 @@ from meshtune.tuner.results.known_best import (
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.search.warm_start import OTHER_FAMILY, OTHER_RELEASE
 
+pytestmark = pytest.mark.slow
+
 FAST, SLOW = Plan(dp=4, micro_batch_size=2), Plan(tp=2, dp=2, micro_batch_size=4)
 
 

@@ -20,6 +20,8 @@ from meshtune.tuner.service.driving.loop import Driver, Periods
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 
+pytestmark = pytest.mark.slow
+
 QUICK = Periods(tick_s=0.002, drivers_s=0.002, max_pause_s=0.01)
 
 

@@ -20,6 +20,8 @@ from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.trouble import Trouble, TroubleKind
 from meshtune.tuner.store import Drivers, LeaseLost
 
+pytestmark = pytest.mark.slow
+
 LEASE_S = 10.0
 
 

@@ -19,6 +19,8 @@ from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.trouble import Trouble
 from meshtune.tuner.store import StoreError, StoreUnavailable
 
+pytestmark = pytest.mark.slow
+
 QUICK = Periods(tick_s=0.002, drivers_s=0.002, max_pause_s=0.01)
 
 

@@ -27,6 +27,8 @@ from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.quotas import ADD_UP_EVERY_S, InvalidLimits, parse_limits
 from meshtune.tuner.service.trouble import Trouble
 
+pytestmark = pytest.mark.slow
+
 
 def demand(id, *, wanted=4, in_flight=0, devices=1, used=0.0):
     return Demand(campaign_id=id, devices=devices, in_flight=in_flight, wanted=wanted, used_device_s=used)

@@ -20,6 +20,8 @@ from meshtune.tuner.prediction.predict import Basis, check_same, foresee, learn,
 from meshtune.tuner.prediction.quote import STARTUP_S, count_fits, explain, make_quote
 from meshtune.tuner.specs.read import read_spec
 
+pytestmark = pytest.mark.slow
+
 DEVICE = toy.DEVICE | {"memory_bytes": 2**35, "peak_flops": {"float32": 1e12}}
 # Without speeds, as CPUs are described.
 BARE = {name: DEVICE[name] for name in ("name", "kind", "memory_bytes")}

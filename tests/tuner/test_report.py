@@ -35,6 +35,8 @@ from meshtune.tuner.results.report.page import PageTable, Section, page
 from meshtune.tuner.results.table import Table, TableFormat, csv_of, data_of, parquet_of, table_of
 from meshtune.tuner.results.views import best_view
 
+pytestmark = pytest.mark.slow
+
 CAMPAIGN, TRIALS = failing()
 
 

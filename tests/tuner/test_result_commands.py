@@ -18,6 +18,8 @@ from command_lab import refused, run_meshtune, said
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
+pytestmark = pytest.mark.slow
+
 ASKED = ("recommend", "--model", "gpt-micro", "--cluster", "hpc", "--simulated", "--nodes")
 
 

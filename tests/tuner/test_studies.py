@@ -15,6 +15,8 @@ from meshtune.tuner.studies.measures import MEASURES
 from meshtune.tuner.studies.read import load_study
 from meshtune.tuner.studies.study import Certainty, DrawingKind, shipped
 
+pytestmark = pytest.mark.slow
+
 SPEC = {
     "name": "small",
     "model": "gpt-22b",
@@ -311,7 +313,6 @@ def test_a_shipped_study_runs_and_every_miss_is_explained(tmp_path, name):
     assert [one["name"] for one in report["findings"] if one["missed"] and one["explanation"] == "not explained"] == []
 
 
-@pytest.mark.slow
 def test_a_study_of_a_simulated_spec_runs_on_real_devices_and_its_measurements_are_compared(tmp_path):
     cluster = {
         "preset": "local-cpu",
