@@ -121,10 +121,11 @@ GPU_PYTHON ?= 3.12
 gpu-wheels: $(INSTALLED)
 	$(BIN)/python benchmarks/gpu_kit/wheels.py .whl $(GPU_PYTHON)
 
-# What is installed, as CycloneDX: the licence of each package, and its text where cyclonedx-py finds it.
+# What is installed, as CycloneDX: the licence of each package, and its text where cyclonedx-py finds it. In an environment
+# of its own: what it needs makes each import of Ray 1.3 s longer.
 sbom: $(INSTALLED)
 	mkdir -p build
-	$(BIN)/cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
+	$(BIN)/uv tool run --constraints constraints.txt --from cyclonedx-bom cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
 		--output-file build/sbom.json $(BIN)/python
 
 # Unlocked, torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
