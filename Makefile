@@ -125,7 +125,7 @@ gpu-wheels: $(INSTALLED)
 # of its own: what it needs makes each import of Ray 1.3 s longer.
 sbom: $(INSTALLED)
 	mkdir -p build
-	$(BIN)/uv tool run --constraints constraints.txt --from cyclonedx-bom cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
+	$(BIN)/uv tool run --from cyclonedx-bom==7.5.0 cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
 		--output-file build/sbom.json $(BIN)/python
 
 # Unlocked, torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
