@@ -32,11 +32,11 @@ demo: install
 	$(BIN)/meshtune run examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune report last -o build/demo-report.html
 
-# Four workers on two cores: the clusters' and the page's tests wait for most of their time.
+# Three workers on two cores: the clusters' and the page's tests wait for most of their time.
 test: $(INSTALLED) dashboard
 	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi
 	sh tests/install_system_packages.sh
-	$(BIN)/pytest --numprocesses 4 --dist loadgroup
+	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
 # For the inner loop: without real training processes, servers, databases and clusters, and modules of several seconds.
 test-fast: $(INSTALLED)
