@@ -95,6 +95,8 @@ class DeviceSpec(Closed):
     sustained_flops: dict[str, Positive] = field(default_factory=dict)
     # Measured FLOP/s of fused attention by number format.
     attention_flops: dict[str, Positive] = field(default_factory=dict)
+    # The same by kernels for this device's own architecture, which not every training code runs.
+    own_attention_flops: dict[str, Positive] = field(default_factory=dict)
     # Memory bandwidth; none: unknown.
     memory_bandwidth_bytes_per_s: Positive | None = None
     # What training reaches by number format, as `meshtune cluster probe` measures it; predictions take it in place of

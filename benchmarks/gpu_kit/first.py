@@ -55,16 +55,17 @@ class Part:
 # The most valuable first: a part that is late costs those after it.
 MODES: Mapping[str, Sequence[Part]] = {
     "smoke": (
-        Part("machine", 80, 8),
-        Part("reference", 150, 60),
-        Part("probe", 50, 30),
-        Part("trials", 55, 25),
-        Part("shapes", 60, 25),
+        Part("machine", 16, 8),
+        Part("reference", 62, 55),
+        Part("probe", 48, 40),
+        Part("trials", 26, 24),
+        Part("shapes", 18, 12),
     ),
     "campaign": (
-        Part("machine", 80, 8),
-        Part("probe", 50, 25),
+        Part("machine", 16, 8),
+        Part("probe", 80, 60),
         Part("campaign", 205, 60),
+        Part("further", 80, 25),
         Part("huggingface", 105, 45),
         Part("correctness", 50, 20),
         Part("mixture", 26, 15),

@@ -25,14 +25,16 @@ FUNCTIONS = {
     "campaign": "campaign_parts:campaign",
     "huggingface": "campaign_parts:huggingface",
     "correctness": "correctness_part:correctness",
+    "further": "speed_parts:further",
     "mixture": "speed_parts:mixture",
 }
 _LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "tied_head": False, "vocab": 32000}
 _GPT = {"norm": "layernorm", "activation": "gelu", "position": "learned", "tied_head": True, "vocab": 50304}
-# The widths of GPT-3 XL (Brown et al. 2020, table 2.1), with Llama's layers and with its own; a mixture; and for the
-# Trainer, which compiles all layers as one graph, a Llama with few of them.
+# The widths of GPT-3 XL and 2.7B (Brown et al. 2020, table 2.1), with Llama's layers and with its own; a mixture; and
+# for the Trainer, which compiles all layers as one graph, a Llama with few of them.
 MODELS: dict[str, dict[str, Any]] = {
     "llama-1.3b": {"layers": 24, "hidden": 2048, "heads": 16, "ffn": 5504, "seq_len": 2048, **_LLAMA},
+    "llama-2.7b": {"layers": 32, "hidden": 2560, "heads": 20, "ffn": 6912, "seq_len": 4096, **_LLAMA},
     "gpt-1.3b": {"layers": 24, "hidden": 2048, "heads": 16, "ffn": 8192, "seq_len": 2048, **_GPT},
     "mixture": {"layers": 12, "hidden": 1024, "heads": 16, "ffn": 2816, "seq_len": 1024, **_LLAMA}
     | {"experts": 8, "top_k": 2},

@@ -16,7 +16,7 @@ from trainer_jobs import BFLOAT16, Found, job, losses_apart, run, told
 
 from meshtune.runners.trainer.job import Dtype, Measuring, TrainerJob
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import Plan, Recompute
 
 PLAIN = Path(__file__).parents[1] / "reference_trainers" / "production.py"
 ROUNDS, CPU_ROUNDS = 2, 1
@@ -89,12 +89,21 @@ def plain(work: Work, each: TrainerJob, turn: int) -> float:
 
 def shapes(work: Work) -> None:
     """Llama and GPT, eager and compiled; the compiled Llama is the part `reference`."""
-    for kind, compiled in (("llama-1.3b", False), ("gpt-1.3b", True), ("gpt-1.3b", False)):
+    for kind, compiled in (("llama-1.3b", False), ("gpt-1.3b", False), ("gpt-1.3b", True)):
         name = f"{kind} {'compiled' if compiled else 'eager'}"
         if compiled and not work.cuda:
             work.keep(name, ON_CPU, f"{name}: {ON_CPU}")
         else:
             attempt(work, one(work, kind, name, compile=compiled))
+
+
+def further(work: Work) -> None:
+    """A larger model of longer sequences, whose shapes no probe timed, and products in 8 bits."""
+    model = ModelSpec(**work.model("llama-2.7b"))
+    for size, recompute in ((2, Recompute.NONE), (4, Recompute.SELECTIVE)):
+        plan = Plan(micro_batch_size=size, recompute=recompute)
+        attempt(work, job(work, f"llama-2.7b {size}, {recompute}", model, plan, compile=work.cuda))
+    attempt(work, one(work, "llama-1.3b", "llama-1.3b float8", dtype=Dtype.BFLOAT16, float8=True))
 
 
 def mixture(work: Work) -> None:

@@ -33,8 +33,9 @@ from meshtune.search_spaces.plan import Plan
 # Rows of products, and tokens of the larger micro-batch of real layers.
 ROWS, CPU_ROWS = (2048, 8192, 16384), (128, 512, 2048)
 TOKENS, CPU_TOKENS = 16384, 1024
-# So many weights fill no cache.
-WEIGHTS, CPU_WEIGHTS = 100_000_000, 4_000_000
+# So many weights fill no cache; on a device, so many that the update's fixed time does not show: a share of its memory,
+# by the bytes of a weight with its gradient, float32 master and moments.
+WEIGHTS_SHARE, BYTES_OF_WEIGHT, CPU_WEIGHTS = 0.2, 20, 4_000_000
 # Of the real layers; and the share of the time that they get.
 LAYERS, WARM_STEPS, TIMED_STEPS, LAYERS_SHARE = (2, 4), 2, 3, 0.5
 # Only the host's work counts in it.
@@ -53,7 +54,8 @@ def time_training(
     kind, name = DeviceKind(device.type), Dtype(name_of(dtype))
     job = TrainerJob(name="probe", model=model or TINY, plan=Plan(), device=kind, dtype=name)
     require_supported(job)
-    mesh, count = _alone(device), CPU_WEIGHTS if cpu else WEIGHTS
+    memory_bytes = 0 if cpu else torch.get_device_module(device).get_device_properties(device).total_memory
+    mesh, count = _alone(device), CPU_WEIGHTS if cpu else int(WEIGHTS_SHARE * memory_bytes) // BYTES_OF_WEIGHT
     operations = dict(_host(device, mesh, job)) | dict(_weights(device, mesh, dtype, count))
     if model is None:
         return _rates(time_in_turn(place, operations, seconds), count), ()

@@ -73,6 +73,8 @@ class FrameworkProfile(Closed):
     eight_bit_products: bool = False
     # The matrix of attention scores is never kept (Dao et al. 2022).
     fused_attention: bool = True
+    # By kernels for the device's own architecture, where there are such (`DeviceSpec.own_attention_flops`).
+    own_attention: bool = False
     # The reduction of gradients runs beside the backward pass.
     overlapped_gradients: bool = True
     # ZeRO 1 sums whole gradients on every rank, after the backward pass.
@@ -90,8 +92,14 @@ class FrameworkProfile(Closed):
     pipeline_hop_s: float = 0.0
     # Host time for each slice that ZeRO 1 cuts: a parameter's for one of the data-parallel ranks.
     slice_s: float = 0.0
-    # Reads or writes of the hidden width in a layer's forward pass outside of products; few with fused kernels.
+    # Reads or writes outside of products, a third of those of a forward and a backward pass; few with fused kernels. Of
+    # the hidden width in a layer, of its rotation of heads, and of the feed-forward width by the activation function,
+    # with and without a gate; of a logit, in the format that `logit_bytes` has.
     hidden_passes: float = 14
+    rotary_passes: float = 0
+    gated_passes: float = 6
+    plain_passes: float = 4
+    logit_passes: float = 5
     # The backward pass's tensor-parallel all-reduces run beside products.
     overlaps_tensor: bool = False
     # ZeRO shards what all ranks hold alike over all of them; else over dp / ep ranks, and each of the ep holds a copy.
@@ -134,7 +142,10 @@ class FrameworkProfile(Closed):
 # has 0.95 ms a layer, forward and backward, on a virtual core of an EPYC, 0.65 compiled; a server's core at full clock
 # is taken to be 1.75 times as fast, and to need 3 us for each kernel that it launches. full_launches,
 # selective_launches: the same table; recomputing selectively, every operation of an uncompiled layer passes through
-# Python twice.
+# Python twice. Passes, forward and backward, as the operations in runners/trainer/model.py read and write: norms 4 and
+# 10, residuals 6 and 6, the cut of the product for queries, keys and values 0 and 6, or with its rotation, in float32
+# by halves, 24 and 24; SwiGLU 5 and 13, GELU 2 and 3; of the loss 26 bytes a logit. Uncompiled rotations run slower
+# than their bytes on an H100, so that its layers were predicted 5 % too fast (docs/gpu.md).
 TRAINER_FLOAT32 = FrameworkProfile(
     name="meshtune trainer, float32",
     dtype="float32",
@@ -147,6 +158,12 @@ TRAINER_FLOAT32 = FrameworkProfile(
     gather_bytes=4,
     logit_bytes=4,
     layer_launch_s=2.5e-4,
+    hidden_passes=32 / 3,
+    rotary_passes=14,
+    gated_passes=6,
+    plain_passes=5 / 3,
+    logit_passes=13 / 3,
+    own_attention=True,
     full_launches=3.5,
     selective_launches=10.0,
     probed=True,
@@ -184,7 +201,9 @@ TRAINER: Mapping[str, FrameworkProfile] = {
 
 def compiled(profile: FrameworkProfile) -> FrameworkProfile:
     """The built-in trainer's with compiled layers, another code, whose trials teach nothing of the uncompiled one. Host
-    time: as above. hidden_passes: as with Megatron's fused kernels. A recomputation is part of the compiled graph."""
+    time: as above. A recomputation is part of the compiled graph. Passes, forward and backward, with one kernel for all
+    between two products: norms and residuals 9 and 8, the cut 0 and 6, or with the rotation 6 and 6; SwiGLU 3 and 5; of
+    the loss 10 bytes a logit."""
     return replace(
         profile,
         name=f"{profile.name}, compiled",
@@ -192,7 +211,10 @@ def compiled(profile: FrameworkProfile) -> FrameworkProfile:
         layer_launch_s=1.6e-4,
         full_launches=0.8,
         selective_launches=0.3,
-        hidden_passes=10,
+        hidden_passes=23 / 3,
+        rotary_passes=2,
+        gated_passes=8 / 3,
+        logit_passes=5 / 3,
     )
 
 
@@ -206,6 +228,11 @@ _OTHER_BFLOAT16 = replace(
     TRAINER_BFLOAT16,
     overlapped_gathers=False,
     layer_launch_s=1e-3,
+    hidden_passes=14,
+    rotary_passes=0,
+    plain_passes=4,
+    logit_passes=5,
+    own_attention=False,
     full_launches=1.0,
     selective_launches=0.0,
     probed=False,

@@ -18,7 +18,7 @@ import numpy as np
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
 from meshtune.search_spaces.layer_shapes import CutSide, Product
-from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
+from meshtune.search_spaces.model import ModelSpec, Position, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load, repeated_products
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS
@@ -27,12 +27,8 @@ from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
 
-# Values of the feed-forward width are read and written once each by the activation.
-FFN_PASSES = 2
 # Over the scores where attention is not fused: product, mask, softmax, dropout, product (Dao et al. 2022, section 2.2).
 SCORE_PASSES = 7
-# Over the logits, in all their copies: cast, maximum, exponentials, sums, and the gradient's own.
-LOGIT_PASSES = 5
 # Fused attention computes its scores again in the backward pass: 2.5 forward passes (Dao 2023, section 3.1).
 FUSED_BACKWARD = 2.5
 # The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
@@ -125,7 +121,7 @@ class Rank:
         computing."""
         model, framework = self.training.model, self.training.framework
         logits = self.tokens * framework.padded_vocab(model, self.columns["tp"]) / self.columns["tp"]
-        traffic = LOGIT_PASSES * logits * framework.logit_bytes
+        traffic = framework.logit_passes * logits * framework.logit_bytes
         flops, rates = 2 * logits * model.hidden, self.rates
         head: FloatColumn = 3 * flops / rates.head_per_s + traffic / rates.loss_bytes_per_s
         if rates.measured.products and not rates.eight_bits:
@@ -215,8 +211,10 @@ class Rank:
         """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
         model, framework, c = self.training.model, self.training.framework, self.columns
         inner = self.routed * model.ffn + self.tokens * model.shared_ffn
-        block = FFN_PASSES * model.activation.matrices * inner / c["tp"]
-        values = self.tokens * framework.hidden_passes * model.hidden / self.split + block
+        gated = model.activation.matrices == 3
+        block = (framework.gated_passes if gated else framework.plain_passes) * inner / c["tp"]
+        passes = framework.hidden_passes + framework.rotary_passes * (model.position is Position.ROPE)
+        values = self.tokens * passes * model.hidden / self.split + block
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
         return traffic / self.rates.layer_bytes_per_s(self.tokens)
 

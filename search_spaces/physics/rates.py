@@ -64,6 +64,8 @@ class Rates:
         """FLOP/s of fused attention, forward and backward."""
         dtype, known = self.framework.dtype, self.measured
         usual = self.device.attention_flops.get(dtype, ATTENTION_SHARE * self.device.peak_flops[dtype])
+        if self.framework.own_attention:
+            usual = self.device.own_attention_flops.get(dtype, usual)
         forward = self.reached("attention_efficiency", known.attention_flops, usual)
         return forward, self.reached("attention_efficiency", known.attention_backward_flops, usual)
 

@@ -459,7 +459,8 @@ def test_what_a_step_can_only_lose_by(case, plan):
 
     here = step_s()
     longer = here * (1 - 1e-12)
-    assert step_s(recompute="full") >= longer
+    # Uncompiled, the host has more work with selective recomputation than with full.
+    assert step_s(recompute="full") >= step_s(recompute="none") * (1 - 1e-12)
     assert step_s(grad_accum_steps=65) >= longer
     # Where launching decides, longer products cost nothing, and split backward passes fill a bubble the better.
     if not Schedule(plan["schedule"]).splits_backward:

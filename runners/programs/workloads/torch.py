@@ -25,6 +25,7 @@ from meshtune.runners.trainer.job import (
     JOB_FILE,
     OPTIONS,
     SHAPES,
+    AttentionKernel,
     Dtype,
     JobMalformed,
     TrainerJob,
@@ -111,11 +112,13 @@ class TorchWorkload(Workload):
         own, usual = self._options, TRAINER[self._options.dtype]
         usual = compiled(usual) if own.compile else usual
         kept = replace(usual.kept, selective=own.selective, loss_chunks=own.loss_chunks)
+        own_attention = own.attention in (AttentionKernel.AUTO, AttentionKernel.CUDNN)
         differs = {
             f"selective {kept.selective}": kept.selective is not usual.kept.selective,
             f"{kept.loss_chunks} chunks of the loss": kept.loss_chunks != usual.kept.loss_chunks,
             "float8": own.float8,
             "async tp": own.async_tp,
+            f"{own.attention} attention": not own_attention,
         }
         return replace(
             usual,
@@ -123,6 +126,7 @@ class TorchWorkload(Workload):
             imbalance=own.imbalance or usual.imbalance,
             eight_bit_products=own.float8,
             overlaps_tensor=own.async_tp,
+            own_attention=own_attention,
             kept=kept,
         )
 

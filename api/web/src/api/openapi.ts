@@ -256,6 +256,9 @@ export interface components {
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes?: number;
                     name?: string;
+                    own_attention_flops?: {
+                        [key: string]: number;
+                    };
                     peak_flops?: {
                         [key: string]: number;
                     };
@@ -361,6 +364,9 @@ export interface components {
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes: number;
                     name: string;
+                    own_attention_flops?: {
+                        [key: string]: number;
+                    };
                     peak_flops?: {
                         [key: string]: number;
                     };
@@ -877,6 +883,9 @@ export interface components {
             memory_bandwidth_bytes_per_s?: number | null;
             memory_bytes: number;
             name: string;
+            own_attention_flops?: {
+                [key: string]: number;
+            };
             peak_flops?: {
                 [key: string]: number;
             };
