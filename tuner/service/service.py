@@ -228,7 +228,8 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
         for trial in trials:
             name = f"{campaign.id}-t{trial.number:04d}-again-{uuid.uuid4().hex[:6]}"
             directory = service.home.job(campaign.id, name).resolve()
-            job_id = runner.submit(job_of(spec, trial.plan, name, directory, workload))
+            job = job_of(spec, trial.plan, name, directory, workload)
+            job_id = runner.submit(replace(job, labels=campaign.job_labels(trial.number)))
             status = _await_end(runner, job_id, 2 * spec.trial.time_limit_s + 60.0)
             yield trial, workload.read(directory, status)
     finally:

@@ -171,7 +171,8 @@ class Ticker:
         directory = self.home.job(campaign.id, name).resolve()
         incumbent_s = incumbent_step_time_s(campaign, trials, trial)
         job = job_of(campaign.spec, trial.plan, name, directory, session.workload, incumbent_s)
-        job = replace(job, avoid=nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock())))
+        avoid = nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock()))
+        job = replace(job, avoid=avoid, labels=campaign.job_labels(trial.number))
         try:
             session.send(trial, self.reports.equip(job, self.clock()))
         except Refused as error:
