@@ -39,6 +39,8 @@ from meshtune.tuner.store.usage import Figures
 FRESH_S = 5.0
 # A query of 1 s is repeated after 20 s.
 TIMES_THE_QUERY = 20
+# Those with the most device-hours have a series each. The two are no names of tokens.
+MAX_OWNERS, NO_OWNER, OTHER_OWNERS = 50, "-", "*"
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 DOCUMENTED = {"content": {"text/plain": {"schema": {"type": "string"}, "example": "meshtune_store_up 1.0\n"}}}
 
@@ -68,6 +70,9 @@ class Metrics:
             own.ask_s,
             own.polls,
             own.poll_errors,
+            own.lost,
+            own.refusals,
+            own.repeats,
             own.lease_changes,
             own.skews.gauge,
             hub.cut_off,
@@ -156,9 +161,15 @@ class StoreCollector(Collector):
             if not progress.final:
                 in_flight.add_metric((progress,), figures.in_flight.get(progress, 0))
         yield in_flight
-        yield GaugeMetricFamily(
-            "meshtune_device_hours", "Devices times the hours that jobs held them.", value=figures.device_s / 3600
-        )
+        words, held_s = "Devices times the hours that jobs held them.", figures.device_s
+        yield GaugeMetricFamily("meshtune_device_hours", words, value=sum(held_s.values()) / 3600)
+        by_owner = GaugeMetricFamily("meshtune_owner_device_hours", words, labels=("owner",))
+        first = sorted(held_s, key=lambda owner: -held_s[owner])[:MAX_OWNERS]
+        for owner in first:
+            by_owner.add_metric((owner or NO_OWNER,), held_s[owner] / 3600)
+        rest_s = sum(held_s.values()) - sum(held_s[owner] for owner in first)
+        by_owner.add_metric((OTHER_OWNERS,), rest_s / 3600)
+        yield by_owner
 
 
 def router(metrics_open: bool) -> APIRouter:

@@ -182,6 +182,9 @@ class ServiceMetrics:
         )
         self.polls = Counter("meshtune_polls", "Looks at running jobs.", ("runner",), registry=None)
         self.poll_errors = Counter("meshtune_poll_errors", "Looks without an answer.", ("runner",), registry=None)
+        self.lost = Counter("meshtune_lost_attempts", "Jobs that were lost.", ("runner", "cause"), registry=None)
+        self.refusals = Counter("meshtune_refusals", "Jobs that a scheduler refused.", ("runner",), registry=None)
+        self.repeats = Counter("meshtune_repeated_trials", "Trials that were run again.", ("runner",), registry=None)
         self._clock = clock
         self._lock = threading.Lock()
         self._runners: dict[str, RunnerHealth] = {}
@@ -206,6 +209,8 @@ class ServiceMetrics:
     def _count(self, kind: str, trouble: str, age_s: float) -> None:
         self.polls.labels(kind).inc()
         self.poll_errors.labels(kind).inc(bool(trouble))
+        for counter in (self.refusals, self.repeats):  # from 0 on, so that the first one is an increase
+            counter.labels(kind).inc(0)
         with self._lock:
             known = self._runners.get(kind, RunnerHealth())
             answered_at = known.answered_at if trouble else self._clock() - age_s
