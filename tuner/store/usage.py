@@ -83,10 +83,7 @@ class Usage:
             verdicts: Counter[str] = Counter()
             in_flight: Counter[str] = Counter()
             for verdict, state, count in connection.execute(last):
-                if verdict is None:
-                    in_flight[state] += count
-                else:
-                    verdicts[verdict] += count
+                (in_flight if verdict is None else verdicts)[verdict or state] += count
             by_state = select(campaigns.c.state, func.count()).group_by(campaigns.c.state)
             by_owner = _spent(0.0, now).add_columns(campaigns.c.owner).group_by(campaigns.c.owner)
             return Figures(

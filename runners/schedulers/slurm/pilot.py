@@ -48,7 +48,7 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
-        # Of the job for which the next pilot is sent.
+        # Of the job for which the next pilot is sent, which may serve other campaigns too.
         self._labels: Mapping[str, str] = {}
 
     def submit(self, spec: JobSpec, needs_s: float = 0.0) -> str:
@@ -153,7 +153,6 @@ class PilotServer(LocalRunner):
             devices_per_node=self._allocation.devices_per_node,
             time_limit_s=options.pilot_s,
             start=Start.JOB,
-            # It may serve other trials too, and other campaigns.
             labels={name: value for name, value in self._labels.items() if name != "trial"},
         )
 
