@@ -51,18 +51,21 @@ from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
 from meshtune.api.worker_pool import WorkerPool
 from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
+from meshtune.tuner.access.tokens import expiry
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import TroubleLog, log_events
-from meshtune.tuner.store import Store
+from meshtune.tuner.store import Store, StoreError
 
 log = logging.getLogger(__name__)
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
 # For requests under way; streams end by themselves.
 GRACE_S = 1
+# Between two times that files of ended campaigns are removed.
+CLEAN_EVERY_S = 3600.0
 # The status of a process that ends since one of its threads did (EX_SOFTWARE of sysexits.h).
 DIED = 70
 
@@ -93,6 +96,8 @@ def create_app(
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
         app.state.thread = readiness.thread = thread
         thread.start()
+        if (retention_s := expiry(settings.retention, 0.0)) is not None:
+            threading.Thread(target=_clean, args=(service, retention_s, stop), name="cleaner", daemon=True).start()
         pool.start()
         try:
             yield
@@ -201,6 +206,16 @@ def _operation_id(route: APIRoute) -> str:
 def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
     log = TroubleLog()
     drive_all(driver, service, stop, lambda: log.update(driver.troubles))
+
+
+def _clean(service: Service, retention_s: float, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            for id, left in service.clean(retention_s, remove=True).items():
+                log.info("%s: removed %s; it ended long ago", id, left, extra={"campaign": id})
+        except (StoreError, OSError) as error:
+            log.warning("files of ended campaigns could not be removed: %s", error)
+        stop.wait(CLEAN_EVERY_S)
 
 
 def die_with_thread(died: threading.ExceptHookArgs) -> None:

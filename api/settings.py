@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
+from meshtune.tuner.access.tokens import NEVER, expiry
 
 # What a text that is none of the type should have been.
 _WORDS = {bool: "1 or 0", int: "an integer", float: "a number"}
@@ -27,6 +28,8 @@ class ServiceSettings:
     metrics_open: bool = False
     # Where jobs reach the service; empty: they do not report over HTTP.
     public_url: str = ""
+    # How long files of jobs stay after their campaign has ended: 90d.
+    retention: str = NEVER
     requests_per_s: float = 50.0
     requests_burst: int = 200
     posts_per_s: float = 5.0
@@ -39,6 +42,7 @@ class ServiceSettings:
         for name in ("requests_per_s", "posts_per_s"):
             rate = getattr(self, name)
             checks.require(0 < rate < inf, name, f"must be positive and finite, not {rate}")
+        expiry(self.retention, 0.0, "retention")
         checks.whole(1, requests_burst=self.requests_burst, posts_burst=self.posts_burst)
         checks.done()
 

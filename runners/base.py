@@ -105,6 +105,8 @@ class JobSpec:
     start: Start = Start.DEVICE
     # Nodes to keep away from where others can be had.
     avoid: tuple[str, ...] = ()
+    # Whose it is, by `owner`, `campaign` and `trial`, for who looks at a queue: names as `checks.NAME` has them.
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:

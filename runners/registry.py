@@ -77,7 +77,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
             {
                 *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
                 *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
-                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s"),
+                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s", "wckey"),
             }
         ),
     ),

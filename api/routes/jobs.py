@@ -86,7 +86,7 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
     script = FORMATS.get(spec.runner.kind)
     try:
         job = job_of(spec, trial.plan, name, service.home.job(campaign_id, name).resolve())
-        job = replace(job, avoid=trial.last.avoid)
+        job = replace(job, avoid=trial.last.avoid, labels=campaign.job_labels(number))
         files = script.render(Export(spec=spec, plan=trial.plan, job=job)) if script else job.files
     except InvalidValue as error:  # a file that the spec names is gone
         raise Unanswerable(str(error)) from None

@@ -8,21 +8,14 @@ so that these are gauges. Counters and histograms are this process's own and beg
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from meshtune.api.dependencies import reads_all, state
@@ -39,6 +32,8 @@ from meshtune.tuner.store.usage import Figures
 FRESH_S = 5.0
 # A query of 1 s is repeated after 20 s.
 TIMES_THE_QUERY = 20
+# Those with the most device-hours have a series each. The two are no names of tokens.
+MAX_OWNERS, NO_OWNER, OTHER_OWNERS = 50, "-", "*"
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 DOCUMENTED = {"content": {"text/plain": {"schema": {"type": "string"}, "example": "meshtune_store_up 1.0\n"}}}
 
@@ -53,26 +48,14 @@ class Metrics:
         self._requests = Counter(
             "meshtune_http_requests", "Requests answered.", ("method", "route", "status"), registry=registry
         )
+        words = "From a request to the end of its answer, streams left out."
         self._request_s = Histogram(
-            "meshtune_http_request_seconds",
-            "From a request to the end of its answer, streams left out.",
-            ("route",),
-            buckets=REQUEST_SECONDS,
-            registry=registry,
+            "meshtune_http_request_seconds", words, ("route",), buckets=REQUEST_SECONDS, registry=registry
         )
         ProcessCollector(registry=registry)
         Gauge("meshtune_info", "Always 1.", ("version",), registry=registry).labels(version("meshtune")).set(1)
         own = service.metrics
-        for metric in (
-            own.tick_s,
-            own.ask_s,
-            own.polls,
-            own.poll_errors,
-            own.lease_changes,
-            own.skews.gauge,
-            hub.cut_off,
-            service.answers,
-        ):
+        for metric in (*own.collectors, hub.cut_off, service.answers):
             registry.register(metric)
         troubled = Gauge("meshtune_troubled_campaigns", "Campaigns with a trouble here.", registry=registry)
         troubled.set_function(lambda: len(driver.troubles))
@@ -102,13 +85,10 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         words = "Trials whose job waits in a queue, of campaigns of this process."
-        waiting = GaugeMetricFamily("meshtune_trials_queued", words, labels=("runner",))
-        longest = GaugeMetricFamily("meshtune_longest_queued_seconds", "The longest such wait.", labels=("runner",))
-        for kind, waits in self._service.sessions.queued(self._clock()).items():
-            waiting.add_metric((kind,), len(waits))
-            longest.add_metric((kind,), max(waits, default=0.0))
-        yield waiting
-        yield longest
+        queued = self._service.sessions.queued(self._clock())
+        yield _gauge("trials_queued", words, "runner", {kind: len(waits) for kind, waits in queued.items()})
+        longest = {kind: max(waits, default=0.0) for kind, waits in queued.items()}
+        yield _gauge("longest_queued_seconds", "The longest such wait.", "runner", longest)
 
 
 class StoreCollector(Collector):
@@ -143,22 +123,26 @@ class StoreCollector(Collector):
         figures = self._figures
         if not self._up or figures is None:
             return
-        campaigns = GaugeMetricFamily("meshtune_campaigns", "Campaigns in the database.", labels=("state",))
-        for stage in CampaignState:
-            campaigns.add_metric((stage,), figures.campaigns.get(stage, 0))
-        yield campaigns
-        trials = GaugeMetricFamily("meshtune_trials", "Ended trials in the database.", labels=("verdict",))
-        for verdict in Verdict:
-            trials.add_metric((verdict,), figures.verdicts.get(verdict, 0))
-        yield trials
-        in_flight = GaugeMetricFamily("meshtune_trials_in_flight", "Trials that have not ended.", labels=("state",))
-        for progress in TrialState:
-            if not progress.final:
-                in_flight.add_metric((progress,), figures.in_flight.get(progress, 0))
-        yield in_flight
-        yield GaugeMetricFamily(
-            "meshtune_device_hours", "Devices times the hours that jobs held them.", value=figures.device_s / 3600
-        )
+        campaigns = {stage: figures.campaigns.get(stage, 0) for stage in CampaignState}
+        yield _gauge("campaigns", "Campaigns in the database.", "state", campaigns)
+        verdicts = {verdict: figures.verdicts.get(verdict, 0) for verdict in Verdict}
+        yield _gauge("trials", "Ended trials in the database.", "verdict", verdicts)
+        in_flight = {step: figures.in_flight.get(step, 0) for step in TrialState if not step.final}
+        yield _gauge("trials_in_flight", "Trials that have not ended.", "state", in_flight)
+        words = "Devices times the hours that jobs held them."
+        hours = {owner: held_s / 3600 for owner, held_s in figures.device_s.items()}
+        yield GaugeMetricFamily("meshtune_device_hours", words, value=sum(hours.values()))
+        most = sorted(hours, key=lambda owner: -hours[owner])[:MAX_OWNERS]
+        named = {owner or NO_OWNER: hours.pop(owner) for owner in most}
+        yield _gauge("owner_device_hours", words, "owner", {**named, OTHER_OWNERS: sum(hours.values())})
+
+
+def _gauge(name: str, words: str, label: str, values: Mapping[Any, float]) -> GaugeMetricFamily:
+    """values: by the label's."""
+    family = GaugeMetricFamily(f"meshtune_{name}", words, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((value,), count)
+    return family
 
 
 def router(metrics_open: bool) -> APIRouter:

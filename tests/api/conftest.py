@@ -19,7 +19,7 @@ from new_tokens import new_token
 
 from meshtune.api.app import create_app
 from meshtune.api.settings import ServiceSettings
-from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.base import JobSpec, JobState, JobStatus, Refused
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.registry import RUNNERS
 from meshtune.runners.step_breakdown import Profile
@@ -47,14 +47,17 @@ SPEC: Mapping[str, Any] = {
 @dataclass
 class InstantRunner:
     """Jobs that end when they are submitted, or, while `hold` is set, when they are cancelled. Shared by all roots.
-    queue: while set, jobs wait in a queue for this reason."""
+    queue: while set, jobs wait in a queue for this reason. refusal: while set, none is taken."""
 
     hold: bool = False
     queue: str = ""
+    refusal: str = ""
     jobs: dict[str, JobStatus] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, spec: JobSpec) -> str:
+        if self.refusal:
+            raise Refused(self.refusal)
         with self.lock:
             if spec.name not in self.jobs:
                 self.jobs[spec.name] = self._start(spec)

@@ -40,6 +40,7 @@ def test_the_job_of_a_batch_runner_has_its_script_and_no_secret(client, create, 
     response = client.get(f"/v1/campaigns/{id}/trials/0/job")
     job = response.json()
     assert "#SBATCH --partition=gpu" in job["script"]
+    assert f"#SBATCH --comment=owner={service.campaign(id).owner},campaign={id},trial=0\n" in job["script"]
     assert job["files"]["job.sbatch"] == job["script"]
     assert {"job.json", "gang.json"} <= set(job["files"])
     assert "hush-hush" not in response.text

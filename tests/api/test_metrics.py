@@ -1,22 +1,31 @@
 """What /metrics says: the store's figures as they are, this process's own from its start, labels with few values."""
 
+import json
+import logging
 import re
+import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import select, update
 
 from meshtune.api.app import create_app
 from meshtune.api.routes import metrics
 from meshtune.api.settings import ServiceSettings
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.service import session
 from meshtune.tuner.store import StoreUnavailable
+from meshtune.tuner.store.tables import attempts, trials
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "service"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "service.md"
 
 
@@ -89,6 +98,103 @@ def test_jobs_in_flight_count_once_and_their_time_on_devices_grows(client, creat
     found = read(client)
     assert found["meshtune_trials", "lost"] == 0
     assert sum(found["meshtune_trials_in_flight", state] for state in ("planned", "submitted", "running")) == 1
+
+
+def test_what_is_lost_is_counted_by_its_cause_and_repeated_with_a_line_in_the_log(
+    client, create, service, runner, caplog
+):
+    caplog.set_level(logging.INFO)
+    runner.hold = True
+    id = create(budget={"trials": 1})
+    while not service.store.trials(id) or service.store.trial(id, 0).state != "running":
+        service.tick(id)
+    assert read(client)["meshtune_repeated_trials_total", "instant"] == 0
+    (name,) = runner.jobs
+    runner.jobs[name] = JobStatus(state=JobState.LOST, reason="n7 is down", cause=Cause.NODE_FAULT)
+    while len(service.store.trial(id, 0).attempts) < 2:
+        service.tick(id)
+    found = read(client)
+    assert found["meshtune_lost_attempts_total", "node_fault", "instant"] == 1
+    assert found["meshtune_repeated_trials_total", "instant"] == 1
+    (line,) = (record for record in caplog.records if "run again" in record.getMessage())
+    assert line.getMessage() == f"{id}: trial 0 is run again, as attempt 2: node_fault: n7 is down"
+    assert (line.levelname, line.campaign, line.trial) == ("INFO", id, 0)
+
+
+def test_each_refusal_of_a_job_is_counted(client, create, service, runner):
+    id = create(budget={"trials": 1})
+    runner.refusal = "no such partition"
+    while service.store.campaign(id).state != "failed":
+        service.tick(id)
+    assert read(client)["meshtune_refusals_total", "instant"] == 1
+
+
+def test_device_hours_are_told_by_owner_and_those_with_fewest_together(
+    client, app, token, spec, drive, service, monkeypatch
+):
+    monkeypatch.setattr(metrics, "MAX_OWNERS", 2)
+    owners = [*(TestClient(app, headers=token(name)) for name in ("ann", "bob", "eve")), None]
+    for number, owner in enumerate(owners):
+        document = {**spec, "seed": number, "budget": {"trials": 1}}
+        id = service.create(document).id if owner is None else owner.post("/v1/campaigns", json=document).json()["id"]
+        drive(id)
+        with service.store._database.writing() as connection:
+            jobs = select(trials.c.id).where(trials.c.campaign_id == id)
+            longer = update(attempts).where(attempts.c.trial_id.in_(jobs))
+            connection.execute(longer.values(running_s=900 * (number + 1), finished_at=1e10))
+    found = read(client)
+    told = {key[1]: value for key, value in found.items() if key[0] == "meshtune_owner_device_hours"}
+    assert told == {"-": 4 * 0.25 * 4, "eve": 4 * 0.25 * 3, "*": 4 * 0.25 * 3}
+    assert found["meshtune_device_hours",] == sum(told.values())
+
+
+def names_of(text: str) -> tuple[set[str], dict[str, set[str]]]:
+    """The names that an endpoint exposes, and those of the labels that each has here."""
+    names, labels = set(), {}
+    for family in text_string_to_metric_families(text):
+        kinds = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}.get(family.type, ("",))
+        names |= {family.name + kind for kind in kinds}
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    return names, labels
+
+
+def expressions() -> list[str]:
+    """Of the alert rules and the dashboard in examples/service."""
+    rules = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())["groups"]
+    panels = json.loads((EXAMPLES / "dashboard.json").read_text())["panels"]
+    asked = [target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel["targets"]]
+    return [*(rule["expr"] for group in rules for rule in group["rules"]), *asked]
+
+
+def test_alert_rules_and_dashboard_ask_for_what_there_is(client, create, drive, service, runner):
+    drive(create())
+    runner.queue = "Priority"
+    service.tick(create(seed=1))
+    service.metrics.lost.labels("instant", "node_fault").inc()
+    service.metrics.skews.note("the database", 0.0)
+    names, labels = names_of(client.get("/metrics").text)
+    added = {"instance", "job", "le"}
+    for expression in expressions():
+        asked = set(re.findall(r"\b(?:meshtune|process)_\w+", expression))
+        assert asked - names == set(), expression
+        grouped = [word for group in re.findall(r"by \(([\w, ]+)\)", expression) for word in group.split(", ")]
+        words = {*grouped, *re.findall(r"[{,](\w+)[!=]", expression)} - added
+        for name in asked:
+            assert words <= labels[name], (expression, name)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
+def test_prometheus_takes_the_rules_the_dashboards_queries_and_the_endpoint(client, create, drive, tmp_path):
+    drive(create())
+    asked = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(expressions())]
+    (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [{"name": "asked", "rules": asked}]}))
+    for rules in (EXAMPLES / "alerts.yaml", tmp_path / "rules.yaml"):
+        subprocess.run(["promtool", "check", "rules", rules], check=True)
+    text = client.get("/metrics").text
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True)
+    # It prefers seconds to the hours in which devices are paid for.
+    assert [line for line in done.stderr.splitlines() if "_device_hours use base unit" not in line and line] == []
 
 
 def test_asks_ticks_polls_and_leases_are_this_process_s_own_and_every_metric_is_documented(client, create, drive):

@@ -26,7 +26,7 @@ class AccountedSlurmLab(SlurmLab):
             f"AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=localhost\n"
             # Else slurmctld ends for want of TRES.
             f"AccountingStoragePass={self.folder}/munge.sock\nAccountingStoragePort={self._port}\n"
-            f"AccountingStorageEnforce={_ENFORCED}"
+            f"AccountingStorageEnforce={_ENFORCED}\nAccountingStoreFlags=job_comment\nTrackWCKey=yes"
         )
 
     def account(self, *words: str) -> str:
@@ -50,6 +50,7 @@ class AccountedSlurmLab(SlurmLab):
             f"AuthType=auth/munge\nAuthInfo=socket={self.folder}/munge.sock\nDbdHost=localhost\nDbdPort={self._port}\n"
             f"SlurmUser=root\nLogFile={self.folder}/slurmdbd.log\nPidFile={self.folder}/slurmdbd.pid\n"
             "StorageType=accounting_storage/mysql\nStorageHost=localhost\nStorageUser=root\nStorageLoc=accounts\n"
+            "TrackWCKey=yes\n"
         )
         conf.chmod(0o600)
         self._start("slurmdbd.pid", "slurmdbd", "-D", environment={**self.environment, "MYSQL_UNIX_PORT": str(socket)})

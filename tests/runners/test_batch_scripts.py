@@ -115,6 +115,11 @@ def test_the_script_is_as_the_golden_file(golden, scheduler, job, options):
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
+def test_pbs_whose_users_set_no_comment_shows_the_labels_as_variables():
+    script = pbs.render(spec(labels={"owner": "ann", "campaign": "c1", "trial": "3"}), OPTIONS[pbs](), AROUND)
+    assert "\n#PBS -v MESHTUNE_OWNER=ann,MESHTUNE_CAMPAIGN=c1,MESHTUNE_TRIAL=3\n" in script
+
+
 @pytest.mark.parametrize("scheduler", OPTIONS)
 def test_nothing_of_the_jobs_environment_nor_of_the_services_is_in_the_script(scheduler, monkeypatch):
     """Others may read scripts that are queued; the gang file in the job's directory has it."""

@@ -50,6 +50,15 @@ def test_the_objects_are_as_the_api_documents_them():
     require_as_documented("Service", render_service())
 
 
+def test_the_objects_say_whose_they_are_by_labels_where_these_may_say_it():
+    spec = replace(SPEC, labels={"owner": "ann@site", "campaign": "c1", "trial": "3"})
+    job = render_job(spec, OPTIONS, User(1000, 100))
+    for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
+        told = {name: value for name, value in metadata["labels"].items() if name.startswith("meshtune/")}
+        assert told == {"meshtune/campaign": "c1", "meshtune/trial": "3"}
+        assert metadata["annotations"]["meshtune/owner"] == "ann@site"
+
+
 def test_a_job_is_a_pod_per_node_that_is_never_started_again():
     job = render_job(SPEC, OPTIONS, User(1000, 100))
     spec = job["spec"]

@@ -92,3 +92,11 @@ def test_a_cluster_that_is_named_is_asked_by_every_command(lab):
     assert "#SBATCH --clusters=lab\n" in (lab.folder / "work" / "first" / "slurm.sh").read_text()
     with pytest.raises(Refused, match="No cluster 'elsewhere' known"):
         lab.open(partition="main", cluster="elsewhere").submit(lab.spec("lost", "true"))
+
+
+def test_the_accounting_keeps_whose_a_job_was_and_its_wckey(lab):
+    runner = lab.open(wckey="tuning")
+    id = runner.submit(lab.spec("labelled", "true", labels={"owner": "ann", "campaign": "demo-1a2b3c", "trial": "7"}))
+    assert lab.wait(id).state is JobState.SUCCEEDED
+    told = ("sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={id}", "--format=Comment,WCKey")
+    wait_for(lambda: lab.place.run(*told).strip() == "owner=ann,campaign=demo-1a2b3c,trial=7|tuning")

@@ -135,6 +135,14 @@ def test_what_slurm_does_not_take_is_refused_in_its_own_words(lab):
 
 
 @long
+def test_a_job_says_whose_it_is_unless_the_site_has_another_use_for_the_comment(lab):
+    labels = {"owner": "ann@site", "campaign": "demo-1a2b3c", "trial": "7"}
+    own = lab.open(extra_lines=("#SBATCH --comment=project-42",))
+    ids = [runner.submit(lab.spec(name, "true", labels=labels)) for name, runner in (("job", lab.runner), ("own", own))]
+    said = [lab.place.run("squeue", "-h", "--states=all", "-j", id, "-o", "%k").strip() for id in ids]
+    assert said == ["owner=ann@site,campaign=demo-1a2b3c,trial=7", "project-42"]
+
+
 def test_a_waiting_job_says_why_and_one_cancelled_by_hand_says_so(lab):
     id, queued = lab.submit("long", FOREVER, processes=4), lab.submit("queued", "true")
     lab.wait_file("long", "started-0")

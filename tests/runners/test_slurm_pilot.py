@@ -36,6 +36,15 @@ def test_one_allocation_serves_many_trials_and_is_given_back(pilots):
     assert len(pilots.pilots()) == 2
 
 
+def test_a_pilot_says_for_whom_it_was_sent(pilots):
+    labels = {"owner": "ann", "campaign": "demo-1a2b3c", "trial": "7"}
+    pilots.runner.submit(pilots.spec("labelled", "touch started; exec sleep 300", labels=labels))
+    pilots.wait_file("labelled", "started")
+    ((pilot, _, _),) = pilots.pilots()
+    said = pilots.place.run("squeue", "-h", "-j", pilot, "-o", "%k").strip()
+    assert said == "owner=ann,campaign=demo-1a2b3c"
+
+
 @pytest.mark.long
 def test_a_cancelled_allocation_loses_what_ran_and_the_next_one_runs_what_waited(pilots):
     long = pilots.submit("long", "touch started; exec sleep 300", processes=4)

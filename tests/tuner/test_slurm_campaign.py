@@ -48,7 +48,8 @@ def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_not
         _, ranks = site.await_ranks("0001-a1", 2)
         os.kill(ranks[1], signal.SIGKILL)
         name, _ = site.await_ranks("0002-a1", 2)
-        nodes = lab.run("squeue", "-h", f"--name={name}", "-o", "%N").strip()
+        nodes, comment = lab.run("squeue", "-h", f"--name={name}", "-o", "%N|%k").strip().split("|")
+        assert comment == f"campaign={site.campaigns()[0].id},trial=2"
         lost = lab.run("scontrol", "show", "hostnames", nodes).split()[0]
         lab.kill_node(lost)
         site.await_ranks("0002-a2", 2)

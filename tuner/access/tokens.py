@@ -185,16 +185,16 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def expiry(text: str, now: float) -> float | None:
+def expiry(text: str, now: float, name: str = "expires") -> float | None:
     """When a token that is made now ends: after `12h`, `90d` or `8w`, or, with `never`, not at all: None.
 
-    Raises InvalidValue.
+    Raises InvalidValue, which names the option.
     """
     if text == NEVER:
         return None
     span = _SPAN.fullmatch(text)
     if span is None or int(span[1]) == 0:
-        raise InvalidValue([Problem("expires", f"must be such as 12h, 90d, 8w or {NEVER}, not {text!r}")])
+        raise InvalidValue([Problem(name, f"must be such as 12h, 90d, 8w or {NEVER}, not {text!r}")])
     return now + int(span[1]) * _SPAN_S[span[2]]
 
 

@@ -109,6 +109,11 @@ class Campaign:
         """Its id, and that it is simulated where it is."""
         return f"{self.id} (simulated)" if self.simulated else self.id
 
+    def job_labels(self, trial: int) -> dict[str, str]:
+        """What a job of that trial tells its scheduler (`JobSpec.labels`)."""
+        owner = {"owner": self.owner} if self.owner else {}
+        return {**owner, "campaign": self.id, "trial": str(trial)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

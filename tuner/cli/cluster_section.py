@@ -22,6 +22,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.fitting import explained
 from meshtune.search_spaces.physics.framework_profiles import TRAINER
+from meshtune.tuner.campaign.units import gibibytes
 from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
@@ -153,7 +154,7 @@ def tables(probed: Probed) -> Group:
     for rate in probed.matmul:
         _add(rates, rate, f"matmul {rate.what}", str(rate.size), "FLOP/s", bold=rate in best)
     for rate in probed.memory:
-        _add(rates, rate, f"memory {rate.what}", _size(rate.size), "B/s", bold=rate.what == TRIAD)
+        _add(rates, rate, f"memory {rate.what}", gibibytes(rate.size), "B/s", bold=rate.what == TRIAD)
     if not probed.exchanges:
         return Group(rates, Text("one device: no links"))
     return Group(rates, _messages_table(probed), *map(Text, _link_notes(probed)))
@@ -166,7 +167,7 @@ def _messages_table(probed: Probed) -> Table:
     for size in sorted({size for column in columns for size in column}):
         exchanges = [column.get(size) for column in columns]
         cells = (f"{_si(each.time_s, 's')} +-{each.spread:.0%}" if each else "-" for each in exchanges)
-        table.add_row(_size(size), *cells)
+        table.add_row(gibibytes(size), *cells)
     return table
 
 
@@ -215,7 +216,3 @@ def _si(value: float, unit: str) -> str:
     prefixes = ((12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""), (-3, "m"), (-6, "u"))
     power, prefix = next((each for each in prefixes if value >= 10 ** each[0]), prefixes[-1])
     return f"{value / 10**power:#.3g}".rstrip(".") + f" {prefix}{unit}"
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes // 2**20} MiB" if size_bytes >= 2**20 else f"{size_bytes // 2**10} KiB"

@@ -5,7 +5,6 @@ The store is the only memory: kill this process anywhere, start it again, and th
 
 from __future__ import annotations
 
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.service.answers import SchedulerSilence
 from meshtune.tuner.service.ask_tell import AskTell
 from meshtune.tuner.service.changing import Changing
+from meshtune.tuner.service.cleaning import Leftovers, discard, find_leftovers, job_files
 from meshtune.tuner.service.clocks import uptime
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
@@ -136,17 +136,19 @@ class Service:
         the rows are gone and the folder stays.
         """
         self.store.remove_campaign(campaign_id)
-        bin = self.home.bin
-        bin.mkdir(parents=True, exist_ok=True)
-        # By a rename first: a process that dies meanwhile leaves a part of a folder in the bin, which the next deletion
-        # empties, and never one in its old place that looks whole.
-        with suppress(FileNotFoundError):  # it never had a job, or somebody pruned it
-            self.home.campaign(campaign_id).rename(bin / f"{campaign_id}-{uuid.uuid4().hex}")
-        for thrown in bin.iterdir():
-            # Inside of a folder no link is followed; another deletion may be at it.
-            shutil.rmtree(thrown, ignore_errors=True)
-            if thrown.is_symlink():
-                thrown.unlink(missing_ok=True)
+        remembered = [path for id, path in job_files(self.home) if id == campaign_id]
+        discard(self.home, [self.home.campaign(campaign_id), *remembered])
+
+    def clean(self, retention_s: float, *, remove: bool) -> dict[str, Leftovers]:
+        """What jobs left, by campaigns that ended so long ago; with `remove` it is gone then. Raises OSError."""
+        before = self._clock() - retention_s
+        found = find_leftovers(self.home, self.store.ended_before(before), before)
+        if remove:
+            discard(self.home, [path for left in found.values() for path in left.paths])
+            for campaign_id in found:
+                with suppress(OSError):  # it holds more, or is gone
+                    self.home.campaign(campaign_id).rmdir()
+        return found
 
     def tick(self, campaign_id: str, may_ask: Callable[[], bool] = always) -> bool:
         """One step of one campaign; True when something was done, so that the next step is worth trying at once.
@@ -228,7 +230,8 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
         for trial in trials:
             name = f"{campaign.id}-t{trial.number:04d}-again-{uuid.uuid4().hex[:6]}"
             directory = service.home.job(campaign.id, name).resolve()
-            job_id = runner.submit(job_of(spec, trial.plan, name, directory, workload))
+            job = job_of(spec, trial.plan, name, directory, workload)
+            job_id = runner.submit(replace(job, labels=campaign.job_labels(trial.number)))
             status = _await_end(runner, job_id, 2 * spec.trial.time_limit_s + 60.0)
             yield trial, workload.read(directory, status)
     finally:

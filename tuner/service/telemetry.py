@@ -175,13 +175,16 @@ class ServiceMetrics:
     threads."""
 
     def __init__(self, lease_changes: Counter, skews: Skews, clock: Callable[[], float]) -> None:
-        self.lease_changes, self.skews = lease_changes, skews
+        self.skews = skews
         self.tick_s = Histogram("meshtune_tick_seconds", "One step of one campaign.", buckets=SECONDS, registry=None)
-        self.ask_s = Histogram(
-            "meshtune_ask_seconds", "One question to a search for new plans.", buckets=SECONDS, registry=None
-        )
+        self.ask_s = Histogram("meshtune_ask_seconds", "One question to a search.", buckets=SECONDS, registry=None)
         self.polls = Counter("meshtune_polls", "Looks at running jobs.", ("runner",), registry=None)
         self.poll_errors = Counter("meshtune_poll_errors", "Looks without an answer.", ("runner",), registry=None)
+        self.lost = Counter("meshtune_lost_attempts", "Jobs that were lost.", ("runner", "cause"), registry=None)
+        self.refusals = Counter("meshtune_refusals", "Jobs that a scheduler refused.", ("runner",), registry=None)
+        self.repeats = Counter("meshtune_repeated_trials", "Trials that were run again.", ("runner",), registry=None)
+        ours = (self.tick_s, self.ask_s, self.polls, self.poll_errors, self.lost, self.refusals, self.repeats)
+        self.collectors = (*ours, lease_changes, skews.gauge)
         self._clock = clock
         self._lock = threading.Lock()
         self._runners: dict[str, RunnerHealth] = {}
@@ -206,6 +209,8 @@ class ServiceMetrics:
     def _count(self, kind: str, trouble: str, age_s: float) -> None:
         self.polls.labels(kind).inc()
         self.poll_errors.labels(kind).inc(bool(trouble))
+        for counter in (self.refusals, self.repeats):  # from 0 on, so that the first one is an increase
+            counter.labels(kind).inc(0)
         with self._lock:
             known = self._runners.get(kind, RunnerHealth())
             answered_at = known.answered_at if trouble else self._clock() - age_s

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from meshtune.runners.base import JobStatus, NoTimeLeft, Refused
+from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
@@ -28,6 +30,7 @@ from meshtune.tuner.store import AlreadyExists, IllegalMove, Store
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
 LONG_TICK_S = 0.5
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,7 @@ class Ticker:
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
         """Do what was decided; False when there was nothing to do after all."""
         id, now = session.campaign.id, self.clock()
+        kind = session.campaign.spec.runner.kind
         match intent:
             case decisions.Finish(number, outcome):
                 self.store.finish(
@@ -123,12 +127,19 @@ class Ticker:
                     failed_nodes=intent.failed_nodes,
                     now=now,
                 )
+                if outcome.verdict is Verdict.LOST:
+                    self.metrics.lost.labels(kind, outcome.failure).inc()
             case decisions.MarkRunning(number, started_at, nodes):
                 self.store.mark_running(id, number, started_at=started_at, nodes=nodes, now=now)
             case decisions.NoteWait(number, wait):
                 self.store.note_wait(id, number, wait, now=now)
             case decisions.Retry(number):
+                last = session.trials[number].last
                 self.store.plan_attempt(id, number, now=now)
+                self.metrics.repeats.labels(kind).inc()
+                why = "" if last.outcome is None else f"{last.outcome.failure}: {last.outcome.reason}"
+                words, told = "%s: trial %d is run again, as attempt %d: %s", {"campaign": id, "trial": number}
+                _log.info(words, id, number, last.number + 1, why, extra=told)
             case decisions.Submit(number):
                 return self._submit(session, session.trials[number])
             case decisions.Cancel(number, reason):
@@ -171,10 +182,12 @@ class Ticker:
         directory = self.home.job(campaign.id, name).resolve()
         incumbent_s = incumbent_step_time_s(campaign, trials, trial)
         job = job_of(campaign.spec, trial.plan, name, directory, session.workload, incumbent_s)
-        job = replace(job, avoid=nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock())))
+        avoid = nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock()))
+        job = replace(job, avoid=avoid, labels=campaign.job_labels(trial.number))
         try:
             session.send(trial, self.reports.equip(job, self.clock()))
         except Refused as error:
+            self.metrics.refusals.labels(campaign.spec.runner.kind).inc()
             return self._refused(session, trial, str(error))
         session.refusal = None
         return True

@@ -16,14 +16,14 @@ from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import require_room
 from meshtune.tuner.access.tokens import OPERATOR, UNLIMITED, Ownership, Rights
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
-from meshtune.tuner.campaign.trial import Attempt, Trial
+from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
-from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts
-from meshtune.tuner.store.usage import owner_usage, token_quotas
+from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts, trials
+from meshtune.tuner.store.usage import ACTIVE, owner_usage, token_quotas
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
 _AFTER = select(events).where(events.c.id > bindparam("after")).order_by(events.c.id).limit(bindparam("most"))
@@ -94,6 +94,13 @@ class CampaignRows:
         """The newest campaigns that the reader may read, newest first; among them, one whose spec this meshtune does
         not read is left out."""
         return self._readable(limit, *readable_by(reader))
+
+    def ended_before(self, before: float) -> set[str]:
+        """The campaigns that ended before then, and of which no job may be out."""
+        out = select(trials.c.campaign_id).join(attempts).where(attempts.c.state != str(TrialState.DONE))
+        over = (campaigns.c.state.not_in(ACTIVE), campaigns.c.updated_at < before, campaigns.c.id.not_in(out))
+        with self._database.reading() as connection:
+            return set(connection.scalars(select(campaigns.c.id).where(*over)))
 
     def ownerships(self, ids: Iterable[str]) -> dict[str, Ownership]:
         """Whose the campaigns are, by their ids; of those that there are."""

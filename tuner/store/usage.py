@@ -35,8 +35,8 @@ class Figures:
     verdicts: Mapping[str, int]
     # The other trials, by the state of their last attempt.
     in_flight: Mapping[str, int]
-    # Devices times the seconds that jobs have held them.
-    device_s: float
+    # Devices times the seconds that jobs have held them, by the campaigns' owners.
+    device_s: Mapping[str, float]
 
 
 class Usage:
@@ -83,16 +83,14 @@ class Usage:
             verdicts: Counter[str] = Counter()
             in_flight: Counter[str] = Counter()
             for verdict, state, count in connection.execute(last):
-                if verdict is None:
-                    in_flight[state] += count
-                else:
-                    verdicts[verdict] += count
+                (in_flight if verdict is None else verdicts)[verdict or state] += count
             by_state = select(campaigns.c.state, func.count()).group_by(campaigns.c.state)
+            by_owner = _spent(0.0, now).add_columns(campaigns.c.owner).group_by(campaigns.c.owner)
             return Figures(
                 campaigns={state: count for state, count in connection.execute(by_state)},
                 verdicts=verdicts,
                 in_flight=in_flight,
-                device_s=read_spent_device_s(connection, 0.0, now),
+                device_s={owner: max(0.0, held_s) for held_s, owner in connection.execute(by_owner)},
             )
 
 
@@ -113,15 +111,20 @@ def read_demands(connection: Connection, asking: str, now: float) -> list[Demand
 def read_spent_device_s(connection: Connection, since: float, now: float, owner: str | None = None) -> float:
     """Devices times the seconds that jobs held them, of those that ran after `since`: each for no longer than since
     then. Of those that run, as last saved. owner: of its campaigns alone."""
-    within_s = func.coalesce(attempts.c.finished_at, now) - since
-    held_s = case((attempts.c.running_s > within_s, within_s), else_=attempts.c.running_s)
-    query = _of_campaigns(select(func.sum(held_s * TRIAL_DEVICES))).where(
-        attempts.c.running_s > 0, or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
-    )
+    query = _spent(since, now)
     if owner is not None:
         query = query.where(campaigns.c.owner == owner)
     spent: float | None = connection.scalar(query)
     return max(0.0, spent or 0.0)
+
+
+def _spent(since: float, now: float) -> Select[Any]:
+    """See `read_spent_device_s`."""
+    within_s = func.coalesce(attempts.c.finished_at, now) - since
+    held_s = case((attempts.c.running_s > within_s, within_s), else_=attempts.c.running_s)
+    return _of_campaigns(select(func.sum(held_s * TRIAL_DEVICES))).where(
+        attempts.c.running_s > 0, or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
+    )
 
 
 def token_quotas(connection: Connection, owner: str) -> Quotas:

@@ -24,6 +24,8 @@ SERVICE = "meshtune"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 # Whose a Job is: two services may give the same name to different jobs.
 JOB_ANNOTATION, DIRECTORY_ANNOTATION = "meshtune/job", "meshtune/directory"
+# What Kubernetes takes as a label's value.
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 POD_MODULE = "meshtune.runners.schedulers.kubernetes.pod"
 # A pod's name is the Job's, its index and six characters: a label of 63 characters at most.
 _LONGEST_NAME, _SUM = 46, 8
@@ -65,11 +67,13 @@ def render_job(spec: JobSpec, options: KubernetesOptions, user: User) -> dict[st
     """The directory must be absolute. user: root's pods are as the image says."""
     name = object_name(spec)
     queue = {QUEUE_LABEL: options.queue} if options.queue else {}
-    notes = {JOB_ANNOTATION: spec.name, DIRECTORY_ANNOTATION: str(spec.directory)}
+    whose = {f"meshtune/{what}": value for what, value in spec.labels.items()}
+    notes = {JOB_ANNOTATION: spec.name, DIRECTORY_ANNOTATION: str(spec.directory), **whose}
+    labels = {**MANAGED, **{what: value for what, value in whose.items() if _LABEL.fullmatch(value)}}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": {**MANAGED, **queue}, "annotations": notes},
+        "metadata": {"name": name, "labels": {**labels, **queue}, "annotations": notes},
         "spec": {
             "parallelism": spec.nodes,
             "completions": spec.nodes,
@@ -78,7 +82,7 @@ def render_job(spec: JobSpec, options: KubernetesOptions, user: User) -> dict[st
             "ttlSecondsAfterFinished": options.keep_s,
             **({"suspend": True} if options.queue else {}),
             "template": {
-                "metadata": {"labels": MANAGED, "annotations": notes},
+                "metadata": {"labels": labels, "annotations": notes},
                 "spec": _pod(spec, name, options, user),
             },
         },

@@ -116,8 +116,11 @@ def _rank(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
 def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
     wanted = options.select.replace(_PER_NODE, str(spec.processes_per_node))
     select = ":".join(part for part in (f"select={spec.nodes}", wanted) if part)
+    # A user cannot set a comment.
+    labels = ",".join(f"MESHTUNE_{name.upper()}={value}" for name, value in spec.labels.items())
     return [
         f"-N {spec.name}",
+        *([f"-v {labels}"] if labels else []),
         *([f"-q {options.queue}"] if options.queue else []),
         *([f"-A {options.project}"] if options.project else []),
         f"-l {select}",

@@ -139,6 +139,7 @@ class AllocationRunner:
                     SCRIPT_FILE: render_step(spec, self._options, allocation, self._facts()),
                 },
                 env={name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ},
+                labels=spec.labels,
             ),
             needs_s=spec.time_limit_s + MARGIN_S,
         )

@@ -48,9 +48,12 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
+        # Of the job for which the next pilot is sent, which may serve other campaigns too.
+        self._labels: Mapping[str, str] = {}
 
     def submit(self, spec: JobSpec, needs_s: float = 0.0) -> str:
         """A pilot first: what the scheduler refuses was not sent."""
+        self._labels = spec.labels
         try:
             self._spool.create()
             self._ensure_server()
@@ -59,6 +62,8 @@ class PilotServer(LocalRunner):
         return super().submit(spec, needs_s)
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        with suppress(OSError, ValueError):
+            self._labels = next((self._spool.job(id).spec.labels for id in ids if self._spool.has(id)), {})
         try:
             seen = super().poll(ids)
         except (Refused, SubmitFailed) as error:
@@ -148,6 +153,7 @@ class PilotServer(LocalRunner):
             devices_per_node=self._allocation.devices_per_node,
             time_limit_s=options.pilot_s,
             start=Start.JOB,
+            labels={name: value for name, value in self._labels.items() if name != "trial"},
         )
 
 

@@ -28,7 +28,7 @@ SCRIPT_FILE = "slurm.sh"
 LOG_FILE = "slurm.log"
 _WORD = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]*")
 _GRES = re.compile(r"[A-Za-z0-9_.:-]*")
-_NAMED = ("partition", "account", "qos", "constraint", "reservation")
+_NAMED = ("partition", "account", "qos", "constraint", "reservation", "wckey")
 _OF_SRUN = ("mpi", "cpu_bind", "gpu_bind")
 
 
@@ -63,6 +63,7 @@ class SlurmOptions(BatchOptions):
     qos: str = ""
     constraint: str = ""
     reservation: str = ""
+    wckey: str = ""
     # Name of one device, such as `gpu:h100`; a job asks for as many per node as its plan uses. "" asks for none; by
     # default `gpu` where the cluster's devices are CUDA.
     gres: str | None = None
@@ -166,8 +167,10 @@ def _head(spec: JobSpec, options: SlurmOptions) -> list[str]:
     size = _size(spec, options)
     named = [f"--{name}={getattr(options, name)}" for name in _NAMED if getattr(options, name)]
     keep_away = ",".join(dict.fromkeys((*options.exclude, *spec.avoid)))
+    whose = ",".join(f"{name}={value}" for name, value in spec.labels.items())
     return [
         f"--job-name={spec.name}",
+        *([f"--comment={whose}"] if whose else []),
         *size,
         *_memory(spec, options),
         f"--time={minutes(spec)}",

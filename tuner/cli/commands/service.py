@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from meshtune.runners.processes.job_user import RUN_AS
-from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, Scope
+from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, NEVER, Scope
 from meshtune.tuner.cli.common import WrongCall, console, errors
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, HomePlace, placed
 
@@ -35,15 +35,8 @@ Name = Annotated[
 ]
 BROWSER_SCOPES = [Scope.READ_ALL, Scope.LAUNCH]
 COLUMNS = (
-    "name",
-    "scopes",
-    "projects",
-    "state",
-    "expires",
-    "last used",
-    "campaigns",
-    "trials / 24 h",
-    "device-hours / 30 d",
+    *("name", "scopes", "projects", "state", "expires", "last used"),
+    *("campaigns", "trials / 24 h", "device-hours / 30 d"),
 )
 # For a database of some hundred gigabytes.
 DUMP_LIMIT_S = 6 * 3600.0
@@ -54,6 +47,7 @@ COMMAND_MEANS = (
 )
 # By name: this package knows nothing of the web.
 SERVER = "meshtune.api.app"
+RETENTION = "MESHTUNE_RETENTION"
 
 
 @app.command(rich_help_panel=PANEL, short_help="Serve the REST API and the dashboard, and drive campaigns.")
@@ -72,6 +66,9 @@ def serve(
         str,
         typer.Option(envvar=RUN_AS, help="The user whose rights jobs on this machine have; needs root. None: ours."),
     ] = "",
+    retention: Annotated[
+        str, typer.Option(envvar=RETENTION, help="How long files of ended campaigns stay: 90d, 8w, or never.")
+    ] = NEVER,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(envvar="MESHTUNE_LOG_FORMAT", help="For people or programs.")
     ] = "text",
@@ -99,6 +96,7 @@ def serve(
         os.environ["MESHTUNE_DB"] = db
     os.environ["MESHTUNE_METRICS_OPEN"] = "1" if metrics_open else ""
     os.environ["MESHTUNE_PUBLIC_URL"] = public_url
+    os.environ[RETENTION] = retention
     import_module(SERVER).run(host, port, lambda port, dashboard: _greet(host, port, home, dashboard))
 
 
@@ -164,6 +162,29 @@ def open_(
         errors.print(f"who opens it is signed in as {made.token.name} ({made.detail})", soft_wrap=True)
         if place.home.is_dir() and any(os.environ.get(name) for name in DISPLAYS):
             show(service, link, made.token.sha256)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Show or remove what jobs of campaigns left that ended long ago.")
+@placed
+def clean(
+    place: HomePlace,
+    retention: Annotated[str, typer.Option(envvar=RETENTION, help="Files stay so long after the end.")] = "30d",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove what is shown.")] = False,
+) -> None:
+    """Show the logs, scripts and results that jobs left of campaigns which ended long ago. What was measured is in the
+    database and stays."""
+    from meshtune.tuner.access.tokens import expiry
+    from meshtune.tuner.cli.at_home import open_service
+    from meshtune.tuner.service.cleaning import Leftovers
+
+    retention_s = expiry(retention, 0.0, "--retention")
+    with open_service(place) as service:
+        found = {} if retention_s is None else service.clean(retention_s, remove=remove)
+    for campaign_id, left in found.items():
+        console.print(f"{campaign_id}: {left}", soft_wrap=True)
+    lefts = found.values()
+    total = Leftovers(files=sum(left.files for left in lefts), size_bytes=sum(left.size_bytes for left in lefts))
+    console.print(f"{'removed' if remove else 'with --remove this goes'}: {total}, of {len(found)} campaigns")
 
 
 @token_app.command()
