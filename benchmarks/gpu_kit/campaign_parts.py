@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from math import nan
 from pathlib import Path
 from statistics import median
@@ -20,13 +19,10 @@ from part import Work
 from trainer_jobs import measuring, preset
 
 from meshtune.runners.documents import plain
-from meshtune.runners.trainer.job import OPTIONS
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
-from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.access.home_folder import prepare_home
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
-from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.prediction.predict import foresee, training_of
 from meshtune.tuner.results.analysis.forecast_check import check_forecasts
@@ -208,7 +204,7 @@ def row(service: Service, ended: Campaign, trial: Trial) -> dict[str, Any]:
     """One trial beside what the physics predicts that has seen none, and what the search expected. wall_s: from the
     plan to the known result; overhead_s: of it, all but the steps."""
     measured, last, expected = trial.measurement, trial.last, trial.expectation
-    physics = foresee(training_of(as_chosen(ended.spec, trial.plan)), columns_of([trial.plan]), UNCALIBRATED)
+    physics = foresee(training_of(ended.spec, trial.plan), columns_of([trial.plan]), UNCALIBRATED)
     alone = physics.of(0, trial.plan)
     wall_s = None if last.finished_at is None else last.finished_at - last.planned_at
     steps_s, compile_s = steps_of(service.home.job(ended.id, last.job_name))
@@ -226,12 +222,6 @@ def row(service: Service, ended: Campaign, trial: Trial) -> dict[str, Any]:
         "compile_s": compile_s,
         "wall_s": wall_s,
     }
-
-
-def as_chosen(spec: CampaignSpec, plan: Plan) -> CampaignSpec:
-    """The spec with the trainer's options as the plan's knobs choose them: a campaign has one profile for all plans."""
-    chosen = {name: value for name, value in plan.knobs.items() if name in OPTIONS and spec.workload.kind == "torch"}
-    return replace(spec, workload=replace(spec.workload, options={**spec.workload.options, **chosen}))
 
 
 def steps_of(directory: Path) -> tuple[float | None, float | None]:

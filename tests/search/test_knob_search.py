@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.prediction.predict import training_of
@@ -236,3 +237,46 @@ def test_codes_of_a_plan_with_unknown_knobs_are_none(task: Task) -> None:
     plan = replace(space[0], knobs={"fused": True, "unknown": 1, "channels": 7})
     codes = dict(zip(space.knobs.names, space.knobs.known_codes([plan])[0].tolist(), strict=True))
     assert codes == {"fused": 2, "channels": 0, "overlap": 0, "idle": 0, "cache": 0}
+
+
+def test_the_physics_of_each_plan_is_that_of_the_code_that_its_knobs_make():
+    """Threads make no other code; and where values exclude each other, the spec's own counts."""
+    spec, space = read_spec(
+        {
+            "model": "gpt-1.4b",
+            "cluster": {"preset": "dgx-h100", "nodes": 1},
+            "global_batch_size": 64,
+            "workload": {"kind": "torch", "dtype": "bfloat16"},
+            "space": {"tp": [1, 2], "micro_batch_size": [2, 4], "recompute": ["none"]},
+            "knobs": {
+                "compile": {"values": [False, True], "option": "compile", "compute": "less"},
+                "async_tp": {"values": [False, True], "option": "async_tp"},
+                "threads": {"values": [1, 2], "option": "threads"},
+            },
+        },
+        None,
+    )
+    task = task_of(spec, space, training_of(spec))
+    known = Catalogue(task, rows_of)
+    plain = space[0]
+
+    def expected(**knobs: bool | int) -> tuple[float, float]:
+        plan = replace(plain, knobs={**plain.knobs, **knobs})
+        rows, own = known.rows([plan]), rows_of(training_of(spec, plan), columns_of([plan]))
+        assert rows.log_step[0] == pytest.approx(own.log_step[0])
+        assert rows.log_stalled[0] - own.log_stalled[0] == pytest.approx(0, abs=0.05)
+        assert rows.log_peak[0] == pytest.approx(own.log_peak[0])
+        return float(rows.log_step[0]), float(rows.log_peak[0])
+
+    assert plain.knobs["compile"] is True
+    assert expected(compile=False)[0] > expected()[0] + 0.02
+    assert expected(threads=2) == expected()
+    at = {knob.name: number for number, knob in enumerate(space.knobs)}
+    assert set(task.others.knobs) == {at["compile"], at["async_tp"]}
+    places = [task.others.knobs.index(at[name]) for name in ("compile", "async_tp")]
+    assert (1, 2) not in {tuple(codes[place] for place in places) for codes in task.others.trainings}
+    # Nothing is expected of what a knob declares beside the physics.
+    listed = known.at(
+        np.array([0, 0]), space.knobs.codes_of([plain, replace(plain, knobs={**plain.knobs, "compile": False})])
+    )
+    assert listed.log_step[1] - listed.log_step[0] == pytest.approx(expected(compile=False)[0] - expected()[0])

@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 from meshtune.runners.base import JobSpec
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.workloads.base import Workload
+from meshtune.runners.programs.workloads.knobs import options
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.checks import Checks, Closed, Limit, Name, Natural, Positive, Project, Share, Some
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -153,9 +154,11 @@ def document_of(spec: CampaignSpec) -> dict[str, Any]:
     return document
 
 
-def workload_of(spec: CampaignSpec) -> Workload:
-    """The spec's training code."""
-    return create_workload(spec.workload.kind, spec.workload.options)
+def workload_of(spec: CampaignSpec, plan: Plan | None = None) -> Workload:
+    """The spec's training code; of a plan, with the options that its knobs set. Raises InvalidValue where options
+    exclude each other."""
+    told = {} if plan is None else options(spec.knobs, plan)
+    return create_workload(spec.workload.kind, {**spec.workload.options, **told})
 
 
 def job_of(

@@ -221,8 +221,9 @@ class Predictions:
         )
 
 
-def training_of(spec: CampaignSpec) -> Training:
-    return Training(spec.model, spec.cluster, workload_of(spec).framework)
+def training_of(spec: CampaignSpec, plan: Plan | None = None) -> Training:
+    """plan: as in `workload_of`."""
+    return Training(spec.model, spec.cluster, workload_of(spec, plan).framework)
 
 
 def foresee(training: Training, columns: Columns, calibration: Calibration, *, per_device: bool = False) -> Predictions:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 from typing import Annotated, Protocol
 
 import numpy as np
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.checks import Checked, Checks, Limit, Positive, UserError
-from meshtune.search_spaces.knob_values import KnobValue, same_value
+from meshtune.search_spaces.checks import Checked, Checks, InvalidValue, Limit, Positive, UserError
+from meshtune.search_spaces.knob_values import KnobValue, KnobValues, same_value
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.eligibility import numerics_kept, value_in
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Proposal, Trial
+
+# Combinations of values that make another code of a workload.
+MAX_CODES = 64
 
 
 class SearchError(UserError):
@@ -71,6 +77,15 @@ class PastCampaign(Checked):
     weight: Annotated[float, Limit(above=0, high=1)] = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class OtherCodes:
+    """The trainings of plans whose knobs make another code of the workload, such as a compiled one: by the codes of the
+    values of the knobs at these positions."""
+
+    knobs: tuple[int, ...] = ()
+    trainings: Mapping[tuple[int, ...], Training] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """The task of a search.
@@ -84,6 +99,7 @@ class Task:
 
     space: Space
     training: Training
+    others: OtherCodes = field(default_factory=OtherCodes)
     tolerance: float = 0.02
     pareto: bool = False
     past: tuple[PastCampaign, ...] = ()
@@ -114,11 +130,32 @@ def task_of(spec: CampaignSpec, space: Space, training: Training) -> Task:
     return Task(
         space=space,
         training=training,
+        others=other_codes(spec, space.knobs, training),
         tolerance=spec.stop.tolerance,
         pareto=spec.pareto,
         per_device=not whole_job,
         kept=numerics_kept(spec),
     )
+
+
+def other_codes(spec: CampaignSpec, knobs: KnobSet, training: Training) -> OtherCodes:
+    """Values that exclude each other, and more than MAX_CODES combinations, have none of their own."""
+
+    listed = tuple(knobs)
+
+    def trained(codes: Mapping[int, int]) -> Training:
+        values = KnobValues({listed[at].name: listed[at].values[code - 1] for at, code in codes.items() if code})
+        try:
+            return replace(training, framework=workload_of(spec, Plan(knobs=values)).framework)
+        except InvalidValue:
+            return training
+
+    told = {at: range(len(knob.values) + 1) for at, knob in enumerate(listed) if knob.way == "option"}
+    choosing = {at: codes for at, codes in told.items() if any(trained({at: code}) != training for code in codes)}
+    if prod(map(len, choosing.values())) > MAX_CODES:
+        return OtherCodes()
+    every = {codes: trained(dict(zip(choosing, codes, strict=True))) for codes in product(*choosing.values())}
+    return OtherCodes(tuple(choosing), {codes: one for codes, one in every.items() if one != training})
 
 
 def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,8 @@ import numpy.typing as npt
 from meshtune.search_spaces.columns import Columns, columns_of
 from meshtune.search_spaces.columns import rows as columns_at
 from meshtune.search_spaces.knobs import Codes
-from meshtune.search_spaces.physics.training import Training
+from meshtune.search_spaces.physics.estimate import log_peak, log_step
+from meshtune.search_spaces.physics.training import Training, with_usual_speeds
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.knob_effects import KnobEffects, part_shares
@@ -29,7 +31,7 @@ class Catalogue:
         self._rows_of = rows_of
         self.complete = len(task.space) <= MAX_SLOPED
         self.legal = self._physics(task.training, task.space.columns, sloped=self.complete)
-        self.knobs = KnobEffects.of(task.space.knobs) if task.space.knobs.searched else None
+        self.knobs = KnobEffects.of(task.space.knobs, task.others.knobs) if task.space.knobs.searched else None
         self._shares = None if self.knobs is None else self._shares_of(task.training, task.space.columns)
 
     def unseen(self, plans: Sequence[Plan]) -> npt.NDArray[np.int64]:
@@ -44,7 +46,8 @@ class Catalogue:
         rows = self._layouts(index) if sloped else self.legal.take(index)
         if self.knobs is None or codes is None or self._shares is None:
             return rows
-        return self.knobs.attach(rows, codes, self._shares[index])
+        rows = self.knobs.attach(rows, codes, self._shares[index])
+        return self._by_code(rows, codes, columns_at(self.task.space.columns, index))
 
     def default_codes(self, index: npt.NDArray[np.int64]) -> Codes | None:
         """Of the knobs at their defaults, for the layouts at these positions; None without knobs."""
@@ -55,7 +58,24 @@ class Catalogue:
         rows, shares = self._found(plans, campaign)
         if self.knobs is None or shares is None:
             return rows
-        return self.knobs.attach(rows, self.task.space.knobs.known_codes(plans), shares)
+        codes = self.task.space.knobs.known_codes(plans)
+        rows = self.knobs.attach(rows, codes, shares)
+        return rows if campaign else self._by_code(rows, codes, columns_of(plans))
+
+    def _by_code(self, rows: Rows, codes: Codes, columns: Columns) -> Rows:
+        """The rows with what the physics expects of the code that the knobs make."""
+        others, constants = self.task.others, self.task.calibration.constants
+        base = with_usual_speeds(self.task.training)
+        step, peak = np.zeros(len(rows)), np.zeros(len(rows))
+        for chosen, training in others.trainings.items():
+            so = np.flatnonzero(np.all(codes[:, others.knobs] == chosen, axis=1))
+            if len(so):
+                some, code = columns_at(columns, so), with_usual_speeds(training)
+                step[so] = log_step(code, some, constants) - log_step(base, some, constants)
+                peak[so] = log_peak(code, some, constants) - log_peak(base, some, constants)
+        return replace(
+            rows, log_step=rows.log_step + step, log_stalled=rows.log_stalled + step, log_peak=rows.log_peak + peak
+        )
 
     def _found(self, plans: Sequence[Plan], campaign: int) -> tuple[Rows, Matrix | None]:
         if self.complete and not campaign:

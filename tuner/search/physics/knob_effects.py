@@ -68,8 +68,13 @@ class KnobEffects:
     defaults: Codes
 
     @classmethod
-    def of(cls, knobs: KnobSet) -> KnobEffects:
+    def of(cls, knobs: KnobSet, foreseen: Sequence[int] = ()) -> KnobEffects:
+        """foreseen: the knobs, by position, that the physics itself expects something of, in place of what they
+        declare."""
         effects = [_effect(at, knob) for at, knob in enumerate(knobs) if knob.name not in SIZES]
+        for at, one in enumerate(effects):
+            if one.at in foreseen:
+                effects[at] = replace(one, signed=np.zeros_like(one.signed))
         return cls(tuple(effects), knobs.defaults)
 
     def scales(self, relevances: FloatColumn, peak_relevances: FloatColumn) -> Scales:
