@@ -77,7 +77,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
             {
                 *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
                 *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
-                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s"),
+                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s", "login_shell"),
             }
         ),
     ),
@@ -91,7 +91,9 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         question=("pbsnodes", "-l"),
         allocation="PBS_JOBID",
         # mpiexec is a command line.
-        harmless=frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
+        harmless=frozenset(
+            {"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s", "login_shell"}
+        ),
     ),
     "simulated": Scheduler(
         options="meshtune.runners.schedulers.simulated:HiddenClusterOptions",

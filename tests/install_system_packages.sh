@@ -30,6 +30,10 @@ has_nginx() {
     command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]
 }
 
+has_modules() {
+    [ -r /usr/share/lmod/lmod/init/bash ] || [ -r /usr/share/modules/init/bash ]
+}
+
 missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
@@ -37,6 +41,7 @@ has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plu
 has_chromium || missing="$missing chromium"
 has_faketime || missing="$missing faketime"
 has_nginx || missing="$missing nginx-light"
+has_modules || missing="$missing lmod"
 
 if [ -z "$missing" ]; then
     exit 0
