@@ -11,41 +11,42 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question
-from meshtune.runners.programs.dialects.bash.expansion import is_known
+from meshtune.runners.programs.capture.stand_in import AROUND
+from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
 
-# sbatch(1).
+# sbatch(1) and srun(1).
 _SHORT: Mapping[str, str] = {
-    "-A": "account", "-a": "array", "-b": "begin", "-C": "constraint", "-c": "cpus-per-task", "-D": "chdir",
-    "-d": "dependency", "-e": "error", "-F": "nodefile", "-G": "gpus", "-H": "hold", "-i": "input", "-J": "job-name",
-    "-k": "no-kill", "-L": "licenses", "-M": "clusters", "-m": "distribution", "-N": "nodes", "-n": "ntasks",
-    "-O": "overcommit", "-o": "output", "-p": "partition", "-Q": "quiet", "-q": "qos", "-S": "core-spec",
-    "-s": "oversubscribe", "-t": "time", "-v": "verbose", "-W": "wait", "-w": "nodelist", "-x": "exclude",
+    "-A": "account", "-a": "array", "-B": "extra-node-info", "-b": "begin", "-C": "constraint", "-c": "cpus-per-task",
+    "-D": "chdir", "-d": "dependency", "-E": "preserve-env", "-e": "error", "-F": "nodefile", "-G": "gpus",
+    "-H": "hold", "-I": "immediate", "-i": "input", "-J": "job-name", "-K": "kill-on-bad-exit", "-k": "no-kill",
+    "-L": "licenses", "-l": "label", "-M": "clusters", "-m": "distribution", "-N": "nodes", "-n": "ntasks",
+    "-O": "overcommit", "-o": "output", "-p": "partition", "-Q": "quiet", "-q": "qos", "-r": "relative",
+    "-S": "core-spec", "-s": "oversubscribe", "-T": "threads", "-t": "time", "-u": "unbuffered", "-v": "verbose",
+    "-W": "wait", "-w": "nodelist", "-X": "disable-status", "-x": "exclude", "-Z": "no-allocate",
 }  # fmt: skip
 # The runner's options of the same name.
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
+_OF_SRUN = ("mpi", "cpu-bind", "gpu-bind")
 # Of one job alone, or said anew for each trial.
-_LEFT_OUT = frozenset(
-    {
-        *("array", "begin", "chdir", "cpus-per-gpu", "cpus-per-task", "dependency", "error", "exclude", "export"),
-        *(
-            "get-user-env",
-            "gpus",
-            "gpus-per-node",
-            "gpus-per-task",
-            "gres",
-            "hold",
-            "input",
-            "job-name",
-            "kill-on-bad-exit",
-        ),
-        *("mail-type", "mail-user", "no-kill", "no-requeue", "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node"),
-        *("open-mode", "output", "parsable", "quiet", "requeue", "signal", "test-only", "time", "time-min", "verbose"),
-        *("wait", "tasks-per-node", "deadline", "container-image", "container-mounts", "hetjob", "packjob", *_NAMED),
-    }
-)
+_LEFT_OUT = frozenset({
+    "array", "begin", "chdir", "container-image", "container-mounts", "cpus-per-gpu", "cpus-per-task", "deadline",
+    "dependency", "error", "exclude", "export", "get-user-env", "gpus", "gpus-per-node", "gpus-per-task", "gres",
+    "hetjob", "hold", "input", "job-name", "kill-on-bad-exit", "mail-type", "mail-user", "no-kill", "no-requeue",
+    "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "open-mode", "output", "packjob", "parsable", "quiet",
+    "requeue", "signal", "tasks-per-node", "test-only", "time", "time-min", "verbose", "wait", *_NAMED,
+})  # fmt: skip
+# Of a step: where in its job it runs, and what its terminal shows.
+_OF_A_STEP = _LEFT_OUT | {
+    "container-workdir", "disable-status", "exact", "exclusive", "het-group", "immediate", "jobid", "label",
+    "multi-prog", "no-allocate", "nodelist", "overlap", "pack-group", "preserve-env", "pty", "relative", "threads",
+    "unbuffered",
+}  # fmt: skip
+# What a step says of its size where its job does not.
+_SIZES = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "gpus-per-node", "gpus-per-task", "gres")
+_LOGIN = re.compile(r"#!.*sh\b.*[ \t](?:--login|-[a-z]*l[a-z]*)(?:\s|$)")
 _VALUE = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]+")
 _PLACEHOLDER = re.compile(
     r"[<>${}]|^x{3,}$|^(your|my|change|todo|fixme|account|partition|project|queue)[_-]?\w*$", re.I
@@ -81,10 +82,10 @@ class _Reading:
             self.runner[key] = value
 
 
-def with_job(imported: Imported, script: str, setup: Sequence[str]) -> Imported:
-    """With the scheduler of a script's head. setup: its lines that prepare the environment; a workload that has
-    lines of a shell has them there. Raises CannotRead."""
-    job = read_job(script)
+def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
+    """With the scheduler of a script's head, and the options of srun by which the script starts the launch. A workload
+    that has lines of a shell has the setup there. Raises CannotRead."""
+    job, setup = read_job(script, launch.under), launch.setup
     own = "setup" in imported.workload or imported.workload.get("kind") == "command"
     ready = {"setup": list(setup)} if setup and not own else {}
     if job is None:
@@ -120,13 +121,16 @@ def with_devices(launch: Launch, script: str) -> Launch:
     )
 
 
-def read_job(script: str) -> Job | None:
-    """What a batch script asks for; None where it asks no scheduler. Raises CannotRead."""
+def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Job | None:
+    """What a batch script asks for; None where it asks no scheduler. under: see `Launch`. Raises CannotRead."""
+    step: dict[str, str] = {}
+    for _, words in (around for around in under if around[0] == "srun"):
+        step |= _options([as_written(word) for word in words])
     try:
         if options := slurm_options(script):
-            return _slurm(options)
+            return _slurm(options, step, login=bool(_LOGIN.match(script)))
         if words := directives(script, "PBS"):
-            return _pbs(words)
+            return _pbs(words, under)
     except UnreadableText as error:
         raise CannotRead(f"its lines for the scheduler: {error}") from None
     for mark, name in _OTHERS.items():
@@ -135,13 +139,24 @@ def read_job(script: str) -> Job | None:
                 f"the script is one of {name}, for which there is no runner: say where trials run (slurm, pbs, local)"
             )
             return Job(runner={}, questions=(Question("runner.kind", told),))
+    kept = [_line(*one) for one in step.items() if one[0] not in _OF_A_STEP or (one[0] == "export" and "=" in one[1])]
+    if kept:
+        told = f"srun starts the program with {' '.join(kept)}: say where trials run; runner slurm has srun_arguments"
+        return Job(runner={}, questions=(Question("runner.kind", told),))
     return None
+
+
+def _line(name: str, value: str) -> str:
+    return f"--{name}={value}" if value else f"--{name}"
 
 
 def slurm_options(script: str) -> dict[str, str]:
     """The `#SBATCH` options by their long names; "" for one without a value. Raises UnreadableText."""
+    return _options(directives(script, "SBATCH"))
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    words = directives(script, "SBATCH")
     for word, following in pairwise([*words, "-"]):
         if word.startswith("--"):
             name, joined, value = word[2:].partition("=")
@@ -169,8 +184,10 @@ def devices_per_node(options: Mapping[str, str]) -> int | None:
     return tasks * each if tasks and each else None
 
 
-def _slurm(options: Mapping[str, str]) -> Job:
+def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) -> Job:
     reading = _Reading({"kind": "slurm"})
+    reading.runner |= {"login_shell": True} if login or "get-user-env" in options else {}
+    options = {**{name: step[name] for name in _SIZES if "$" not in step.get(name, "$")}, **options}
     for name in _NAMED:
         if name in options:
             reading.take(name, f"--{name}", options[name])
@@ -190,8 +207,23 @@ def _slurm(options: Mapping[str, str]) -> Job:
         reading.runner["cpus_per_device"] = each * tasks // devices
     for name, value in options.items():
         if name not in _LEFT_OUT:
-            line = f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}"
-            reading.runner.setdefault("extra_lines", []).append(line)
+            reading.runner.setdefault("extra_lines", []).append(f"#SBATCH {_line(name, value)}")
+    for name, value in step.items():
+        if name in _OF_SRUN:
+            reading.take(name.replace("-", "_"), f"srun --{name}", value)
+        elif name not in _OF_A_STEP and "$" in value:
+            told = f"srun has --{name}={value}, which is not known here: name the real value"
+            reading.questions.append(Question("runner.srun_arguments", told))
+        elif name not in _OF_A_STEP:
+            reading.runner.setdefault("srun_arguments", []).append(_line(name, value))
+    for name, joined, value in (
+        part.partition("=") for one in (options, step) for part in one.get("export", "").split(",")
+    ):
+        if joined and (SECRET.search(name) or "$" in value):
+            told = f"the script's --export sets {name}, whose value is not copied: name it where trials need it"
+            reading.questions.append(Question("", told))
+        elif joined:
+            reading.runner.setdefault("environment", {})[name] = value
     if "array" in options:
         told = f"the script is a job array (--array={options['array']}): which of its settings is the baseline?"
         reading.questions.append(Question("", told))
@@ -218,9 +250,12 @@ def _tasks_per_node(options: Mapping[str, str]) -> str:
     return options.get("ntasks-per-node", options.get("tasks-per-node", ""))
 
 
-def _pbs(words: Sequence[str]) -> Job:
+def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Job:
     """qsub(1B) of PBS Pro, and Torque's `nodes=4:ppn=8`."""
     reading = _Reading({"kind": "pbs"})
+    pairs = [pair for tool, options in under if tool in AROUND for pair in pairwise([*options, ""])]
+    if binding := [text for word, value in pairs if (text := _binding(word, as_written(value)))]:
+        reading.runner["binding"] = " ".join(binding)
     nodes, devices, time_limit = None, None, ""
     for option, value in pairwise([*words, ""]):
         match option[:2]:
@@ -265,6 +300,14 @@ def _pbs(words: Sequence[str]) -> Job:
         devices_per_node=devices,
         questions=tuple(reading.questions),
     )
+
+
+def _binding(word: str, value: str) -> str:
+    """An option of mpiexec that says where ranks run on their node, with its value; empty for any other."""
+    name, joined, _ = as_written(word).partition("=")
+    if name not in ("--cpu-bind", "--gpu-bind", "--mem-bind", "--depth", "-d", "--bind-to", "-bind-to", "--map-by"):
+        return ""
+    return as_written(word) if joined else f"{name} {value}"
 
 
 def _seconds(text: str) -> int | None:
