@@ -39,6 +39,9 @@ class Scheduler(Packaged):
     words: str = ""
     script_file: str = ""
     send: str = ""
+    # "module:function(JobSpec, cluster, options)" that tells what the scheduler says to a job which it is not given;
+    # empty: it cannot be asked that. It raises RunnerError.
+    asked: str = ""
     # The options by which two schedulers of the kind are told apart, and their values where a spec leaves them out.
     told_apart: Mapping[str, str] = field(default_factory=dict)
     # What `meshtune doctor` asks it, which changes nothing, and the variable that its jobs have; empty: not asked.
@@ -68,6 +71,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",
         send="sbatch",
+        asked="meshtune.runners.schedulers.slurm.modes:asked",
         told_apart={"mode": "job", "cluster": ""},
         question=("sinfo", "--noheader", "--format=%P %D %T"),
         allocation="SLURM_JOB_ID",

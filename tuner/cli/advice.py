@@ -23,6 +23,7 @@ from urllib.parse import urlencode, urlsplit
 
 import typer
 
+from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.schedulers.slurm.sbatch import directives, exporting, node_count, submit, takes_next_word
 from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
 from meshtune.search_spaces.checks import did_you_mean
@@ -62,13 +63,20 @@ def submitted(words: Sequence[str], own: Sequence[str], *, model: str, cluster: 
         options = exported or options
     if dry_run:
         sys.stdout.write(f"{shlex.join(['sbatch', *options, str(script), *own])}\n\n{filled}")
-        return
+        sys.stdout.flush()
+        options = ["--test-only", *options]
     with TemporaryDirectory(prefix="meshtune-") as folder:
         sent = script
         if PLACEHOLDER.search(text):
             sent = Path(folder) / script.name  # the same name: jobs are called by it
             sent.write_text(filled, encoding="utf-8")
-        code = submit([*options, str(sent), *own], hide=SECRET_VARIABLES)
+        try:
+            code = submit([*options, str(sent), *own], hide=SECRET_VARIABLES)
+        except RunnerUnavailable as error:
+            if not dry_run:
+                raise
+            code = 0
+            _warn(f"Slurm was not asked: {error}")
     raise typer.Exit(code)
 
 
