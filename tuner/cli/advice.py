@@ -17,13 +17,13 @@ from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from shutil import which
 from tempfile import TemporaryDirectory
 from threading import Thread
 from urllib.parse import urlencode, urlsplit
 
 import typer
 
-from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.schedulers.slurm.sbatch import directives, exporting, node_count, submit, takes_next_word
 from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
 from meshtune.search_spaces.checks import did_you_mean
@@ -64,19 +64,16 @@ def submitted(words: Sequence[str], own: Sequence[str], *, model: str, cluster: 
     if dry_run:
         sys.stdout.write(f"{shlex.join(['sbatch', *options, str(script), *own])}\n\n{filled}")
         sys.stdout.flush()
+        if which("sbatch") is None:
+            _warn("Slurm was not asked: there is no sbatch here")
+            return
         options = ["--test-only", *options]
     with TemporaryDirectory(prefix="meshtune-") as folder:
         sent = script
         if PLACEHOLDER.search(text):
             sent = Path(folder) / script.name  # the same name: jobs are called by it
             sent.write_text(filled, encoding="utf-8")
-        try:
-            code = submit([*options, str(sent), *own], hide=SECRET_VARIABLES)
-        except RunnerUnavailable as error:
-            if not dry_run:
-                raise
-            code = 0
-            _warn(f"Slurm was not asked: {error}")
+        code = submit([*options, str(sent), *own], hide=SECRET_VARIABLES)
     raise typer.Exit(code)
 
 

@@ -78,10 +78,9 @@ def _answer(spec: CampaignSpec, job: JobSpec) -> str:
         return f"{spec.runner.kind} was not asked: no test of a job that is not sent is known of {scheduler.send}"
     try:
         return f"{spec.runner.kind} was asked: {load(scheduler.asked)(job, spec.cluster, options)}"
-    except RunnerUnavailable as error:
-        return f"{spec.runner.kind} does not answer: {error}"
     except RunnerError as error:
-        return f"{spec.runner.kind} refuses it: {error}"
+        said = "does not answer" if isinstance(error, RunnerUnavailable) else "refuses it"
+        return f"{spec.runner.kind} {said}: {error}"
 
 
 def print_best(campaign: Campaign, trials: Sequence[Trial], top: int) -> bool:

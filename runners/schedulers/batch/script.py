@@ -83,6 +83,10 @@ class BatchOptions(Closed):
     # commands where the setup or the job's own files call them.
     login_shell: bool = False
 
+    @property
+    def shebang(self) -> str:
+        return "#!/bin/bash -l\n" if self.login_shell else "#!/bin/bash\n"
+
     def _check(self, checks: Checks) -> None:
         for line in self.extra_lines:
             fit = (line.startswith(self.directive) or bool(_BURST_BUFFER.fullmatch(line))) and "\n" not in line
@@ -115,10 +119,6 @@ def submit_host() -> SubmitHost:
     return SubmitHost(python=sys.executable, environment=environment, modules=modules)
 
 
-def render_shebang(options: BatchOptions) -> str:
-    return "#!/bin/bash -l\n" if options.login_shell else "#!/bin/bash\n"
-
-
 def render_body(number: str, host: SubmitHost, script: str, options: BatchOptions, spec: JobSpec | None = None) -> str:
     """Lines that claim the folder, set the environment and run the setup. number: shell expression of the job's id.
     script: shell word of the path where these lines are. spec: the job, whose files may call `module`."""
@@ -143,18 +143,14 @@ def render_preparation(script: str, options: BatchOptions, host: SubmitHost, spe
 def _modules(options: BatchOptions, host: SubmitHost, spec: JobSpec | None) -> str:
     """Lines that make `module` and `ml` functions, for the ranks too, where they are called and the shell has none."""
     texts = (*options.setup, *options.teardown, *((*spec.command, *spec.files.values()) if spec else ()))
-    if options.login_shell or not any(map(calls_module, texts)):
+    if options.login_shell or not any(map(CALLS_MODULE.search, texts)):
         return ""
     return f"if ! declare -F module >/dev/null; then\n{_exports(host.modules)}{_FIND_MODULES}fi\n"
 
 
-def calls_module(text: str) -> bool:
-    """Whether a script's text, or one of its lines, calls the functions of a modules system."""
-    return _CALLS_MODULE.search(text) is not None
-
-
 _OF_MODULES = ("LMOD_PKG", "MODULESHOME", "MODULEPATH")
-_CALLS_MODULE = re.compile(r"(?m)(?:^|[;&|(]|\b(?:then|do|else)\b)[ \t]*(?:module|ml)[ \t]")
+# In a line of a shell: a call of the functions of a modules system.
+CALLS_MODULE = re.compile(r"(?m)(?:^|[;&|(]|\b(?:then|do|else)\b)[ \t]*(?:module|ml)[ \t]")
 # Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is found.
 _FIND_MODULES = """\
     for file in {"$LMOD_PKG","$MODULESHOME"}/init/bash /etc/profile.d/{00-modulepath,z00_lmod,lmod,modules}.sh; do

@@ -26,7 +26,6 @@ from meshtune.runners.schedulers.batch.script import (
     render_body,
     render_launch,
     render_rank,
-    render_shebang,
     submit_host,
 )
 from meshtune.runners.schedulers.batch.shared_look import SharedRunner, share
@@ -99,7 +98,7 @@ def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 def render(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
     """The script of a job; its directory must be absolute."""
     return (
-        render_shebang(options)
+        options.shebang
         + "".join(f"#PBS {directive}\n" for directive in _directives(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"

@@ -19,7 +19,6 @@ from meshtune.runners.schedulers.batch.script import (
     render_body,
     render_launch,
     render_rank,
-    render_shebang,
     submit_host,
 )
 from meshtune.search_spaces.checks import Checks, Count, Positive, Whole
@@ -149,7 +148,7 @@ def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 def render(spec: JobSpec, options: SlurmOptions, host: SubmitHost) -> str:
     """The job's directory must be absolute."""
     return (
-        render_shebang(options)
+        options.shebang
         + "".join(f"#SBATCH {option}\n" for option in _head(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {_quoted(spec.directory)} || exit 1\n"
