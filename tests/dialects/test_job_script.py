@@ -78,6 +78,21 @@ def test_a_trial_takes_no_longer_than_the_script_s_job():
     assert with_job(imported, "#SBATCH --time=60\n", STARTED).trial == {"time_limit_s": 900}
 
 
+@cases
+def test_a_login_shell_is_kept(head, login):
+    job = read_job(f"{head}\n#SBATCH -N 2\n")
+    assert job is not None
+    assert job.runner.get("login_shell", False) is login
+
+
+@cases
+def test_variables_that_export_sets_are_kept(value, environment, asked):
+    job = read_job("#SBATCH -N 2\n", [("srun", ("--export", value))])
+    assert job is not None
+    assert job.runner.get("environment", {}) == environment
+    assert bool(job.questions) is asked
+
+
 def test_the_setup_goes_where_it_is_run():
     setup = ("module load cuda",)
     start = replace(STARTED, setup=setup)
