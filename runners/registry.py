@@ -39,6 +39,9 @@ class Scheduler(Packaged):
     words: str = ""
     script_file: str = ""
     send: str = ""
+    # "module:function(JobSpec, cluster, options)" that tells what the scheduler says to a job which it is not given;
+    # empty: it cannot be asked that. It raises RunnerError.
+    asked: str = ""
     # The options by which two schedulers of the kind are told apart, and their values where a spec leaves them out.
     told_apart: Mapping[str, str] = field(default_factory=dict)
     # What `meshtune doctor` asks it, which changes nothing, and the variable that its jobs have; empty: not asked.
@@ -68,6 +71,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",
         send="sbatch",
+        asked="meshtune.runners.schedulers.slurm.modes:asked",
         told_apart={"mode": "job", "cluster": ""},
         question=("sinfo", "--noheader", "--format=%P %D %T"),
         allocation="SLURM_JOB_ID",
@@ -77,7 +81,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
             {
                 *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
                 *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
-                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s", "wckey"),
+                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s", "wckey", "login_shell"),
             }
         ),
     ),
@@ -91,7 +95,9 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         question=("pbsnodes", "-l"),
         allocation="PBS_JOBID",
         # mpiexec is a command line.
-        harmless=frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
+        harmless=frozenset(
+            {"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s", "login_shell"}
+        ),
     ),
     "simulated": Scheduler(
         options="meshtune.runners.schedulers.simulated:HiddenClusterOptions",

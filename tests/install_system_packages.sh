@@ -34,6 +34,10 @@ has_promtool() {
     command -v promtool >/dev/null 2>&1
 }
 
+has_modules() {
+    [ -r /usr/share/lmod/lmod/init/bash ] || [ -r /usr/share/modules/init/bash ]
+}
+
 missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
@@ -42,6 +46,7 @@ has_chromium || missing="$missing chromium"
 has_faketime || missing="$missing faketime"
 has_nginx || missing="$missing nginx-light"
 has_promtool || missing="$missing prometheus"
+has_modules || missing="$missing lmod"
 
 if [ -z "$missing" ]; then
     exit 0

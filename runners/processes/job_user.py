@@ -103,6 +103,7 @@ def shut_home(home: Path, user: JobUser) -> None:
         if not known.st_mode >> shift & 1:
             problem = f"{user.name} cannot pass through {above} to its jobs' folders in {home}"
             raise InvalidValue([Problem(RUN_AS, problem)])
+    (home / "campaigns").mkdir(exist_ok=True)
     for folder in home.glob("campaigns/*"):
         _narrow(folder, 0o710)
     user.open_way(home / "campaigns" / "any", home)

@@ -61,6 +61,17 @@ def test_a_process_is_read_by_its_words_its_environment_and_its_folder(tmp_path)
     assert "hush" not in done.out
 
 
+def test_options_of_the_srun_above_a_process_are_kept(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nshift 3\n"$@" &\nwait\n')
+    srun.chmod(0o700)
+    words = (str(srun), "--mpi=pmix", "-N2", "--network=job_vni", sys.executable, "pretrain_gpt.py")
+    with started(tmp_path, *words, *SHAPES.split(), *REST.split(), SLURM_JOB_ID="7") as process:
+        done = run_meshtune(tmp_path, "import", "--pid", str(process.pid), "--cluster", "dgx-h100")
+    runner = parse_yaml(done.out)["runner"]
+    assert runner == {"kind": "slurm", "mpi": "pmix", "srun_arguments": ["--network=job_vni"]}
+
+
 @pytest.mark.slow
 def test_a_rank_its_launcher_and_the_shell_around_them_are_the_same_training(tmp_path):
     script = (

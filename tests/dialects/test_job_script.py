@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dialect_cases import cases, stored_for
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.programs.dialects.base import Imported
+from meshtune.runners.programs.dialects.base import Imported, Launch
 from meshtune.runners.programs.dialects.job_script import read_job, with_job
 from meshtune.runners.schedulers.pbs.runner import PbsOptions
 from meshtune.runners.schedulers.slurm.script import SlurmOptions
 
 GIVEN = stored_for(__name__)["given"]
-
+STARTED = Launch(script="p.py", words=(), place="line 1")
 SLURM = GIVEN["slurm"]
 
 
@@ -72,13 +74,29 @@ def test_other_schedulers_are_asked_about_and_none_is_no_job():
 
 def test_a_trial_takes_no_longer_than_the_script_s_job():
     imported = Imported(workload={"kind": "megatron"}, trial={"time_limit_s": 900})
-    assert with_job(imported, "#SBATCH --time=10\n", ()).trial == {"time_limit_s": 480}
-    assert with_job(imported, "#SBATCH --time=60\n", ()).trial == {"time_limit_s": 900}
+    assert with_job(imported, "#SBATCH --time=10\n", STARTED).trial == {"time_limit_s": 480}
+    assert with_job(imported, "#SBATCH --time=60\n", STARTED).trial == {"time_limit_s": 900}
+
+
+@cases
+def test_a_login_shell_is_kept(head, login):
+    job = read_job(f"{head}\n#SBATCH -N 2\n")
+    assert job is not None
+    assert job.runner.get("login_shell", False) is login
+
+
+@cases
+def test_variables_that_export_sets_are_kept(value, environment, asked):
+    job = read_job("#SBATCH -N 2\n", [("srun", ("--export", value))])
+    assert job is not None
+    assert job.runner.get("environment", {}) == environment
+    assert bool(job.questions) is asked
 
 
 def test_the_setup_goes_where_it_is_run():
     setup = ("module load cuda",)
-    assert with_job(Imported(workload={"kind": "deepspeed"}), "#SBATCH -N 2\n", setup).runner["setup"] == list(setup)
-    own = with_job(Imported(workload={"kind": "megatron", "setup": list(setup)}), "#SBATCH -N 2\n", setup)
+    start = replace(STARTED, setup=setup)
+    assert with_job(Imported(workload={"kind": "deepspeed"}), "#SBATCH -N 2\n", start).runner["setup"] == list(setup)
+    own = with_job(Imported(workload={"kind": "megatron", "setup": list(setup)}), "#SBATCH -N 2\n", start)
     assert "setup" not in own.runner
-    assert "do not run the script's setup" in with_job(Imported(workload={"kind": "deepspeed"}), "", setup).notes[0]
+    assert "do not run the script's setup" in with_job(Imported(workload={"kind": "deepspeed"}), "", start).notes[0]

@@ -74,13 +74,15 @@ JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.txt
 GresTypes=gpu
 {accounting}
+{plugins}
 """
 
 
 class SlurmLab:
     """One Slurm cluster. gpus: pretended ones per node. min_job_age_s: when it forgets a job. frail: a node that does
     not answer is down within some 5 s, which a busy machine may take for a dead one; else within a minute.
-    shares_memory: a job has the memory that it asks for, by default a node's whole, and others wait for the rest."""
+    shares_memory: a job has the memory that it asks for, by default a node's whole, and others wait for the rest.
+    cli_filter, job_submit: the site's plug-in of that name, in Lua."""
 
     accounting = "AccountingStorageType=accounting_storage/none"
 
@@ -93,6 +95,8 @@ class SlurmLab:
         min_job_age_s: int = 3600,
         frail: bool = False,
         shares_memory: bool = False,
+        cli_filter: str = "",
+        job_submit: str = "",
     ) -> None:
         self.nodes = tuple(f"n{number}" for number in range(nodes))
         self.cpus, self.gpus = cpus, gpus
@@ -101,7 +105,9 @@ class SlurmLab:
             "message_timeout_s": 2 if frail else 10,
             "min_job_age_s": min_job_age_s,
             "shared": "CR_CPU_Memory" if shares_memory else "CR_CPU",
+            "plugins": "CliFilterPlugins=lua\n" * bool(cli_filter) + "JobSubmitPlugins=lua" * bool(job_submit),
         }
+        self._scripts = {"cli_filter.lua": cli_filter, "job_submit.lua": job_submit}
         # A socket's path has at most 107 bytes; pytest's own temporary folders are too deep.
         self.folder = Path(tempfile.mkdtemp(prefix="mt-slurm-", dir="/tmp"))
         self._daemons: dict[str, subprocess.Popen] = {}
@@ -229,8 +235,8 @@ class SlurmLab:
             lines.append(f"PartitionName={name} Nodes={members} Default={default} MaxTime=INFINITE State=UP\n")
         (self.folder / "slurm.conf").write_text("".join(lines))
         (self.folder / "gres.conf").write_text(self._devices())
-        for name in ("cgroup.conf", "jobcomp.txt"):
-            (self.folder / name).touch()
+        for name, text in {"cgroup.conf": "", "jobcomp.txt": "", **self._scripts}.items():
+            (self.folder / name).write_text(text)
         (self.folder / "state").mkdir()
 
     def _devices(self) -> str:

@@ -24,6 +24,8 @@ LABORATORIES = {
     "ray": ("ray_jobs:RayLaboratory", (SLOW, RAY), (LONG, RAY)),
     "kubernetes": ("kubernetes_jobs:KubernetesLaboratory", (LONG,), (LONG,)),
 }
+# Lmod, and Environment Modules, where Debian has them.
+MODULE_SYSTEMS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
 # Its jobs are descriptions, not programs.
 SIMULATED = {
     "simulated": ("simulated_jobs:SimulatedLaboratory", (), ()),
@@ -72,3 +74,14 @@ def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalLaboratory]:
     yield from _laboratory(LocalLaboratory, tmp_path)
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    """A folder with a module that sets GREETING, for the modules system of this machine."""
+    if not any(map(Path.exists, map(Path, MODULE_SYSTEMS))):
+        pytest.skip(f"no modules system: {' and '.join(MODULE_SYSTEMS)} are not there")
+    folder = tmp_path / "modulefiles"
+    folder.mkdir()
+    (folder / "greeting").write_text("#%Module\nsetenv GREETING hello\n")
+    return folder

@@ -230,6 +230,57 @@ def test_a_setup_line_that_fails_ends_the_job_and_is_named(setup, told, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("options", "files"),
+    [
+        ({"setup": ["module use {folder}", "module load greeting"]}, {}),
+        ({"setup": ["cd /tmp && ml use {folder}", "ml greeting"]}, {}),
+        ({"teardown": ["module --version"]}, {"launch.sh": "#!/bin/bash\nset -e\nmodule use {folder}; ml greeting\n"}),
+    ],
+)
+def test_modules_are_found_without_a_login_shell(modules, options, files, tmp_path):
+    """With the environment of a job that is sent from a service: what a login would have set is not there."""
+    options = {name: [line.format(folder=modules) for line in lines] for name, lines in options.items()}
+    job = spec(str(tmp_path), files={name: text.format(folder=modules) for name, text in files.items()})
+    for name, text in job.files.items():
+        (tmp_path / name).write_text(text + 'GREETING_OF_RANK=$GREETING; echo "$GREETING"\n')
+    ranks = "bash launch.sh" if files else "env"
+    done = in_job(tmp_path, job, slurm.SlurmOptions(**options), AROUND, ranks)
+    assert "hello" in done.stdout, done.stderr
+
+
+def test_modules_of_whoever_submits_are_found_where_no_file_of_the_node_names_them(modules, tmp_path, monkeypatch):
+    monkeypatch.setenv("MODULEPATH", str(modules))
+    monkeypatch.setenv("LMOD_PKG", "/usr/share/lmod/lmod")
+    monkeypatch.setenv("MODULESHOME", "/usr/share/modules")
+    options = slurm.SlurmOptions(setup=("module load greeting",))
+    done = in_job(tmp_path, spec(str(tmp_path)), options, slurm.submit_host(), "env")
+    assert "GREETING=hello\n" in done.stdout, done.stderr
+
+
+def test_a_shell_that_has_modules_and_a_job_without_them_look_for_no_file(tmp_path):
+    own = slurm.SlurmOptions(setup=("module load greeting",))
+    done = in_job(tmp_path, spec(str(tmp_path)), own, AROUND, "env", first="module() { export GREETING=own; }\n")
+    assert "GREETING=own\n" in done.stdout
+    for options in ({"setup": ["export A='remodule me'", "mlflow x"]}, {"setup": ["module x"], "login_shell": True}):
+        assert "profile.d" not in slurm.render_script(spec(), options)
+
+
+def in_job(folder: Path, job: JobSpec, options: slurm.SlurmOptions, host: SubmitHost, ranks: str, first: str = ""):
+    script = folder / "slurm_script"  # as Slurm calls it on the node
+    body = render_preparation(str(script), options, host, job) + render_launch(ranks, options)
+    script.write_text(f"#!/bin/bash\n{first}{body}")
+    script.chmod(0o700)
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    return subprocess.run([script], cwd=folder, env=bare, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("scheduler", OPTIONS)
+def test_a_login_shell_is_the_runner_s_option(scheduler):
+    for chosen, line in ((True, "#!/bin/bash -l\n"), (False, "#!/bin/bash\n")):
+        assert scheduler.render_script(spec(), {"login_shell": chosen}).startswith(line)
+
+
+@pytest.mark.parametrize(
     ("setup", "launcher", "told", "code"),
     [
         ((), "exit 0", "ranks torn-down:it's", 0),
@@ -246,7 +297,9 @@ def test_the_teardown_runs_after_the_ranks_or_a_failed_setup_whatever_came(setup
     ranks = f"bash -c 'echo ranks >> said; {launcher}'"
     script = tmp_path / "slurm.sh"
     script.write_text(
-        f"#!/bin/bash\nFOLDER={tmp_path}\n" + render_preparation(str(script), options) + render_launch(ranks, options)
+        f"#!/bin/bash\nFOLDER={tmp_path}\n"
+        + render_preparation(str(script), options, AROUND)
+        + render_launch(ranks, options)
     )
     done = subprocess.run(["bash", script], cwd=tmp_path, capture_output=True, check=False)
     assert ((tmp_path / "said").read_text().split(), done.returncode) == (told.split(), code), done.stderr

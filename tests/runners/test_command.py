@@ -68,6 +68,13 @@ def test_every_placeholder_has_a_value(tmp_path):
     assert expected.items() <= values.items()
 
 
+@pytest.mark.parametrize(
+    ("text", "shell"), [("train", "sh"), ("module load cuda\ntrain", "bash"), ("ml cuda; train", "bash")]
+)
+def test_a_text_that_calls_module_is_for_bash_whose_functions_these_are(text, shell, tmp_path):
+    assert materialize(tmp_path, command=text).command == (shell, "-c", text)
+
+
 @pytest.mark.parametrize("command", [["sh", "-c", 'pwd; echo "$0" "$1"', "{tp}", "a b"], "pwd; echo {tp} 'a b'"])
 def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
     project = tmp_path / "my project"

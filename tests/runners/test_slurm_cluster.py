@@ -351,12 +351,37 @@ def test_a_job_that_an_administrator_requeues_is_lost_with_the_seconds_that_it_h
 
 
 def test_a_setup_line_that_fails_fails_the_trial_for_good_and_is_named(lab):
-    lab.runner = lab.open(setup=("export FINE=1", "module load nosuch"))
+    lab.runner = lab.open(setup=("export FINE=1", "unset -f module; module load nosuch"))
     status = lab.wait(lab.submit("job", "touch ran"))
     assert (status.state, status.cause) == (JobState.FAILED, Cause.USER_BUG)
-    assert status.reason == "setup line 2 (module load nosuch) returned 127"
-    assert "module: command not found" in outcome(lab, "job", status).log_tail
+    assert status.reason == "setup line 2 (unset -f module; module load nosuch) returned 127"
+    told = outcome(lab, "job", status)
+    assert "module: command not found" in told.log_tail
+    assert told.reason.startswith(f"{status.reason}; `module` is no command in that shell: have the setup source")
     assert not (lab.folder / "work" / "job" / "ran").exists()
+
+
+def test_a_script_of_ranks_that_misses_module_is_told_what_to_do(lab):
+    status = lab.wait(lab.submit("job", "unset -f module; module load nosuch || exit 9"))
+    assert status.state is JobState.FAILED
+    assert "login_shell: true of runner slurm or pbs" in outcome(lab, "job", status).reason
+
+
+@pytest.mark.parametrize("mode", ["job", "login", "allocation"])
+def test_modules_are_loaded_before_the_ranks(slurm, modules, tmp_path, mode):
+    """The setup's by the job's shell, and those of a program's own script, which the ranks start."""
+    lab = (AllocationLaboratory if mode == "allocation" else SlurmLaboratory)(tmp_path, slurm)
+    try:
+        lab.runner = lab.open(setup=(f"module use {modules}", "module load greeting"), login_shell=mode == "login")
+        script = "echo $GREETING > said; unset GREETING; bash launch.sh"
+        launch = f"set -e\nmodule use {modules}\nml greeting\necho $GREETING >> said\n"
+        spec = lab.spec("job", script)
+        spec = replace(spec, files={**spec.files, "launch.sh": launch})
+        status = lab.wait(lab.runner.submit(spec))
+        assert status.state is JobState.SUCCEEDED, status
+        assert (spec.directory / "said").read_text() == "hello\nhello\n"
+    finally:
+        lab.close()
 
 
 @pytest.mark.long
@@ -406,11 +431,11 @@ def test_a_cancelled_job_and_one_whose_setup_fails_are_torn_down_too(lab):
     lab.runner.cancel(long)
     assert lab.wait(long).state is JobState.CANCELLED
     wait_for(lambda: (lab.folder / "work" / "long" / "torn-down").is_file())
-    lab.runner = lab.open(setup=("LEFT=half", "module load nosuch"), teardown=TEARDOWN)
+    lab.runner = lab.open(setup=("LEFT=half", "nosuch load"), teardown=TEARDOWN)
     status = lab.wait(lab.submit("unset", "touch ran"))
     assert (status.state, status.reason) == (
         JobState.FAILED,
-        "setup line 2 (module load nosuch) returned 127",
+        "setup line 2 (nosuch load) returned 127",
     )
     assert (lab.folder / "work" / "unset" / "torn-down").read_text() == "half\n"
     assert not (lab.folder / "work" / "unset" / "ran").exists()

@@ -107,7 +107,7 @@ def rehearse(tmp_path: Path) -> Callable[..., str]:
     def run(**over: object) -> str:
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, **over}))
         out = command_lab.said(tmp_path, "run", "spec.yaml", "--dry-run")
-        assert os.listdir(tmp_path) == ["spec.yaml"]
+        assert set(os.listdir(tmp_path)) - {"bin"} == {"spec.yaml"}
         return out
 
     return run
@@ -128,10 +128,18 @@ def test_without_a_baseline_the_plan_that_is_predicted_best_comes_first(rehearse
     assert "(predicted best), in " in rehearse()
 
 
-@pytest.mark.parametrize("runner", ["slurm", "pbs"])
-def test_the_script_of_a_batch_runner_is_shown(rehearse, runner):
+@pytest.mark.parametrize(
+    ("runner", "answer"),
+    [
+        ("slurm", "slurm does not answer: scontrol: "),
+        ("pbs", "pbs was not asked: no test of a job that is not sent is"),
+    ],
+)
+def test_the_script_of_a_batch_runner_is_shown_and_what_the_scheduler_says(rehearse, recorded, runner, answer):
+    recorded.script("scontrol", "echo no controller >&2; exit 1")
     shown = rehearse(runner=runner)
     script = shown.partition(f"--- {FORMATS[runner].script}\n")[2]
     assert "--- gang.json\n{" in shown
     assert script.startswith("#!/bin/")
     assert "dry-run-t0000-a1" in script
+    assert script.splitlines()[-1].startswith(answer)

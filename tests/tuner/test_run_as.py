@@ -117,6 +117,23 @@ def test_a_hostile_job_reaches_nothing_of_the_service_and_its_campaign_completes
         assert log.stat().st_uid == user.pw_uid
 
 
+@pytest.mark.slow
+def test_a_home_that_is_not_there_yet_is_made_and_its_first_job_runs(place):
+    script = place / "steps.sh"
+    script.write_text("for step in 1 2 3 4 5 6; do echo step $step 10.0 ms; done")
+    lab = ServiceLab(place)
+    lab.home = place / "srv" / "meshtune" / "home"
+    umask = os.umask(0o022)
+    try:
+        lab.start("--run-as", USER)
+        lab.token = lab.new_token("lab", "read", "launch", "command")
+        lab.completed(document(script))
+    finally:
+        os.umask(umask)
+        lab.__exit__()
+    assert [lab.home.stat().st_mode & 0o777, (lab.home / "campaigns").stat().st_mode & 0o777] == [0o710, 0o710]
+
+
 def test_what_a_job_puts_in_the_way_of_its_log_is_not_written_to_with_our_rights(place):
     ours = place / "ours"
     ours.write_text("kept")

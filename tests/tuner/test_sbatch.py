@@ -262,9 +262,10 @@ def test_what_was_not_measured_is_said_to_be_projected(sbatch, service):
     assert "MESHTUNE_MEASURED=0" in done.arguments[0]
 
 
-def test_a_dry_run_shows_the_command_and_the_script_and_sends_nothing(sbatch):
+def test_a_dry_run_shows_the_command_and_the_script_and_asks_alone(sbatch):
     done = sbatch("--dry-run", "job.sh", "-p", "gpu", script=FILLED)
-    assert (done.code, done.sent) == (0, False)
+    assert (done.code, done.arguments[0]) == (0, "--test-only")
+    assert done.script == done.out[done.out.index("#!") :].removesuffix("Submitted batch job 7\n")
     assert done.out.startswith(f"sbatch -p gpu --export=ALL,{EXPORT} job.sh\n\n#!/bin/sh\n")
     assert "srun train --tp 4\n" in done.out
 
@@ -283,7 +284,7 @@ def test_a_dry_run_shows_the_command_and_the_script_and_sends_nothing(sbatch):
 )
 def test_options_of_meshtune_and_of_sbatch_stand_in_any_order_before_the_scripts_arguments(sbatch, words, options):
     done = sbatch(*words.split(), "--", "--dry-run", "-N", "9")
-    assert (done.code, done.sent) == (0, False)
+    assert (done.code, done.arguments[0]) == (0, "--test-only")
     exported = " ".join(filter(None, [options, f"--export=ALL,{EXPORT}"]))
     assert done.out.splitlines()[0] == f"sbatch {exported} job.sh --dry-run -N 9"
 

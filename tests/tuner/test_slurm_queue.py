@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from command_lab import run_meshtune
 from driven import Driven, end
 from slurm_lab import SlurmLab, wait_for
 from specs import tiny
@@ -64,6 +65,37 @@ def test_a_campaign_waits_while_slurm_refuses_its_jobs_and_then_measures_them_al
         end(run)
     assert [campaign.state for campaign in site.campaigns()] == [CampaignState.COMPLETED]
     assert [(trial.verdict, len(trial.attempts)) for trial in site.trials()] == [(Verdict.OK, 1)] * 3
+
+
+def test_a_dry_run_asks_slurm_and_sends_nothing(partition, tmp_path):
+    """When it would start, or why not: the job as it would be sent, or the pilot that would be."""
+    jobs, site = partition.jobs(), Driven(tmp_path)
+
+    def answer(*command: str, **runner: object) -> str:
+        site.write({**document(site, trials=3), "runner": {"kind": "slurm", **runner}})
+        return run_meshtune(tmp_path, *(command or ("run", "spec.yaml")), "--dry-run").out.splitlines()[-1]
+
+    assert re.fullmatch(
+        r"slurm was asked: Job \d+ to start at \S+ using 2 .* in partition one", answer(partition="one")
+    )
+    assert answer(partition="nowhere").startswith("slurm refuses it: error: invalid partition specified: nowhere")
+    assert answer(constraint="a100") == "slurm refuses it: allocation failure: Invalid feature specification"
+    assert " 4 processors on nodes " in answer(mode="pilot", pilot_nodes=2)
+    partition.run("scontrol", "update", "PartitionName=one", "MaxTime=60")
+    assert "needs 242 min, but partition one allows 60" in answer(mode="pilot", partition="one")
+    assert (partition.jobs(), site.home.root.exists()) == (jobs, False)
+
+
+def test_a_dry_run_of_sbatch_asks_slurm_too(slurm, tmp_path, capfd):
+    jobs = slurm.jobs()
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH -N 1\ntrue @MESHTUNE_TP:-8@\n")
+    words = ("--model", "gpt-micro", "--cluster", "hpc", "--url", "http://127.0.0.1:9", "--dry-run", "job.sh")
+    for options, code, told in (((), 0, r"sbatch: Job \d+ to start"), (("-p", "nowhere"), 1, "invalid partition")):
+        done = run_meshtune(tmp_path, "sbatch", *words, *options)
+        said = done.out + done.err + "".join(capfd.readouterr())
+        assert (done.code, bool(re.search(told, said))) == (code, True), said
+        assert "true 8\n" in said
+    assert slurm.jobs() == jobs
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from shutil import which
 from tempfile import TemporaryDirectory
 from threading import Thread
 from urllib.parse import urlencode, urlsplit
@@ -62,7 +63,11 @@ def submitted(words: Sequence[str], own: Sequence[str], *, model: str, cluster: 
         options = exported or options
     if dry_run:
         sys.stdout.write(f"{shlex.join(['sbatch', *options, str(script), *own])}\n\n{filled}")
-        return
+        sys.stdout.flush()
+        if which("sbatch") is None:
+            _warn("Slurm was not asked: there is no sbatch here")
+            return
+        options = ["--test-only", *options]
     with TemporaryDirectory(prefix="meshtune-") as folder:
         sent = script
         if PLACEHOLDER.search(text):

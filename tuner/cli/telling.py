@@ -9,6 +9,8 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
+from meshtune.runners.base import JobSpec, RunnerError, RunnerUnavailable
+from meshtune.runners.registry import load, schedulers
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
@@ -65,6 +67,20 @@ def dry_run_lines(spec: CampaignSpec, space: Space, home: Path, basis: Basis) ->
         yield f"\n--- {file}\n{text.rstrip()}"
     if script is None:
         yield f"\nthe runner {spec.runner.kind} starts {job.processes} processes: {shlex.join(job.command)}"
+    else:
+        yield f"\n{_answer(spec, job)}"
+
+
+def _answer(spec: CampaignSpec, job: JobSpec) -> str:
+    """What the scheduler says to a job that it is not given."""
+    scheduler, options = schedulers()[spec.runner.kind], spec.runner.options
+    if not scheduler.asked:
+        return f"{spec.runner.kind} was not asked: no test of a job that is not sent is known of {scheduler.send}"
+    try:
+        return f"{spec.runner.kind} was asked: {load(scheduler.asked)(job, spec.cluster, options)}"
+    except RunnerError as error:
+        said = "does not answer" if isinstance(error, RunnerUnavailable) else "refuses it"
+        return f"{spec.runner.kind} {said}: {error}"
 
 
 def print_best(campaign: Campaign, trials: Sequence[Trial], top: int) -> bool:

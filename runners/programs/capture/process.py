@@ -7,11 +7,11 @@ import pwd
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from meshtune.runners.programs.capture.stand_in import named_files
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.call import Call, call_of, launch_of, starts_a_program
+from meshtune.runners.programs.dialects.job_script import with_job
 from meshtune.runners.programs.dialects.programs import read_start
 
 _PROC = Path("/proc")
@@ -38,9 +38,13 @@ class _Process:
 def read_process(pid: int, dialect: str = "") -> Imported:
     """What the training that a process belongs to says. Raises CannotRead."""
     call = process_call(pid)
-    imported = read_start(launch_of(call, f"process {pid}"), dialect)
-    runner = _runner(call)
-    return replace(imported, runner=imported.runner or runner) if runner else imported
+    launch = launch_of(call, f"process {pid}")
+    imported = read_start(launch, dialect)
+    if "SLURM_JOB_ID" not in call.environment:
+        return imported
+    found = with_job(imported, "#SBATCH --job-name=job\n", launch)
+    said = {option: value for option, name in _OF_SLURM.items() if (value := call.environment.get(name))}
+    return replace(found, runner={**found.runner, **said})
 
 
 def process_call(pid: int) -> Call:
@@ -144,14 +148,6 @@ def _environment(pid: int, *, strict: bool = True) -> dict[str, str]:
             raise CannotRead(f"process {pid} shows no environment: {error.strerror}") from None
         return {}
     return dict(pair.split("=", 1) for pair in content.decode(errors="replace").split("\0") if "=" in pair)
-
-
-def _runner(call: Call) -> dict[str, Any]:
-    """The spec's section of a process of a Slurm job."""
-    if "SLURM_JOB_ID" not in call.environment:
-        return {}
-    said = {option: call.environment.get(name, "") for option, name in _OF_SLURM.items()}
-    return {"kind": "slurm", **{option: value for option, value in said.items() if value}}
 
 
 def _user(uid: int) -> str:

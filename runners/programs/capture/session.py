@@ -227,7 +227,7 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
         )
     chosen, place = choose(starts, number)
     launch = with_devices(launch_of(chosen, place), captured.text)
-    imported = with_job(read_start(launch, dialect), captured.text, ())
+    imported = with_job(read_start(launch, dialect), captured.text, launch)
     failed = [
         # Where a `cd` led nowhere, the folder that the start was met in is not the program's.
         Question(

@@ -57,17 +57,8 @@ _ALONE = {
         {
             *("--allow-run-as-root", "-allow-run-as-root", "--oversubscribe", "-oversubscribe", "--tag-output"),
             *("-tag-output", "-v", "--verbose", "-q", "--quiet", "--display-map", "--report-bindings", "-genvall"),
-            *(
-                "-envall",
-                "--envall",
-                "--genvall",
-                "--nooversubscribe",
-                "--bynode",
-                "--byslot",
-                "-l",
-                "--do-not-launch",
-                "--display-allocation",
-            ),
+            *("-envall", "--envall", "--genvall", "--nooversubscribe", "--bynode", "--byslot", "-l"),
+            *("--do-not-launch", "--display-allocation", "--label", "--line-buffer"),
         }
     ),
 }

@@ -86,7 +86,8 @@ class Launch:
     """script: the program. words: its arguments, see `expansion.is_known`. place: where it was read, for notes.
     directory: where it starts, "" unknown. files: texts by the name that the words have for them. launcher: the words
     before the program, of the one that starts the processes: `accelerate launch --config_file x.yaml`; empty where it
-    is not known. questions: what the source itself leaves open, beside what a dialect asks."""
+    is not known. under: what stands around it, as `call.Call` has it. questions: what the source itself leaves open,
+    beside what a dialect asks."""
 
     script: str
     words: tuple[str, ...]
@@ -99,6 +100,7 @@ class Launch:
     files: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
+    under: tuple[tuple[str, tuple[str, ...]], ...] = ()
     questions: tuple[Question, ...] = ()
 
 

@@ -171,6 +171,7 @@ def launch_of(found: Call, place: str) -> Launch:
         files=found.files,
         notes=tuple(notes),
         launcher=(found.tool, *before),
+        under=found.under,
         questions=tuple(_surrounding(found, place)),
     )
 

@@ -11,41 +11,42 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question
-from meshtune.runners.programs.dialects.bash.expansion import is_known
+from meshtune.runners.programs.capture.stand_in import AROUND
+from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
 
-# sbatch(1).
+# sbatch(1) and srun(1).
 _SHORT: Mapping[str, str] = {
-    "-A": "account", "-a": "array", "-b": "begin", "-C": "constraint", "-c": "cpus-per-task", "-D": "chdir",
-    "-d": "dependency", "-e": "error", "-F": "nodefile", "-G": "gpus", "-H": "hold", "-i": "input", "-J": "job-name",
-    "-k": "no-kill", "-L": "licenses", "-M": "clusters", "-m": "distribution", "-N": "nodes", "-n": "ntasks",
-    "-O": "overcommit", "-o": "output", "-p": "partition", "-Q": "quiet", "-q": "qos", "-S": "core-spec",
-    "-s": "oversubscribe", "-t": "time", "-v": "verbose", "-W": "wait", "-w": "nodelist", "-x": "exclude",
+    "-A": "account", "-a": "array", "-B": "extra-node-info", "-b": "begin", "-C": "constraint", "-c": "cpus-per-task",
+    "-D": "chdir", "-d": "dependency", "-E": "preserve-env", "-e": "error", "-F": "nodefile", "-G": "gpus",
+    "-H": "hold", "-I": "immediate", "-i": "input", "-J": "job-name", "-K": "kill-on-bad-exit", "-k": "no-kill",
+    "-L": "licenses", "-l": "label", "-M": "clusters", "-m": "distribution", "-N": "nodes", "-n": "ntasks",
+    "-O": "overcommit", "-o": "output", "-p": "partition", "-Q": "quiet", "-q": "qos", "-r": "relative",
+    "-S": "core-spec", "-s": "oversubscribe", "-T": "threads", "-t": "time", "-u": "unbuffered", "-v": "verbose",
+    "-W": "wait", "-w": "nodelist", "-X": "disable-status", "-x": "exclude", "-Z": "no-allocate",
 }  # fmt: skip
 # The runner's options of the same name.
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
+_OF_SRUN = ("mpi", "cpu-bind", "gpu-bind")
 # Of one job alone, or said anew for each trial.
-_LEFT_OUT = frozenset(
-    {
-        *("array", "begin", "chdir", "cpus-per-gpu", "cpus-per-task", "dependency", "error", "exclude", "export"),
-        *(
-            "get-user-env",
-            "gpus",
-            "gpus-per-node",
-            "gpus-per-task",
-            "gres",
-            "hold",
-            "input",
-            "job-name",
-            "kill-on-bad-exit",
-        ),
-        *("mail-type", "mail-user", "no-kill", "no-requeue", "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node"),
-        *("open-mode", "output", "parsable", "quiet", "requeue", "signal", "test-only", "time", "time-min", "verbose"),
-        *("wait", "tasks-per-node", "deadline", "container-image", "container-mounts", "hetjob", "packjob", *_NAMED),
-    }
-)
+_LEFT_OUT = frozenset({
+    "array", "begin", "chdir", "container-image", "container-mounts", "cpus-per-gpu", "cpus-per-task", "deadline",
+    "dependency", "error", "exclude", "export", "get-user-env", "gpus", "gpus-per-node", "gpus-per-task", "gres",
+    "hetjob", "hold", "input", "job-name", "kill-on-bad-exit", "mail-type", "mail-user", "no-kill", "no-requeue",
+    "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "open-mode", "output", "packjob", "parsable", "quiet",
+    "requeue", "signal", "tasks-per-node", "test-only", "time", "time-min", "verbose", "wait", *_NAMED,
+})  # fmt: skip
+# Of a step: where in its job it runs, and what its terminal shows.
+_OF_A_STEP = _LEFT_OUT | {
+    "container-workdir", "disable-status", "exact", "exclusive", "het-group", "immediate", "jobid", "label",
+    "multi-prog", "no-allocate", "nodelist", "overlap", "pack-group", "preserve-env", "pty", "relative", "threads",
+    "unbuffered",
+}  # fmt: skip
+# What a step says of its size where its job does not.
+_SIZES = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "gpus-per-node", "gpus-per-task", "gres")
+_LOGIN = re.compile(r"#!.*sh\b.*[ \t](?:--login|-[a-z]*l[a-z]*)(?:\s|$)")
 _VALUE = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]+")
 _PLACEHOLDER = re.compile(
     r"[<>${}]|^x{3,}$|^(your|my|change|todo|fixme|account|partition|project|queue)[_-]?\w*$", re.I
@@ -55,7 +56,7 @@ _TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,4}(?::\d{1,2}){0,2})(
 _OTHERS = {"#BSUB": "LSF", "#COBALT": "Cobalt", "#flux:": "Flux", "#OAR": "OAR", "#$ -": "Grid Engine"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """runner: the spec's section, with its kind. time_limit_s: of the script's job, None where it says none."""
 
@@ -74,17 +75,25 @@ class _Reading:
     def take(self, key: str, name: str, value: str) -> None:
         """An option of the runner by its directive's value; a placeholder is a question."""
         if _PLACEHOLDER.search(value) or not _VALUE.fullmatch(value):
-            self.questions.append(
-                Question(f"runner.{key}", f"the batch script has {name} {value!r}: name the real one")
-            )
+            self.ask(f"runner.{key}", f"the batch script has {name} {value!r}: name the real one")
         else:
             self.runner[key] = value
 
+    def ask(self, path: str, text: str) -> None:
+        self.questions.append(Question(path, text))
 
-def with_job(imported: Imported, script: str, setup: Sequence[str]) -> Imported:
-    """With the scheduler of a script's head. setup: its lines that prepare the environment; a workload that has
-    lines of a shell has them there. Raises CannotRead."""
-    job = read_job(script)
+    def add(self, key: str, line: str) -> None:
+        """One more of an option of the runner that is a list."""
+        self.runner.setdefault(key, []).append(line)
+
+    def job(self, time_limit: str = "", nodes: int | None = None, devices: int | None = None) -> Job:
+        return Job(self.runner, _seconds(time_limit), nodes, devices, tuple(self.questions))
+
+
+def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
+    """With the scheduler of a script's head, and the options of srun by which the script starts the launch. A workload
+    that has lines of a shell has the setup there. Raises CannotRead."""
+    job, setup = read_job(script, launch.under), launch.setup
     own = "setup" in imported.workload or imported.workload.get("kind") == "command"
     ready = {"setup": list(setup)} if setup and not own else {}
     if job is None:
@@ -95,17 +104,10 @@ def with_job(imported: Imported, script: str, setup: Sequence[str]) -> Imported:
     longest = None if job.time_limit_s is None else max(60, job.time_limit_s - int(BACKSTOP_S))
     if longest is not None and trial.get("time_limit_s", longest + 1) > longest:
         trial["time_limit_s"] = longest
-        notes = (
-            *notes,
-            f"time_limit_s {longest}: the script's job may take {job.time_limit_s} s, start and end included",
-        )
-    return replace(
-        imported,
-        runner=imported.runner or {**job.runner, **ready},
-        trial=trial,
-        questions=(*imported.questions, *job.questions),
-        notes=notes,
-    )
+        told = f"time_limit_s {longest}: the script's job may take {job.time_limit_s} s, start and end included"
+        notes = (*notes, told)
+    runner, questions = imported.runner or {**job.runner, **ready}, (*imported.questions, *job.questions)
+    return replace(imported, runner=runner, trial=trial, questions=questions, notes=notes)
 
 
 def with_devices(launch: Launch, script: str) -> Launch:
@@ -113,35 +115,43 @@ def with_devices(launch: Launch, script: str) -> Launch:
     job = None if not all(map(is_known, launch.launcher)) else read_job(script)
     if job is None:
         return launch
-    return replace(
-        launch,
-        nodes=launch.nodes or job.nodes,
-        devices_per_node=launch.devices_per_node or job.devices_per_node,
-    )
+    devices = launch.devices_per_node or job.devices_per_node
+    return replace(launch, nodes=launch.nodes or job.nodes, devices_per_node=devices)
 
 
-def read_job(script: str) -> Job | None:
-    """What a batch script asks for; None where it asks no scheduler. Raises CannotRead."""
+def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Job | None:
+    """What a batch script asks for; None where it asks no scheduler. under: see `Launch`. Raises CannotRead."""
+    step: dict[str, str] = {}
+    for _, words in (around for around in under if around[0] == "srun"):
+        step |= _options([as_written(word) for word in words])
     try:
         if options := slurm_options(script):
-            return _slurm(options)
+            return _slurm(options, step, login=bool(_LOGIN.match(script)))
         if words := directives(script, "PBS"):
-            return _pbs(words)
+            return _pbs(words, under)
     except UnreadableText as error:
         raise CannotRead(f"its lines for the scheduler: {error}") from None
+    told = ""
+    kept = [_line(*one) for one in step.items() if one[0] not in _OF_A_STEP or (one[0] == "export" and "=" in one[1])]
+    if kept:
+        told = f"srun starts the program with {' '.join(kept)}: say where trials run; runner slurm has srun_arguments"
     for mark, name in _OTHERS.items():
         if re.search(rf"(?m)^{re.escape(mark)}", script):
-            told = (
-                f"the script is one of {name}, for which there is no runner: say where trials run (slurm, pbs, local)"
-            )
-            return Job(runner={}, questions=(Question("runner.kind", told),))
-    return None
+            told = f"the script is one of {name}, which has no runner: say where trials run (slurm, pbs, local)"
+    return Job({}, questions=(Question("runner.kind", told),)) if told else None
+
+
+def _line(name: str, value: str) -> str:
+    return f"--{name}={value}" if value else f"--{name}"
 
 
 def slurm_options(script: str) -> dict[str, str]:
     """The `#SBATCH` options by their long names; "" for one without a value. Raises UnreadableText."""
+    return _options(directives(script, "SBATCH"))
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    words = directives(script, "SBATCH")
     for word, following in pairwise([*words, "-"]):
         if word.startswith("--"):
             name, joined, value = word[2:].partition("=")
@@ -160,17 +170,16 @@ def devices_per_node(options: Mapping[str, str]) -> int | None:
         if number := _whole(value.partition("(")[0].rpartition(":")[2]):
             return number
     nodes, tasks = _whole(options.get("nodes", "1")), _whole(_tasks_per_node(options))
-    total, each = (
-        _whole(options.get("gpus", "").rpartition(":")[2]),
-        _whole(options.get("gpus-per-task", "").rpartition(":")[2]),
-    )
+    total, each = (_whole(options.get(name, "").rpartition(":")[2]) for name in ("gpus", "gpus-per-task"))
     if total and nodes and total % nodes == 0:
         return total // nodes
     return tasks * each if tasks and each else None
 
 
-def _slurm(options: Mapping[str, str]) -> Job:
+def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) -> Job:
     reading = _Reading({"kind": "slurm"})
+    reading.runner |= {"login_shell": True} if login or "get-user-env" in options else {}
+    options = {**{name: step[name] for name in _SIZES if "$" not in step.get(name, "$")}, **options}
     for name in _NAMED:
         if name in options:
             reading.take(name, f"--{name}", options[name])
@@ -179,7 +188,7 @@ def _slurm(options: Mapping[str, str]) -> Job:
     if kind[0] == "gpu" and len(kind) > 1 and kind[1] and not _whole(kind[1]):
         reading.take("gres", "--gres", f"gpu:{kind[1]}")
     elif "gres" in options and kind[0] != "gpu":
-        reading.runner.setdefault("extra_lines", []).append(f"#SBATCH --gres={options['gres']}")
+        reading.add("extra_lines", f"#SBATCH --gres={options['gres']}")
     if excluded := options.get("exclude"):
         reading.runner["exclude"] = re.findall(r"[^,\[]+(?:\[[^]]*\])?[^,\[]*", excluded)
     devices = devices_per_node(options)
@@ -190,37 +199,46 @@ def _slurm(options: Mapping[str, str]) -> Job:
         reading.runner["cpus_per_device"] = each * tasks // devices
     for name, value in options.items():
         if name not in _LEFT_OUT:
-            line = f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}"
-            reading.runner.setdefault("extra_lines", []).append(line)
+            reading.add("extra_lines", f"#SBATCH {_line(name, value)}")
+    for name, value in step.items():
+        if name in _OF_SRUN:
+            reading.take(name.replace("-", "_"), f"srun --{name}", value)
+        elif name not in _OF_A_STEP and "$" in value:
+            reading.ask("runner.srun_arguments", f"srun has --{name}={value}: name the real value")
+        elif name not in _OF_A_STEP:
+            reading.add("srun_arguments", _line(name, value))
+    for part in f"{options.get('export', '')},{step.get('export', '')}".split(","):
+        name, joined, value = part.partition("=")
+        if joined and (SECRET.search(name) or "$" in value):
+            reading.ask("", f"--export sets {name}, whose value is not copied: write it where trials need it")
+        elif joined:
+            reading.runner.setdefault("environment", {})[name] = value
     if "array" in options:
-        told = f"the script is a job array (--array={options['array']}): which of its settings is the baseline?"
-        reading.questions.append(Question("", told))
+        reading.ask("", f"the script is a job array (--array={options['array']}): {_WHICH}")
     if "hetjob" in options:
-        reading.questions.append(
-            Question("", "the script is a heterogeneous job, of which trials take one kind of node")
-        )
+        reading.ask("", "the script is a heterogeneous job, of which trials take one kind of node")
     if image := options.get("container-image"):
-        told = (
+        reading.ask(
+            "workload.python",
             f"the script's job runs in the container {image}, and trials start `python` as it is. Name a Python inside "
-            f'of it: an executable file with `exec srun --container-image={image} python3 "$@"` or the like'
+            f'of it: an executable file with `exec srun --container-image={image} python3 "$@"` or the like',
         )
-        reading.questions.append(Question("workload.python", told))
-    return Job(
-        runner=reading.runner,
-        time_limit_s=_seconds(options.get("time", "")),
-        nodes=_whole(options.get("nodes", "")),
-        devices_per_node=devices,
-        questions=tuple(reading.questions),
-    )
+    return reading.job(options.get("time", ""), _whole(options.get("nodes", "")), devices)
+
+
+_WHICH = "which of its settings is the baseline?"
 
 
 def _tasks_per_node(options: Mapping[str, str]) -> str:
     return options.get("ntasks-per-node", options.get("tasks-per-node", ""))
 
 
-def _pbs(words: Sequence[str]) -> Job:
+def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Job:
     """qsub(1B) of PBS Pro, and Torque's `nodes=4:ppn=8`."""
     reading = _Reading({"kind": "pbs"})
+    pairs = [pair for tool, options in under if tool in AROUND for pair in pairwise([*options, ""])]
+    if binding := [text for word, value in pairs if (text := _binding(word, as_written(value)))]:
+        reading.runner["binding"] = " ".join(binding)
     nodes, devices, time_limit = None, None, ""
     for option, value in pairwise([*words, ""]):
         match option[:2]:
@@ -229,10 +247,9 @@ def _pbs(words: Sequence[str]) -> Job:
             case "-A":
                 reading.take("project", "-A", option[2:] or value)
             case "-P" | "-W" | "-p":
-                reading.runner.setdefault("extra_lines", []).append(f"#PBS {option[:2]} {option[2:] or value}")
+                reading.add("extra_lines", f"#PBS {option[:2]} {option[2:] or value}")
             case "-J":
-                told = f"the script is a job array ({value}): which of its settings is the baseline?"
-                reading.questions.append(Question("", told))
+                reading.ask("", f"the script is a job array ({value}): {_WHICH}")
             case "-l":
                 for part in (option[2:] or value).split(","):
                     name, _, said = part.partition("=")
@@ -241,30 +258,28 @@ def _pbs(words: Sequence[str]) -> Job:
                         time_limit = said
                     elif name in ("filesystems", "place"):
                         reading.take(name, f"-l {name}", said)
-                    elif name == "select":
+                    elif name in ("select", "nodes"):
                         nodes = _whole(count)
-                        found = re.search(r"\bngpus=(\d+)", chunk)
+                        found = re.search(r"\bn?gpus=(\d+)", chunk)
                         devices = _whole(found[1]) if found else devices
-                        if chunk:
+                        if name == "nodes":
+                            told = f"`-l nodes={said}` are Torque's words; say what a node must have in PBS Pro's"
+                            reading.ask("runner.select", told)
+                        elif "+" in chunk:
+                            reading.ask("runner.select", f"several kinds of nodes: {said}")
+                        elif chunk:
                             reading.take("select", "-l select", chunk)
-                        if "+" in chunk:
-                            reading.questions.append(Question("runner.select", f"several kinds of nodes: {said}"))
-                            reading.runner.pop("select", None)
-                    elif name == "nodes":
-                        nodes = _whole(count)
-                        found = re.search(r"\bgpus=(\d+)", chunk)
-                        devices = _whole(found[1]) if found else devices
-                        told = f"`-l nodes={said}` are Torque's words; say what a node must have in PBS Pro's"
-                        reading.questions.append(Question("runner.select", told))
                     elif name:
-                        reading.runner.setdefault("extra_lines", []).append(f"#PBS -l {part}")
-    return Job(
-        runner=reading.runner,
-        time_limit_s=_seconds(time_limit),
-        nodes=nodes,
-        devices_per_node=devices,
-        questions=tuple(reading.questions),
-    )
+                        reading.add("extra_lines", f"#PBS -l {part}")
+    return reading.job(time_limit, nodes, devices)
+
+
+def _binding(word: str, value: str) -> str:
+    """An option of mpiexec that says where ranks run on their node, with its value; empty for any other."""
+    name, joined, _ = as_written(word).partition("=")
+    if name not in ("--cpu-bind", "--gpu-bind", "--mem-bind", "--depth", "-d", "--bind-to", "-bind-to", "--map-by"):
+        return ""
+    return as_written(word) if joined else f"{name} {value}"
 
 
 def _seconds(text: str) -> int | None:
@@ -273,12 +288,7 @@ def _seconds(text: str) -> int | None:
     if found is None:
         return None
     parts = [int(part) for part in found["clock"].split(":")]
-    if found["days"]:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+    hours, minutes, seconds = (*([] if found["days"] or len(parts) == 3 else [0]), *parts, 0, 0)[:3]
     return ((int(found["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
 
 
@@ -296,31 +306,22 @@ def slurm_variables(script: str) -> dict[str, str]:
     if not asked:
         return {}
 
-    def number(name: str) -> int | None:
-        value = asked.get(name, "")
-        return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else None
-
-    nodes = number("nodes") or 1
-    per_node = number("ntasks-per-node")
+    nodes = _whole(asked.get("nodes", "")) or 1
+    per_node = _whole(asked.get("ntasks-per-node", ""))
     # Set where somebody said how many: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
-    tasks = number("ntasks") or (nodes * per_node if per_node else None)
-    gpus = devices_per_node(asked)
+    tasks = _whole(asked.get("ntasks", "")) or (nodes * per_node if per_node else None)
     names = {
-        "SLURM_NNODES": nodes,
-        "SLURM_JOB_NUM_NODES": nodes,
-        "SLURM_NTASKS": tasks,
-        "SLURM_NPROCS": tasks,
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), tasks),
         "SLURM_NTASKS_PER_NODE": per_node,
-        "SLURM_CPUS_PER_TASK": number("cpus-per-task"),
-        "SLURM_GPUS_ON_NODE": gpus,
-        "SLURM_GPUS_PER_NODE": gpus,
-        "SLURM_JOB_ID": 1,
-        "SLURM_JOBID": 1,
-        "SLURM_PROCID": 0,
-        "SLURM_NODEID": 0,
-        "SLURM_LOCALID": 0,
-        "SLURM_JOB_NAME": asked.get("job-name") or "job",
-        "SLURM_JOB_NODELIST": "node0" if nodes == 1 else f"node[0-{nodes - 1}]",
-        "SLURM_NODELIST": "node0" if nodes == 1 else f"node[0-{nodes - 1}]",
+        "SLURM_CPUS_PER_TASK": _whole(asked.get("cpus-per-task", "")),
+        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), devices_per_node(asked)),
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), 1),
+        **dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), 0),
     }
-    return {name: str(value) for name, value in names.items() if value is not None}
+    hosts = "node0" if nodes == 1 else f"node[0-{nodes - 1}]"
+    return {
+        **{name: str(value) for name, value in names.items() if value is not None},
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), hosts),
+        "SLURM_JOB_NAME": asked.get("job-name") or "job",
+    }

@@ -37,13 +37,13 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
 def read_script(text: str, *, path: Path, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
     """What a launch script says, and the head of it that is the scheduler's. Raises CannotRead."""
     launch = find_launch(text, path=path, given=given, number=number)
-    return with_job(programs.read_start(launch, dialect), text, launch.setup)
+    return with_job(programs.read_start(launch, dialect), text, launch)
 
 
 def read_command(text: str, *, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
     """What one command line says, as if typed in the present folder; no shell runs. Raises CannotRead."""
     launch = find_launch(text, path=Path("command"), given=given, number=number)
-    return programs.read_start(launch, dialect)
+    return with_job(programs.read_start(launch, dialect), "", launch)
 
 
 def _read_file(path: Path, text: str, dialect: str) -> Imported:

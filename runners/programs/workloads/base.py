@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -166,6 +167,8 @@ class Workload(ABC):
         missing = reported is None or reported.reason.startswith(_MALFORMED)
         if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG) and (fault := storage_fault(directory)):
             outcome = failed(Cause.STORAGE, f"{fault}; {outcome.reason}", log_tail=outcome.log_tail)
+        elif missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG) and (told := advice(outcome)):
+            outcome = replace(outcome, reason=f"{outcome.reason}; {told}")
         if status.warning:
             return replace(outcome, reason="; ".join(told for told in (outcome.reason, status.warning) if told))
         return outcome
@@ -252,6 +255,20 @@ def outcome_without_result(status: JobStatus, log_tail: str) -> Outcome:
         return failed(status.cause, status.reason, log_tail=log_tail)
     verdict = {JobState.TIMED_OUT: Verdict.TIMED_OUT, JobState.LOST: Verdict.LOST}.get(status.state, Verdict.CRASHED)
     return Outcome(verdict=verdict, cause=FAILED[verdict], reason=status.reason, log_tail=log_tail)
+
+
+# bash's and sh's words where no modules system has set the shell up.
+_NO_MODULE = re.compile(r"\bm(?:odule|l): (?:command )?not found")
+
+
+def advice(outcome: Outcome) -> str:
+    """What people can do about a failure that its own words do not explain; empty where they do."""
+    if not _NO_MODULE.search(f"{outcome.reason}\n{outcome.log_tail}"):
+        return ""
+    return (
+        "`module` is no command in that shell: have the setup source the file that makes it one "
+        "(`. /etc/profile.d/modules.sh`), or set login_shell: true of runner slurm or pbs"
+    )
 
 
 _MALFORMED = "the result file is malformed: "

@@ -50,6 +50,7 @@ from meshtune.runners.programs.workloads.knobs import (
     variables,
 )
 from meshtune.runners.report import DIRECTORY, STEPS
+from meshtune.runners.schedulers.batch.script import CALLS_MODULE
 from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean
 from meshtune.search_spaces.columns import Capabilities
@@ -243,7 +244,8 @@ class CommandWorkload(Workload):
     def _command(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         options = self._options
         if isinstance(options.command, str):
-            return ("sh", "-c", self._templates["command"].fill(values, shlex.quote))
+            text = self._templates["command"].fill(values, shlex.quote)
+            return ("bash" if CALLS_MODULE.search(text) else "sh", "-c", text)
         return tuple(self._templates[f"command.{index}"].fill(values) for index in range(len(options.command)))
 
     def _started(self, command: tuple[str, ...], added: Sequence[str]) -> tuple[str, ...]:

@@ -93,8 +93,9 @@ class BatchRunner(RecordingRunner[Options]):
     def close(self) -> None:  # most schedulers hold nothing
         """There is nothing to give back."""
 
-    def _call(self, *arguments: str) -> Answer:
-        return call(arguments, time_limit_s=self._options.call_limit_s, environment=self._environment(arguments[0]))
+    def _call(self, *arguments: str, stdin: str = "") -> Answer:
+        limit_s, environment = self._options.call_limit_s, self._environment(arguments[0])
+        return call(arguments, time_limit_s=limit_s, stdin=stdin, environment=environment)
 
     def _ask(self, *arguments: str) -> str:
         """The output of a command that must succeed. Raises RunnerUnavailable."""

@@ -3,6 +3,7 @@ under way), the one that starts first claims the job's folder, and the other end
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -54,6 +55,7 @@ class BatchOptions(Closed):
         "prefix": "beginning of every rank's command line, such as apptainer exec --nv $SIF",
         "python": "path of the interpreter, with meshtune, that starts the ranks; by default this service's own",
         "extra_lines": "further lines for the scheduler, as they stand in a script",
+        "login_shell": "true for a script that runs in a login shell",
     }
 
     # Further lines of the script for the scheduler, each from `#SBATCH -` or `#PBS -` on, and those for burst buffers:
@@ -77,6 +79,13 @@ class BatchOptions(Closed):
     call_limit_s: Positive = 30.0
     # Shortest time between two looks at the jobs; of several campaigns of one service the least counts.
     poll_s: Amount = 5.0
+    # The script runs in a login shell, which reads the profiles of site and user. Without, `module` and `ml` are made
+    # commands where the setup or the job's own files call them.
+    login_shell: bool = False
+
+    @property
+    def shebang(self) -> str:
+        return "#!/bin/bash -l\n" if self.login_shell else "#!/bin/bash\n"
 
     def _check(self, checks: Checks) -> None:
         for line in self.extra_lines:
@@ -100,31 +109,55 @@ class SubmitHost:
     # The interpreter that starts the ranks, on the shared file system.
     python: str
     environment: Mapping[str, str]
+    # Where modules are, for jobs that find no file which says so.
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 def submit_host() -> SubmitHost:
     environment = {name: value for name, value in minimal_environment().items() if name not in _OF_THE_NODE}
-    return SubmitHost(python=sys.executable, environment=environment)
+    modules = {name: os.environ[name] for name in _OF_MODULES if os.environ.get(name)}
+    return SubmitHost(python=sys.executable, environment=environment, modules=modules)
 
 
-def render_body(number: str, host: SubmitHost, script: str, options: BatchOptions) -> str:
+def render_body(number: str, host: SubmitHost, script: str, options: BatchOptions, spec: JobSpec | None = None) -> str:
     """Lines that claim the folder, set the environment and run the setup. number: shell expression of the job's id.
-    script: shell word of the path where these lines are."""
+    script: shell word of the path where these lines are. spec: the job, whose files may call `module`."""
     complaint = f"another copy of this job has claimed $PWD ({CLAIM_FILE})"
     return (
         f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || '
         f'{{ echo "{complaint}" >&2; [ "$(cat {CLAIM_FILE})" != "{number}" ] || touch {REQUEUED_FILE}; '
-        f"exit {CLAIMED_CODE}; }}\n" + _exports(host.environment) + render_preparation(script, options)
+        f"exit {CLAIMED_CODE}; }}\n" + _exports(host.environment) + render_preparation(script, options, host, spec)
     )
 
 
-def render_preparation(script: str, options: BatchOptions) -> str:
-    """The teardown as a function, the setup, and the variables. script: as for `render_body`."""
+def render_preparation(script: str, options: BatchOptions, host: SubmitHost, spec: JobSpec | None = None) -> str:
+    """The teardown as a function, the setup, and the variables. script, spec: as for `render_body`."""
     teardown = ""
     if options.teardown:
         # A subshell, so that `exit`, `cd` or `set -e` there end the teardown alone; without the shell's traps.
         teardown = f"{_TEARDOWN}() (\ntrap - ERR EXIT; trap '' TERM\n{_joined(options.teardown)})\n"
-    return teardown + render_setup(script, options.setup, options.teardown) + _exports(options.environment)
+    setup = render_setup(script, options.setup, options.teardown)
+    return _modules(options, host, spec) + teardown + setup + _exports(options.environment)
+
+
+def _modules(options: BatchOptions, host: SubmitHost, spec: JobSpec | None) -> str:
+    """Lines that make `module` and `ml` functions, for the ranks too, where they are called and the shell has none."""
+    texts = (*options.setup, *options.teardown, *((*spec.command, *spec.files.values()) if spec else ()))
+    if options.login_shell or not any(map(CALLS_MODULE.search, texts)):
+        return ""
+    return f"if ! declare -F module >/dev/null; then\n{_exports(host.modules)}{_FIND_MODULES}fi\n"
+
+
+_OF_MODULES = ("LMOD_PKG", "MODULESHOME", "MODULEPATH")
+# In a line of a shell: a call of the functions of a modules system.
+CALLS_MODULE = re.compile(r"(?m)(?:^|[;&|(]|\b(?:then|do|else)\b)[ \t]*(?:module|ml)[ \t]")
+# Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is found.
+_FIND_MODULES = """\
+    for file in {"$LMOD_PKG","$MODULESHOME"}/init/bash /etc/profile.d/{00-modulepath,z00_lmod,lmod,modules}.sh; do
+        [ ! -r "$file" ] || . "$file"
+        [ -z "$MODULEPATH" ] || ! declare -F module >/dev/null || break
+    done
+"""
 
 
 def render_rank(python: str, spec: JobSpec, options: BatchOptions) -> str:

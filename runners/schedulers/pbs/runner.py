@@ -73,6 +73,8 @@ class PbsOptions(BatchOptions):
     # Further arguments of it where each device has a process: `--cpu-bind=list:4-7:8-11`. One process for a node, such
     # as torchrun, is bound to nothing: its own would all share what is meant for the first.
     binding: str = ""
+    # As everywhere; here by default.
+    login_shell: bool = True
 
     def _check(self, checks: Checks) -> None:
         for name in ("queue", "project", "filesystems", "select", "place"):
@@ -96,12 +98,11 @@ def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 def render(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
     """The script of a job; its directory must be absolute."""
     return (
-        # A login shell, in which `module` is a command.
-        "#!/bin/bash -l\n"
+        options.shebang
         + "".join(f"#PBS {directive}\n" for directive in _directives(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"
-        + render_body("$PBS_JOBID", host, shlex.quote(str(spec.directory / SCRIPT_FILE)), options)
+        + render_body("$PBS_JOBID", host, shlex.quote(str(spec.directory / SCRIPT_FILE)), options, spec)
         + _MEETING
         + render_launch(f"{_start(spec, options)}{_rank(spec, options, host)} </dev/null", options)
     )

@@ -31,7 +31,7 @@ from meshtune.runners.schedulers.batch.launch_wrapper import (
     render_gang,
 )
 from meshtune.runners.schedulers.batch.records import refuse_wider
-from meshtune.runners.schedulers.batch.script import render_launch, render_preparation, render_rank
+from meshtune.runners.schedulers.batch.script import render_launch, render_preparation, render_rank, submit_host
 from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.runners.schedulers.local.spool import Spool
 from meshtune.runners.schedulers.slurm.nodes import ask_states, duration_s, parse_bad_nodes
@@ -127,7 +127,7 @@ class AllocationRunner:
         return self._local.submit(
             JobSpec(
                 name=spec.name,
-                command=("bash", SCRIPT_FILE),
+                command=("bash", *(["-l"] if self._options.login_shell else []), SCRIPT_FILE),
                 directory=spec.directory,
                 nodes=1,
                 devices_per_node=spec.devices,
@@ -280,7 +280,7 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation, fa
     crowded = f'$([ "$cpus_on_node" -lt {allocation.devices_per_node} ] && echo --overcommit)'
     step = f'srun --jobid="$allocation" {crowded} --cpus-per-task={cpus} {shlex.join(words)}'
     rank = render_rank(shlex.quote(sys.executable), spec, options)
-    return facts + render_preparation(script, options) + render_launch(f"{step} {rank}", options)
+    return facts + render_preparation(script, options, submit_host(), spec) + render_launch(f"{step} {rank}", options)
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

@@ -99,9 +99,19 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             avoid = ()
         return replace(spec, avoid=avoid)
 
-    def _call(self, *arguments: str) -> Answer:
+    def asked(self, spec: JobSpec) -> str:
+        """What Slurm says to the job, which it is not given: when it would start, or why not. Raises Refused,
+        InvalidJob, RunnerUnavailable."""
+        script = self.script_text(self._placed(spec), self._options, submit_host())
+        answer = self._call("sbatch", "--test-only", "--export=ALL", stdin=script)
+        said = answer.complaint.replace("sbatch: ", "")
+        if answer.code != 0:
+            raise (RunnerUnavailable if answer.says(self.silences) else Refused)(said)
+        return said
+
+    def _call(self, *arguments: str, stdin: str = "") -> Answer:
         program, *rest = arguments
-        return super()._call(program, *self._options.cluster_arguments, *rest)
+        return super()._call(program, *self._options.cluster_arguments, *rest, stdin=stdin)
 
     def _partitions(self, names: str) -> list[Partition]:
         """Those of these names; without any, all: a site's plug-in may choose another one than the default."""

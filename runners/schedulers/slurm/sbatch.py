@@ -19,16 +19,7 @@ ALONE = (
     *("--consolidate-segments", "--contiguous", "--exclusive", "--external", "--get-user-env", "--help", "--hold"),
     *("--ignore-pbs", "--nice", "--no-kill", "--no-requeue", "--oom-kill-step", "--overcommit", "--oversubscribe"),
     *("--parsable", "--propagate", "--quiet", "--reboot", "--requeue", "--resv-ports", "--spread-job"),
-    *(
-        "--spread-segments",
-        "--stepmgr",
-        "--test-only",
-        "--usage",
-        "--use-min-nodes",
-        "--verbose",
-        "--version",
-        "--wait",
-    ),
+    *("--spread-segments", "--stepmgr", "--test-only", "--usage", "--use-min-nodes", "--verbose", "--version"),
     *("--wait", "-H", "-k", "-O", "-s", "-Q", "-h", "-v", "-V", "-W"),
 )
 

@@ -149,11 +149,11 @@ def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 def render(spec: JobSpec, options: SlurmOptions, host: SubmitHost) -> str:
     """The job's directory must be absolute."""
     return (
-        "#!/bin/bash\n"
+        options.shebang
         + "".join(f"#SBATCH {option}\n" for option in _head(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {_quoted(spec.directory)} || exit 1\n"
-        + render_body("$SLURM_JOB_ID", host, _quoted(spec.directory / SCRIPT_FILE), options)
+        + render_body("$SLURM_JOB_ID", host, _quoted(spec.directory / SCRIPT_FILE), options, spec)
         + _MEETING
         + render_launch(_launch(spec, options) + render_rank(_quoted(host.python), spec, options), options)
     )

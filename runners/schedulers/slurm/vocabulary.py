@@ -79,6 +79,8 @@ REFUSALS = (
     *("Task count specification invalid", "Memory required by task is not available"),
     *("Requested time limit is invalid", "Invalid time specified", "Batch script is empty"),
     *("Pathname of a file, directory or other parameter too long", "Invalid user id"),
+    # Of a site's plug-ins (cli_filter, job_submit), whose own words stand before it.
+    *("cli_filter plugin terminated with error", "Unspecified error"),
     # Of a QOS with DenyOnLimit, and of a limit on submitted jobs.
     "Job violates accounting/QOS policy",
     *("unrecognized option", "Invalid --", "ambiguous", "requires an argument", "invalid option"),

@@ -86,6 +86,7 @@ def serve(
     os.environ[RUN_AS] = run_as
     user = job_user()
     if user is not None:
+        home.absolute().parent.mkdir(parents=True, exist_ok=True)  # jobs pass through what is above the home
         os.umask(0o077)
     with open_service(HomePlace(home, db), create=True):
         pass  # a database that cannot be used is told here

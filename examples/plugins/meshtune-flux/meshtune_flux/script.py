@@ -44,6 +44,8 @@ class FluxOptions(BatchOptions):
     cores_per_device: int | None = None
     # GPUs that each device of a job on shared nodes is.
     gpus_per_device: int = 0
+    # As everywhere; here by default.
+    login_shell: bool = True
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -67,14 +69,13 @@ def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 def render(spec: JobSpec, options: FluxOptions, host: SubmitHost) -> str:
     """The script of a job; its directory must be absolute."""
     return (
-        # A login shell, in which `module` is a command.
-        "#!/bin/bash -l\n"
+        options.shebang
         + "".join(f"#flux: {directive}\n" for directive in _directives(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"
         # As Flux tells it to the submitter: in the locale C the first letter is ASCII.
         + "id=${FLUX_ENCLOSING_ID/#ƒ/f}\n"
-        + render_body("$id", host, shlex.quote(str(spec.directory / SCRIPT_FILE)), options)
+        + render_body("$id", host, shlex.quote(str(spec.directory / SCRIPT_FILE)), options, spec)
         + _MEETING
         + render_launch(_start(spec, options, host), options)
     )
