@@ -249,6 +249,23 @@ def test_trials_move_the_prediction_towards_what_they_measured_and_narrow_it(tri
     assert basis.words == "calibrated by 2 step times, 2 memory peaks and 0 out-of-memory verdicts of toy-1"
 
 
+def test_a_plan_whose_knobs_make_another_code_is_predicted_and_taught_as_that(make):
+    """Trials that took what the physics expects of each code move nothing."""
+    knobs = {"dtype": {"values": ["float32", "bfloat16"], "option": "dtype"}}
+    device = DEVICE | {"peak_flops": {"float32": 1e12, "bfloat16": 8e12}}
+    spec, space = read(cluster={"device": device}, knobs=knobs)
+    plain, other = space[0], replace(space[0], knobs={"dtype": "float32"})
+    seconds = [explain(spec, space, plan, Basis()).prediction.speed.step_s.value for plan in (plain, other)]
+    assert seconds[1] > 1.2 * seconds[0]
+    built = [
+        make.trial(number, make.measurement(step_s, devices=1), plan=plan)
+        for number, (step_s, plan) in enumerate(zip(seconds, (plain, other), strict=True))
+    ]
+    constants = learn("toy-1", spec, built).calibration.constants
+    assert constants.matmul_efficiency == pytest.approx(DEFAULTS.matmul_efficiency, rel=1e-3)
+    assert constants.step_overhead_s == pytest.approx(DEFAULTS.step_overhead_s, rel=1e-2)
+
+
 def test_out_of_memory_verdicts_lower_the_probability_to_fit(trials):
     needed = int(quoted().best[0].peak_bytes.value)
     spec, space = read(cluster={"device": DEVICE | {"memory_bytes": needed}})

@@ -251,8 +251,14 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis =
     taught = [trial for trial in trials if trial.measurement is not None or trial.verdict is Verdict.OOM]
     if not taught:
         return replace(start, campaign=name)
-    estimates = estimate(training, columns_of([trial.plan for trial in taught]))
-    learnt = calibrate([(estimates, measured_rows(taught))], start.calibration)
+    by_code: dict[str, list[Trial]] = {}
+    for trial in taught:
+        by_code.setdefault(training_of(spec, trial.plan).framework.name, []).append(trial)
+    rows = []
+    for alike in by_code.values():
+        plans = [trial.plan for trial in alike]
+        rows.append((estimate(training_of(spec, plans[0]), columns_of(plans)), measured_rows(alike)))
+    learnt = calibrate(rows, start.calibration)
     return replace(start, calibration=learnt, campaign=name, startup_s=_startup_s(taught))
 
 

@@ -270,7 +270,7 @@ def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Predicti
         return None, f"it is for {plan.world_size} devices, and the cluster has {spec.cluster.devices}"
     with np.errstate(all="ignore"):
         columns = columns_of([plan])
-        own = foresee(training_of(spec), columns, basis.calibration, per_device=spec.objective.per_device)
+        own = foresee(training_of(spec, plan), columns, basis.calibration, per_device=spec.objective.per_device)
     numbers = [own.memory.peak_bytes, own.memory.log_sd, own.score]
     numbers += [] if own.time is None else [own.time.step_s, own.time.log_sd]
     if not all(np.isfinite(column[0]) for column in numbers):
