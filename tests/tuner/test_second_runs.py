@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from meshtune.runners.measuring import two_sided_quantile
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.second_runs import next_turn, run_variance, second_run_counts, two_sided_quantile
+from meshtune.tuner.campaign.second_runs import next_turn, run_variance, second_run_counts
 from meshtune.tuner.campaign.trial import Origin
 
 
