@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from meshtune.runners.base import JobStatus, NoTimeLeft, Refused
 from meshtune.tuner.campaign import decide as decisions
@@ -21,10 +21,10 @@ from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
-from meshtune.tuner.service.session import Session
+from meshtune.tuner.service.session import Session, senseless
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.service.trouble import refused
-from meshtune.tuner.store import AlreadyExists, IllegalMove, Store
+from meshtune.tuner.store import AlreadyExists, IllegalMove, Store, StoreError
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
 LONG_TICK_S = 0.5
@@ -111,18 +111,8 @@ class Ticker:
         """Do what was decided; False when there was nothing to do after all."""
         id, now = session.campaign.id, self.clock()
         match intent:
-            case decisions.Finish(number, outcome):
-                self.store.finish(
-                    id,
-                    number,
-                    outcome,
-                    started_at=intent.started_at,
-                    finished_at=intent.finished_at,
-                    running_s=intent.running_s,
-                    nodes=intent.nodes,
-                    failed_nodes=intent.failed_nodes,
-                    now=now,
-                )
+            case decisions.Finish():
+                self._finish(id, intent, now)
             case decisions.MarkRunning(number, started_at, nodes):
                 self.store.mark_running(id, number, started_at=started_at, nodes=nodes, now=now)
             case decisions.NoteWait(number, wait):
@@ -150,6 +140,16 @@ class Ticker:
                     state, reason = keep_calibration(self.store, session.campaign, session.trials, reason, now)
                 self._rest(session, state, reason)
         return True
+
+    def _finish(self, id: str, intent: decisions.Finish, now: float) -> None:
+        """What the database refuses to hold is a crash: it would refuse it for ever."""
+        known = {**{field.name: getattr(intent, field.name) for field in fields(intent)}, "now": now}
+        try:
+            self.store.finish(id, **known)
+        except (StoreError, ValueError, ArithmeticError) as error:
+            if isinstance(error, StoreError) and type(error) is not StoreError:
+                raise
+            self.store.finish(id, **known | {"outcome": senseless(error)})
 
     def _pause(self, session: Session, reason: str) -> None:
         """Another runner may have what this one has not, so the session ends."""
