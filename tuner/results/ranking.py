@@ -5,7 +5,7 @@ first one had a part in choosing it, so it is high by luck as well as by merit (
 is shown beside the mean.
 
 The gain of a plan that ran in turns with the baseline is the mean ratio of their runs round by round. Else it is the
-ratio of two speeds, each with the order-statistic interval of its steps (`runners.measuring`), widened by how far runs
+ratio of two speeds, each with the interval of the mean of its steps (`runners.measuring`), widened by how far runs
 of one plan lie apart as soon as any was measured again. Speeds of jobs of different sizes compare as the objective
 does: by one device, or by the whole job (`Objective.speed`).
 """
