@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, combinations
-from math import atan, ceil, comb, cos, erf, exp, fsum, lgamma, log, pi, sin, sqrt
+from math import atan, ceil, cos, erf, exp, fsum, pi, sin, sqrt
 from statistics import median
 
 from meshtune.runners.base import JobSpec
@@ -146,14 +146,13 @@ ERROR = 0.025
 def evidence_of_slower(slower: int, steps: int) -> float:
     """How much likelier `slower` of `steps` are under a slower plan (any p > 1/2 alike) than under an equal one.
 
-    2**n times the mean of p**k (1-p)**(n-k) over p in (1/2, 1), by the incomplete beta function for integers; by its
-    normal approximation for more than MAX_EXACT steps."""
-    if steps > MAX_EXACT:
-        ways = lgamma(steps + 1) - lgamma(slower + 1) - lgamma(steps - slower + 1)
-        share = (1 + erf((2 * slower - steps) / sqrt(2 * (steps + 1)))) / 2
-        exponent = (steps + 1) * log(2) - log(steps + 1) - ways
-        return exp(min(exponent, 700.0)) * share
-    return sum(comb(steps + 1, i) for i in range(slower + 1)) / ((steps + 1) * comb(steps, slower))
+    2**n times the mean of p**k (1-p)**(n-k) over p in (1/2, 1), by the incomplete beta function for integers: its sum
+    from the largest term on, each a multiple of the one before."""
+    term = total = 1 / (steps + 1 - slower)
+    for i in range(slower, 0, -1):
+        term *= i / (steps + 2 - i)
+        total += term
+    return total
 
 
 def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:

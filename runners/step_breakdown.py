@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import ceil
+from math import ceil, inf
 from statistics import median
 
 from meshtune.runners.measuring import MAX_STEP_S
@@ -105,26 +105,15 @@ def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]
     by_stage: defaultdict[int, list[int]] = defaultdict(list)
     for rank, stage in enumerate(stages):
         by_stage[stage].append(rank)
-    straggler = None
+    middles, straggler = [median(times) for times in own_times_s], None
     for ranks in by_stage.values():
-        middles = sorted((median(own_times_s[rank]), rank) for rank in ranks)
-        medians = [middle for middle, _ in middles]
-        times = sorted(chain.from_iterable(own_times_s[rank] for rank in ranks))
-        others = len(ranks) - 1
-        for middle, rank in middles:
-            own = own_times_s[rank]
-            if not others or len(own) < MIN_TIMES:
-                continue
-            theirs = sum(_without(medians, [middle], place) for place in ((others - 1) // 2, others // 2)) / 2
-            clear = min(own) > _without(times, own, ceil(0.75 * (len(times) - len(own))) - 1)
-            ratio = middle / theirs if theirs > 0 else 0.0
-            if clear and ratio >= MIN_RATIO and (straggler is None or ratio > straggler.ratio):
-                straggler = Straggler(rank, ratio)
+        *others, rank = sorted(ranks, key=middles.__getitem__)
+        own = own_times_s[rank]
+        if not others or len(own) < MIN_TIMES:
+            continue
+        theirs = sorted(value for other in others for value in own_times_s[other])
+        clear = min(own) > theirs[ceil(0.75 * len(theirs)) - 1]
+        ratio = middles[rank] / (median(map(middles.__getitem__, others)) or inf)
+        if clear and ratio >= MIN_RATIO and (straggler is None or ratio > straggler.ratio):
+            straggler = Straggler(rank, ratio)
     return straggler
-
-
-def _without(ordered: Sequence[float], left_out: Sequence[float], place: int) -> float:
-    """What stands at this place once some of the values are left out."""
-    for value in sorted(left_out):
-        place += value <= ordered[place]
-    return ordered[place]
