@@ -17,7 +17,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import ACCEPT
 from meshtune.tuner.campaign.second_runs import MIN_ROUNDS
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import percent
 from meshtune.tuner.results.ranking import NO_LOSSES, Ranked, baseline_of, rank
 
@@ -72,7 +72,11 @@ def choice_among_first(spec: CampaignSpec, ranking: Sequence[Ranked], first: Col
     """The choice from a part of the ranking: the trials that come `first` by the objective, by their numbers, the
     baseline, and all plans that were to be measured again; None where the other plans have a say."""
     choice = recommend_among(spec, ranking).choice
-    return choice if choice is not None and (choice.confirmed or choice.trial.number in first) else None
+    if choice is None or choice.confirmed or choice.trial.number in first:
+        return choice
+    # Only what ran again takes its place from the baseline, and of the others the first that is usable is named.
+    among = any(entry.usable and entry.trial.number in first for entry in ranking)
+    return choice if among and choice.trial.origin is Origin.BASELINE else None
 
 
 def _choose(
