@@ -25,7 +25,7 @@ from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.eligibility import checked, eligibility, ground_of, plausible
+from meshtune.tuner.campaign.eligibility import checked, eligibility, ground_of
 from meshtune.tuner.campaign.node_kinds import is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
@@ -275,8 +275,7 @@ def _news(
         if seen.outcome is not None:
             status = seen.status
             ended = now if status.finished_at is None else status.finished_at
-            outcome, failed_nodes = plausible(campaign.spec, seen.outcome), status.failed_nodes
-            outcome = checked(campaign.spec.knobs, trial.plan, outcome)
+            outcome, failed_nodes = checked(campaign.spec, trial.plan, seen.outcome), status.failed_nodes
             if outcome.verdict is Verdict.CANCELLED and (late := overdue_reason(campaign, trial, now)):
                 outcome = replace(outcome, reason=late, cause=Cause.QUEUE_LIMIT)
             attempts = 0 if campaign.state is CampaignState.CANCELLING else campaign.spec.trial.attempts

@@ -174,28 +174,19 @@ def impossible(spec: CampaignSpec, measured: Measurement) -> Problem | None:
     return None
 
 
-def plausible(spec: CampaignSpec, outcome: Outcome) -> Outcome:
-    """The outcome; a crash where its numbers are `impossible`."""
+def checked(spec: CampaignSpec, plan: Plan, outcome: Outcome) -> Outcome:
+    """The outcome; a crash where its numbers are `impossible`, or its job saw another value of a knob than the plan, or
+    none: it measured another plan. That no plan changes, but the spec or the program."""
     measured = outcome.measurement or outcome.partial
-    problem = None if measured is None else impossible(spec, measured)
-    if problem is None:
+    if measured is None:
         return outcome
-    reason = f"measurement.{problem}"
-    return Outcome(verdict=Verdict.CRASHED, cause=Cause.CRASH, reason=reason, log_tail=outcome.log_tail)
-
-
-def checked(knobs: Sequence[Knob], plan: Plan, outcome: Outcome) -> Outcome:
-    """The outcome; where its job saw another value of a knob than the plan has, or none, a crash: it measured another
-    plan. No plan changes this, but the spec or the program."""
-    measured = outcome.measurement or outcome.partial
-    if measured is None or not plan.knobs:
-        return outcome
-    wrong = "; ".join(contradictions(knobs, plan, measured.knobs))
+    untold, problem = "; ".join(contradictions(spec.knobs, plan, measured.knobs)), impossible(spec, measured)
+    wrong = untold or ("" if problem is None else str(problem.under("measurement")))
     if not wrong:
         return outcome
     return Outcome(
         verdict=Verdict.CRASHED,
-        cause=Cause.USER_BUG,
+        cause=Cause.USER_BUG if untold else Cause.CRASH,
         reason="; ".join(told for told in (wrong, outcome.reason) if told),
         log_tail=outcome.log_tail,
     )

@@ -311,9 +311,7 @@ class Ranked(Runs):
     def hides_losses(self) -> bool:
         """True when the baseline told its first losses, and this plan's runs told none."""
         base = self.ground.rules.baseline
-        return (
-            self.training is not None and base is not None and bool(base.first_losses) and self.training.equal is None
-        )
+        return base is not None and bool(base.first_losses) and self.training == LossCheck(None)
 
     @property
     def trains_as_baseline(self) -> Literal[True] | str | None:
