@@ -28,6 +28,7 @@ TIMES = (
     events.c.at,
 )
 STEP_TIMES = (
+    measurements.c.mean_step_time_s,
     measurements.c.median_step_time_s,
     measurements.c.step_time_low_s,
     measurements.c.step_time_high_s,

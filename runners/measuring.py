@@ -1,21 +1,28 @@
-"""Statistics of step times: the interval of the median, the end of warm-up, early stopping; and the steps that a job
-takes.
+"""Statistics of step times: intervals of the mean and of the median, the end of warm-up, early stopping; and the steps
+that a job takes. All cost a sort at the most.
 
-Step times are skewed and have outliers; no normality is assumed."""
+Step times are skewed and have outliers. The mean is what a training takes, so it is the measure of a plan; where steps
+are told from noise (is it tight, is it slower), the median is asked, and no normality is assumed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, combinations
-from math import ceil, comb, sqrt
+from math import atan, ceil, cos, erf, exp, fsum, pi, sin, sqrt
 from statistics import median
 
 from meshtune.runners.base import JobSpec
 
+# What anybody can have measured, of a step or a part of it, in seconds.
+MIN_STEP_S, MAX_STEP_S = 1e-9, 1e9
 CONFIDENCE = 0.95
 MIN_SAMPLES = 6  # 1 - 2 / 2**6 = 0.969; with 5 samples even the full range covers the median with 0.9375 only
+# Of more samples than this the normal approximation is as good, and exact integers have thousands of digits.
+MAX_EXACT = 1000
+NORMAL = 1.959964  # the quantile of 97.5 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,15 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
     Exact and distribution-free: of n independent samples the number below the median is binomial(n, 1/2), so the j-th
     smallest and j-th largest enclose it with a known probability (David and Nagaraja 2003, section 7.1). With fewer
-    than 6 samples no such interval exists: the full range comes back with the coverage it has. Raises ValueError for no
-    samples."""
+    than 6 samples no such interval exists: the full range comes back with the coverage it has. Of more than MAX_EXACT
+    samples the ranks are those of the normal approximation. Raises ValueError for no samples."""
     if not samples:
         raise ValueError("no samples, so no interval")
     ordered = sorted(samples)
     n = len(ordered)
+    if n > MAX_EXACT:
+        rank = int((n - 1 - NORMAL * sqrt(n)) / 2)
+        return Interval(ordered[rank], ordered[n - 1 - rank], erf((n - 1 - 2 * rank) / sqrt(2 * n)))
     # Of the 2^n ways in which the samples fall on the two sides of the median, `outside` have at most `candidate` below
     # it: exact integers, since 2^-n is no float from 1075 samples on.
     outside, ways = 0, 1
@@ -49,6 +59,19 @@ def median_interval(samples: Sequence[float]) -> Interval:
         rank, coverage = candidate, 1.0 - 2 * outside / 2**n
         ways = ways * (n - candidate) // (candidate + 1)
     return Interval(ordered[rank], ordered[n - 1 - rank], coverage)
+
+
+def mean_interval(samples: Sequence[float]) -> Interval:
+    """Student's 95 % interval of the mean of positive samples; of one sample itself, which covers nothing. Of skewed
+    samples it covers less, and of what differs between runs nothing. Raises ValueError for no samples."""
+    n = len(samples)
+    middle = fsum(samples) / n if n else 0.0
+    if n < 2:
+        return Interval(min(samples), max(samples), 0.0)
+    deviation = sqrt(fsum((sample - middle) ** 2 for sample in samples) / (n - 1))
+    reach = two_sided_quantile(CONFIDENCE, min(n - 1, MAX_EXACT)) * deviation / sqrt(n)
+    # As near as the other end where both are near; no mean lies below zero.
+    return Interval(middle * exp(-reach / middle), middle + reach, CONFIDENCE)
 
 
 def is_tight(samples: Sequence[float], precision: float) -> bool:
@@ -123,8 +146,13 @@ ERROR = 0.025
 def evidence_of_slower(slower: int, steps: int) -> float:
     """How much likelier `slower` of `steps` are under a slower plan (any p > 1/2 alike) than under an equal one.
 
-    2**n times the mean of p**k (1-p)**(n-k) over p in (1/2, 1), by the incomplete beta function for integers."""
-    return sum(comb(steps + 1, i) for i in range(slower + 1)) / ((steps + 1) * comb(steps, slower))
+    2**n times the mean of p**k (1-p)**(n-k) over p in (1/2, 1), by the incomplete beta function for integers: its sum
+    from the largest term on, each a multiple of the one before."""
+    term = total = 1 / (steps + 1 - slower)
+    for i in range(slower, 0, -1):
+        term *= i / (steps + 2 - i)
+        total += term
+    return total
 
 
 def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:
@@ -142,6 +170,31 @@ def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:
     if evidence_of_slower(slower, len(samples)) < 1 / ERROR:
         return False
     return median_interval(samples).low > incumbent_s
+
+
+def probability_within(t: float, degrees: int) -> float:
+    """The probability that Student's t lies between -t and t: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    angle = atan(t / sqrt(degrees))
+    term = cos(angle) if degrees % 2 else 1.0
+    total = term if degrees > 1 or degrees % 2 == 0 else 0.0
+    for k in range(3 if degrees % 2 else 2, degrees - 1, 2):
+        term *= cos(angle) ** 2 * (k - 1) / k
+        total += term
+    if degrees % 2 == 0:
+        return sin(angle) * total
+    return 2 / pi * (angle + (sin(angle) * total if degrees > 1 else 0.0))
+
+
+@cache
+def two_sided_quantile(level: float, degrees: int) -> float:
+    """The t between minus and plus which a share `level` of the distribution lies. degrees: at least 1."""
+    low, high = 0.0, 1.0
+    while probability_within(high, degrees) < level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if probability_within(middle, degrees) < level else (low, middle)
+    return high
 
 
 # Job files of the built-in trainer and of the simulated workload, for readers that know no workload.

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from math import inf, isfinite
+from math import fsum, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,16 +19,20 @@ from meshtune.runners.base import Cause
 from meshtune.runners.hardware import MAX_KINDS, Hardware
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import JOB_LIMITS, read_json_value, write_whole
-from meshtune.runners.measuring import Interval, median_interval
+from meshtune.runners.measuring import MAX_STEP_S, MIN_STEP_S, Interval, mean_interval
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.untrusted_text import UnreadableText, read_json
-from meshtune.search_spaces.checks import Checks, InvalidValue, StrEnum
+from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue, StrEnum
 from meshtune.search_spaces.knob_values import KnobValue
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
 # Characters that are kept of what a job says of its end.
 MAX_REASON, MAX_PHASE, MAX_LOG_TAIL = 2000, 100, 16_000
+# FLOP/s or FLOPs. With these bounds and those of seconds all that is derived is finite.
+MIN_FLOPS, MAX_FLOPS = 1e-6, 1e30
+# Steps that are kept, of timed ones and of warm-up; the statistics of more would tell nothing else.
+MAX_STEPS = 10_000
 
 
 class ResultError(Exception):
@@ -80,10 +84,11 @@ FAILED: Mapping[Verdict, Cause] = {
 class MeasurementSummary:
     """The numbers of a measurement's steps and ranks that lists and rankings need.
 
-    step_time_low_s, step_time_high_s: the interval of the median; coverage: what it covers, 0 where that was not kept.
+    step_time_low_s, step_time_high_s: the interval of the mean; coverage: what it covers, 0 where that was not kept.
     max_memory_bytes, max_held_bytes: of the fullest rank; None where unknown.
     """
 
+    mean_step_time_s: float
     median_step_time_s: float
     step_time_low_s: float
     step_time_high_s: float
@@ -94,9 +99,10 @@ class MeasurementSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What one job measured. Raw numbers only; medians and rates are derived, so they cannot disagree.
+    """What one job measured. Raw numbers only; means and rates are derived, so they cannot disagree.
 
-    step_times_s: every timed optimizer step, in order. tokens_per_step: over all replicas. devices: ranks used.
+    step_times_s: the timed optimizer steps, in order; of more than MAX_STEPS the last, as of those of the warm-up.
+    tokens_per_step: over all replicas. devices: ranks used.
     model_flops_per_token: see ModelSpec.flops_per_token. warmup_times_s: the steps dropped before.
     peak_flops_per_device: what the device could do in the job's number format. first_losses: of the first optimizer
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
@@ -134,19 +140,25 @@ class Measurement:
         if not self.step_times_s and self.stored_summary is None:
             checks.require(False, "step_times_s", "must name at least one step")
         for name in ("step_times_s", "warmup_times_s"):
-            if wrong := [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]:
-                checks.require(False, name, f"must be positive seconds, not {_some(wrong)}")
+            if wrong := [seconds for seconds in getattr(self, name) if not MIN_STEP_S <= seconds <= MAX_STEP_S]:
+                words = f"must be positive seconds, from {MIN_STEP_S:g} to {MAX_STEP_S:g}, not {_some(wrong)}"
+                checks.require(False, name, words)
+            object.__setattr__(self, name, getattr(self, name)[-MAX_STEPS:])
         for name in ("peak_memory_bytes", "peak_held_bytes"):
             if below := [peak for peak in getattr(self, name) if peak < 0]:
                 checks.require(False, name, f"must be at least 0, not {_some(below)}")
         for name in ("model_flops_per_token", "peak_flops_per_device"):
             flops = getattr(self, name)
-            if flops is not None and not 0 < flops < inf:
-                checks.require(False, name, f"must be positive and finite, not {flops}")
-        if self.compile_s is not None and not 0 <= self.compile_s < inf:
-            checks.require(False, "compile_s", f"must be at least 0 and finite, not {self.compile_s}")
+            if flops is not None and not MIN_FLOPS <= flops <= MAX_FLOPS:
+                checks.require(False, name, f"must be from {MIN_FLOPS:g} to {MAX_FLOPS:g}, not {flops}")
+        if self.compile_s is not None and not 0 <= self.compile_s <= MAX_STEP_S:
+            checks.require(False, "compile_s", f"must be from 0 to {MAX_STEP_S:g}, not {self.compile_s}")
         if self.tokens_per_step < 1 or self.devices < 1:
             checks.at_least(1, tokens_per_step=self.tokens_per_step, devices=self.devices)
+        if self.devices > MAX_WHOLE:
+            checks.require(False, "devices", f"must be at most {MAX_WHOLE}, not {self.devices}")
+        if wrong := [name for name, value in self.knobs.items() if isinstance(value, float) and not isfinite(value)]:
+            checks.require(False, "knobs", f"must be finite, but {_some(wrong)} is not")
         if len(self.hardware) > MAX_KINDS:
             checks.require(False, "hardware", f"must name at most {MAX_KINDS} kinds, not {len(self.hardware)}")
         checks.done()
@@ -155,8 +167,9 @@ class Measurement:
     def summary(self) -> MeasurementSummary:
         if self.stored_summary is not None:
             return self.stored_summary
-        interval = median_interval(self.step_times_s)
+        interval = mean_interval(self.step_times_s)
         return MeasurementSummary(
+            mean_step_time_s=fsum(self.step_times_s) / len(self.step_times_s),
             median_step_time_s=median(self.step_times_s),
             step_time_low_s=interval.low,
             step_time_high_s=interval.high,
@@ -167,7 +180,12 @@ class Measurement:
 
     @property
     def step_time_s(self) -> float:
-        """Median of the timed steps."""
+        """Mean of the timed steps: what a training takes is so many of them."""
+        return self.summary.mean_step_time_s
+
+    @property
+    def median_step_time_s(self) -> float:
+        """Far below the mean where a few steps are much longer than the others."""
         return self.summary.median_step_time_s
 
     @property
@@ -234,8 +252,8 @@ class Outcome:
             checks.require(False, "measurement", words)
         if self.partial is not None and verdict is not Verdict.PRUNED:
             checks.require(False, "partial", f"does not go with the verdict {verdict}")
-        if self.failed_rank is not None:
-            checks.at_least(0, failed_rank=self.failed_rank)
+        if self.failed_rank is not None and not 0 <= self.failed_rank <= MAX_WHOLE:
+            checks.require(False, "failed_rank", f"must be from 0 to {MAX_WHOLE}, not {self.failed_rank}")
         withdrawn = verdict is Verdict.CANCELLED and self.cause is Cause.QUEUE_LIMIT
         if self.cause is not None and verdict not in FAILED and not withdrawn:
             checks.require(False, "cause", f"does not go with the verdict {verdict}")

@@ -5,11 +5,14 @@ ones."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from itertools import chain
+from math import ceil, inf
 from statistics import median
 
+from meshtune.runners.measuring import MAX_STEP_S
 from meshtune.search_spaces.checks import StrEnum
 
 # A rank is named from here on: what people would act on, and beyond what placement on a socket explains.
@@ -70,6 +73,12 @@ class Profile:
         lengths = {len(self.parts_s), len(self.waiting_s), len(self.own_times_s), len(self.stages)}
         if len(lengths) != 1 or lengths == {0}:
             raise ValueError(f"profile: one value per rank is needed, but the lengths are {sorted(lengths)}")
+        if not all(self.own_times_s):
+            raise ValueError("profile: own_times_s must name at least one step of each rank")
+        by_part = (seconds for parts in (*self.parts_s, *self.waiting_s) for seconds in parts.values())
+        for seconds in chain([self.step_time_s], by_part, *self.own_times_s):
+            if not -MAX_STEP_S <= seconds <= MAX_STEP_S:
+                raise ValueError(f"profile: times must be at most {MAX_STEP_S:g} s, not {seconds}")
 
     @property
     def own_time_s(self) -> tuple[float, ...]:
@@ -93,14 +102,18 @@ def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]
     noise, and one hiccup names nobody. By chance, of 2 equal ranks and 5 steps, in 1 of 21 profiles, before the ratio
     is looked at; a rank that is alone in its stage has nobody to be compared with. By the wall's clock: a rank that its
     machine keeps from working, stopped or beside a busy neighbour, holds its peers up like one that is slow."""
-    straggler = None
-    for rank, own in enumerate(own_times_s):
-        others = [other for other in range(len(stages)) if other != rank and stages[other] == stages[rank]]
+    by_stage: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, stage in enumerate(stages):
+        by_stage[stage].append(rank)
+    middles, straggler = [median(times) for times in own_times_s], None
+    for ranks in by_stage.values():
+        *others, rank = sorted(ranks, key=middles.__getitem__)
+        own = own_times_s[rank]
         if not others or len(own) < MIN_TIMES:
             continue
-        ratio = median(own) / median(median(own_times_s[other]) for other in others)
         theirs = sorted(value for other in others for value in own_times_s[other])
         clear = min(own) > theirs[ceil(0.75 * len(theirs)) - 1]
+        ratio = middles[rank] / (median(map(middles.__getitem__, others)) or inf)
         if clear and ratio >= MIN_RATIO and (straggler is None or ratio > straggler.ratio):
             straggler = Straggler(rank, ratio)
     return straggler

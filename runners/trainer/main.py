@@ -93,7 +93,7 @@ def describe_measurement(measurement: Measurement) -> str:
     compile_s = measurement.compile_s
     return "\n".join(
         (
-            f"step    {measurement.step_time_s * 1e3:.1f} ms, median of {len(measurement.step_times_s)}"
+            f"step    {measurement.step_time_s * 1e3:.1f} ms, mean of {len(measurement.step_times_s)}"
             f" ({interval.coverage:.0%} interval {interval.low * 1e3:.1f} to {interval.high * 1e3:.1f} ms)",
             f"tokens  {measurement.tokens_per_s:.0f}/s, {measurement.tokens_per_s_per_device:.0f}/s per device",
             f"memory  {max(measurement.peak_memory_bytes, default=0) / 2**20:.1f} MiB of tensors at the fullest rank, "

@@ -145,6 +145,11 @@ def test_a_trial_is_told_of_once_and_by_who_claimed_it(client, create, service, 
         ({"verdict": "cancelled"}, "/verdict"),
         ({"verdict": "oom", "why": "x"}, "/why"),
         ({"step_times_s": [1.0], "peak_memory_bytes": [-1]}, "/peak_memory_bytes"),
+        ({"step_times_s": [1e-307]}, "/step_times_s"),
+        ({"step_times_s": [1e308] * 6}, "/step_times_s"),
+        ({"step_times_s": [1.0], "warmup_times_s": [1e308]}, "/warmup_times_s"),
+        ({"step_times_s": [1.0], "peak_held_bytes": [10**18]}, "/peak_held_bytes"),
+        ({"verdict": "oom", "failed_rank": 2**40}, "/failed_rank"),
     ],
 )
 def test_a_word_that_says_nothing_is_refused_with_its_place(client, create, service, problem, body, pointer):
@@ -154,6 +159,21 @@ def test_a_word_that_says_nothing_is_refused_with_its_place(client, create, serv
     ask(client, id)
     told = problem(tell(client, id, 0, **body), 422, "/problems/invalid-body")
     assert told["errors"][0]["pointer"] == pointer
+
+
+def test_a_megabyte_of_steps_is_told_and_shown_at_once_by_its_last_ones(client, create, service):
+    id = create(**EXTERNAL)
+    for _ in range(2):
+        service.tick(id)
+    ask(client, id)
+    times = [1.0 + 1e-6 * number for number in range(99_000)]
+    begun = time.process_time()
+    for _ in range(2):
+        tell(client, id, 0, step_times_s=times).raise_for_status()
+    service.tick(id)
+    measured = wait_done(client, id, 0)["measurement"]
+    assert measured["step_times_s"] == times[-10_000:]
+    assert time.process_time() - begun < 8.0  # 45 s each by exact integers
 
 
 def test_an_ask_out_of_its_bounds_is_refused(client, create, problem):

@@ -93,7 +93,7 @@ def test_a_failed_trial_says_why_and_has_no_measurement(client, create, drive):
 
 
 def test_the_best_settings_are_those_of_the_command_line(client, create, drive, service):
-    id = create(budget={"trials": 12})
+    id = create(budget={"trials": 12}, confirm=1, confirm_rounds=2)
     drive(id)
     best = client.get(f"/v1/campaigns/{id}/best", params={"top": 3}).json()
     campaign, trials = service.store.campaign(id), service.store.trials(id)

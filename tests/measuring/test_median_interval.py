@@ -1,11 +1,24 @@
-"""The interval covers the true median as often as it says, for skewed samples too, and small numbers are exact."""
+"""The interval covers the true median as often as it says, for skewed samples too, and small numbers are exact; of many
+samples it is the normal approximation. The interval of the mean is Student's."""
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 import pytest
+from scipy import stats
 
-from meshtune.runners.measuring import CONFIDENCE, MIN_SAMPLES, Interval, is_tight, median_interval
+from meshtune.runners.measuring import (
+    CONFIDENCE,
+    MAX_EXACT,
+    MIN_SAMPLES,
+    Interval,
+    evidence_of_slower,
+    is_tight,
+    mean_interval,
+    median_interval,
+)
 
 TRIALS = 20_000
 # name -> (draw, true median)
@@ -77,3 +90,35 @@ def test_small_numbers_are_exact(n, low, high, coverage):
 )
 def test_an_interval_is_tight_when_both_ends_are_near_the_median(samples, precision, tight):
     assert is_tight(samples, precision) is tight
+
+
+def test_of_many_samples_the_ranks_are_those_of_the_normal_approximation():
+    for n in (MAX_EXACT, MAX_EXACT + 1, 10_000):
+        found = median_interval(range(n))
+        ranks = stats.binom.ppf(0.025, n, 0.5)
+        assert (found.low, found.low + found.high) == (pytest.approx(ranks, abs=2), n - 1)
+        assert found.coverage == pytest.approx(CONFIDENCE, abs=0.008)
+        assert found.coverage >= CONFIDENCE - 1e-6
+
+
+@pytest.mark.parametrize(
+    "samples", [[1.0, 1.1], [0.5] * 7 + [9.0], list(np.random.default_rng(1).lognormal(size=3000))]
+)
+def test_the_interval_of_the_mean_is_students_and_ends_above_zero(samples):
+    found = mean_interval(samples)
+    low, high = stats.t.interval(0.95, len(samples) - 1, np.mean(samples), stats.sem(samples))
+    assert found.high == pytest.approx(high, rel=1e-3)
+    assert max(low, 0.0) < found.low < np.mean(samples)
+
+
+def test_the_interval_of_one_sample_covers_nothing():
+    assert mean_interval([2.0]) == Interval(2.0, 2.0, 0.0)
+    with pytest.raises(ValueError, match="empty"):
+        mean_interval([])
+
+
+@pytest.mark.parametrize(("slower", "steps"), [(0, 6), (6, 6), (40, 61), (1000, 1000), (560, 1001), (1560, 3000)])
+def test_the_evidence_is_that_of_whole_numbers_at_any_length(slower, steps):
+    ways = sum(comb(steps + 1, i) for i in range(slower + 1))
+    exact = ways * 10**9 // ((steps + 1) * comb(steps, slower)) / 1e9
+    assert evidence_of_slower(slower, steps) == pytest.approx(exact, rel=1e-6, abs=2e-9)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from dataclasses import replace
 from math import inf, nan
 
 import pytest
 
 from meshtune.runners.hardware import HardwareKind
+from meshtune.runners.measuring import is_surely_slower, is_tight
 from meshtune.runners.outcome import (
+    MAX_STEPS,
     RESULT_FILE,
     Measurement,
     Outcome,
@@ -87,7 +90,7 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
         (result(verdict="oom"), "^measurement: does not go with the verdict oom$"),
         (result(measurement=[1]), r"^measurement: must be a mapping of keys, not \[1\]$"),
         (result(verdict="oom", measurement=..., failed_rank="first"), "^failed_rank: "),
-        (result(verdict="oom", measurement=..., failed_rank=-1), "^failed_rank: must be at least 0, not -1$"),
+        (result(verdict="oom", measurement=..., failed_rank=-1), "^failed_rank: must be from 0 to 2147483647, not -1$"),
         (result(verdict="oom", measurement=..., phase=["init"]), "^phase: must be string, not"),
         (result(verdict="oom", measurement=..., reason={}), "^reason: must be string, not {}$"),
         (measured(step_times_s=...), r"^measurement\.step_times_s: is missing$"),
@@ -101,13 +104,28 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
         (measured(step_times_s=[1.0, "x"]), r"^measurement\.step_times_s\.1: "),
         (
             measured(step_times_s=[1.0, 0.0, -2.0]),
-            r"^measurement\.step_times_s: must be positive seconds, not 0.0, -2.0$",
+            r"^measurement\.step_times_s: must be positive seconds, from .*, not 0.0, -2.0$",
         ),
-        (measured(compile_s=-1), r"^measurement\.compile_s: must be at least 0 and finite, not -1.0$"),
-        (measured(step_times_s=[nan]), r"^measurement\.step_times_s: must be positive seconds, not nan$"),
-        (measured(step_times_s=[inf]), r"^measurement\.step_times_s: must be positive seconds, not inf$"),
+        (measured(compile_s=-1), r"^measurement\.compile_s: must be from 0 to 1e\+09, not -1.0$"),
+        (measured(step_times_s=[1e-307]), r"^measurement\.step_times_s: .*, not 1e-307$"),
+        (measured(step_times_s=[1e308] * 6), r"^measurement\.step_times_s: .*, not 1e\+308, 1e\+308"),
+        (measured(warmup_times_s=[1e308]), r"^measurement\.warmup_times_s: .*, not 1e\+308$"),
+        (measured(devices=2**40), r"^measurement\.devices: must be at most 2147483647, not 1099511627776$"),
+        (measured(peak_flops_per_device=5e-324), r"^measurement\.peak_flops_per_device: "),
+        (measured(knobs={"beta": inf}), r"^measurement\.knobs: must be finite, but beta is not$"),
+        (
+            measured(step_times_s=[nan]),
+            r"^measurement\.step_times_s: must be positive seconds, from .*, not nan$",
+        ),
+        (
+            measured(step_times_s=[inf]),
+            r"^measurement\.step_times_s: must be positive seconds, from .*, not inf$",
+        ),
         (measured(step_times_s=[10**400]), r"^measurement\.step_times_s"),
-        (measured(warmup_times_s=[nan]), r"^measurement\.warmup_times_s: must be positive seconds, not nan$"),
+        (
+            measured(warmup_times_s=[nan]),
+            r"^measurement\.warmup_times_s: must be positive seconds, from .*, not nan$",
+        ),
         (measured(first_losses=[1.0, nan, -inf]), r"^measurement\.first_losses: must be finite, not nan, -inf$"),
         (measured(peak_memory_bytes=[5, -1]), r"^measurement\.peak_memory_bytes: must be at least 0, not -1$"),
         (measured(peak_memory_bytes=[0.5]), r"^measurement\.peak_memory_bytes\.0: "),
@@ -121,8 +139,11 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
             measured(tokens_per_step=0, devices=-2),
             r"^measurement\.tokens_per_step: .*not 0; measurement\.devices: .*-2$",
         ),
-        (measured(model_flops_per_token=0), r"^measurement\.model_flops_per_token: must be positive and finite, not 0"),
-        (measured(model_flops_per_token=inf), r"^measurement\.model_flops_per_token: must be positive and finite"),
+        (
+            measured(model_flops_per_token=0),
+            r"^measurement\.model_flops_per_token: must be from 1e-06 to .*, not 0",
+        ),
+        (measured(model_flops_per_token=inf), r"^measurement\.model_flops_per_token: must be from 1e-06 to 1e\+30"),
     ],
 )
 def test_a_malformed_result_names_the_field(text, message):
@@ -189,9 +210,15 @@ def test_what_own_work_leaves_of_a_timed_step_is_exposed(tmp_path):
     assert not PROFILE.serialised
 
 
+ONE_RANK = {"step_time_s": 1, "parts_s": [{}], "waiting_s": [{}], "own_times_s": [[1]], "stages": [0]}
+
+
 @pytest.mark.parametrize(
     ("profile", "message"),
     [
+        (ONE_RANK | {"own_times_s": [[]]}, "at least one step"),
+        (ONE_RANK | {"own_times_s": [[nan]]}, "not nan"),
+        (ONE_RANK | {"parts_s": [{"dp": 1e308}]}, r"not 1e\+308"),
         ({}, "measurement.profile.step_time_s: is missing"),
         ([], "measurement.profile: must be a mapping"),
         ({"step_time_s": 1, "parts_s": [{}], "waiting_s": [], "own_times_s": [[1]], "stages": [0]}, "one value per"),
@@ -199,9 +226,32 @@ def test_what_own_work_leaves_of_a_timed_step_is_exposed(tmp_path):
             {"step_time_s": 1, "parts_s": [3], "waiting_s": [{}], "own_times_s": [[1]], "stages": [0]},
             "profile.parts_s.0: must be",
         ),
+        (
+            {"step_time_s": 1, "parts_s": [{}], "waiting_s": [{}], "own_times_s": [[]], "stages": [0]},
+            "at least one step",
+        ),
+        ({"step_time_s": 1, "parts_s": [{}], "waiting_s": [{}], "own_times_s": [[nan]], "stages": [0]}, "not nan"),
+        ({"step_time_s": 1, "parts_s": [{"dp": 1e308}], "waiting_s": [{}], "own_times_s": [[1]], "stages": [0]}, "1e+"),
     ],
 )
 def test_a_malformed_profile_is_refused(profile, message):
     document = {"step_times_s": [1], "tokens_per_step": 1, "devices": 1, "profile": profile}
     with pytest.raises(ResultMalformed, match=message):
         parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": document}))
+
+
+def test_of_more_steps_than_the_cap_the_last_are_kept_and_no_statistic_costs_more_than_a_sort():
+    steps, ranks = [1.0 + 1e-6 * number for number in range(99_000)], 20_000
+    profile = {"step_time_s": 1, "parts_s": [{}] * ranks, "waiting_s": [{}] * ranks, "stages": [0] * ranks}
+    profile |= {"own_times_s": [[1 + 1e-6 * rank] * 3 for rank in range(ranks)]}
+    measured = {**MEASURED, "step_times_s": steps, "warmup_times_s": steps, "profile": profile}
+    begun = time.process_time()
+    kept = parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": measured})).measurement
+    assert kept.step_times_s == kept.warmup_times_s == tuple(steps[-MAX_STEPS:])
+    low, value, high = kept.step_time_interval_s.low, kept.step_time_s, kept.step_time_interval_s.high
+    assert low < value < high
+    assert value == pytest.approx(kept.median_step_time_s)
+    assert kept.profile.straggler is None
+    assert is_tight(kept.step_times_s, 0.01)
+    assert is_surely_slower(kept.step_times_s, 1.0)
+    assert time.process_time() - begun < 3.0  # quadratic ones took 40 s

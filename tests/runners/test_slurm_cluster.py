@@ -4,6 +4,7 @@ arrives where it belongs."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -314,6 +315,24 @@ def test_a_waiting_job_may_use_the_nodes_it_kept_away_from_once_others_are_drain
     lab.place.run("scancel", holder)
     status = lab.wait(id, limit_s=20)
     assert (status.state, status.nodes) == (JobState.SUCCEEDED, ("n0", "n2"))
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["job", "step of an allocation"])
+@slow
+def test_a_rank_that_never_reported_makes_a_measurement_suspect(slurm, tmp_path, steps):
+    laboratory = AllocationLaboratory(tmp_path, slurm) if steps else SlurmLaboratory(tmp_path, slurm)
+    try:
+        measured = {"step_times_s": [0.5, 0.6], "tokens_per_step": 512, "devices": 2}
+        result = json.dumps({"version": 1, "verdict": "ok", "measurement": measured})
+        both = "until [ -e result.json ]; do sleep 0.1; done; "
+        script = f"if [ $RANK = 0 ]; then echo '{result}' > new; mv new result.json; fi; {both}"
+        for name, more in (("whole", "true"), ("silent", "[ $RANK = 0 ] || kill -9 $PPID")):
+            status = laboratory.wait(laboratory.submit(name, script + more, processes=2), limit_s=60)
+            found = outcome(laboratory, name, status)
+            assert found.verdict is Verdict.OK, (status, found)
+            assert found.reason == ("suspect: rank 1 never reported its end" if name == "silent" else "")
+    finally:
+        laboratory.close()
 
 
 @pytest.mark.long

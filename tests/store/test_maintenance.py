@@ -15,7 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, text
 
 from meshtune.runners.command import call
-from meshtune.runners.outcome import Verdict
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance, schema, tables
 from meshtune.tuner.store.mark import path_of
@@ -59,6 +59,33 @@ def test_an_older_database_is_brought_to_the_newest_schema_with_its_rows(
         with store._database.reading() as connection:
             assert connection.scalar(text("SELECT note FROM trials WHERE number = 1")) == "none"
             assert schema.version_of(connection) == "8999"
+
+
+def test_measurements_of_the_first_release_get_their_means_and_what_nobody_measured_is_a_crash(shared_url: str, make):
+    odd = Measurement(step_times_s=(1.0,) * 9 + (11.0,), tokens_per_step=8, devices=4)
+    with Store.open(shared_url) as store:
+        make.running(store, trials=4)
+        for number in range(3):
+            outcome = Outcome(verdict=Verdict.OK, measurement=odd)
+            store.finish("c1", number, outcome, started_at=1.0, finished_at=2.0, now=2.0)
+        pruned = Outcome(verdict=Verdict.PRUNED, partial=odd)
+        store.finish("c1", 3, pruned, started_at=1.0, finished_at=2.0, now=2.0)
+        before = store.trials("c1")
+        with store._database.upgrading() as connection:  # as 0.1.0 left it
+            connection.execute(text("UPDATE measurements SET step_time_low_s = 1.0, step_time_high_s = 1.0"))
+            connection.execute(text("UPDATE steps SET seconds = 1e-307 WHERE number = 3 AND attempt_id = 2"))
+            connection.execute(text("ALTER TABLE measurements DROP COLUMN mean_step_time_s"))
+            connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0100'"))
+    with Store.open(shared_url) as store:
+        first, wrong, last, given_up = store.trials("c1")
+        assert (first, last, given_up) == (before[0], before[2], before[3])
+        assert (wrong.verdict, wrong.measurement) == (Verdict.CRASHED, None)
+        assert "1e-09" in wrong.outcome.reason
+        listed = store.pages.listed("c1")
+        assert [trial.measurement and trial.measurement.step_time_s for trial in listed] == [2.0, None, 2.0, None]
+        assert listed[0].measurement.step_time_interval_s.high == first.measurement.step_time_interval_s.high > 2.0
+        with store._database.reading() as connection:
+            assert differences(connection) == []
 
 
 def test_a_change_of_the_schema_that_orphans_rows_is_undone(file_url: str, make):

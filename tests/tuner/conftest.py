@@ -439,6 +439,15 @@ class Make:
         turn = int(origin is Origin.CONFIRMATION) if round is None else round
         return Trial(campaign_id="c", number=number, plan=chosen, origin=origin, attempts=attempts, round=turn)
 
+    def thrice(self, trials: Sequence[Trial]) -> list[Trial]:
+        """With two second runs of each that was measured, in rounds, as fast as the first."""
+        measured = [trial for trial in trials if trial.measurement is not None]
+        again = enumerate(((turn, trial) for turn in (1, 2) for trial in measured), start=len(trials))
+        return [
+            *trials,
+            *(replace(each, number=number, origin=Origin.CONFIRMATION, round=turn) for number, (turn, each) in again),
+        ]
+
 
 @pytest.fixture(scope="session")
 def make() -> Make:

@@ -212,9 +212,9 @@ def test_reasons_that_look_like_markup_are_shown_as_they_are(make):
 
 def test_recommendations_are_sentences(lab, make, every_trial):
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
-    text = recommendation_text(recommend(campaign, every_trial)).plain
+    text = recommendation_text(recommend(campaign, make.thrice(every_trial))).plain
     assert text.startswith("Recommended: tp1 pp1 dp4 mbs2 ga2 zero0 (trial 1): 256,000 tokens/s/device: +199900.0 %")
-    assert text.endswith("faster than the baseline.")
+    assert text.endswith("faster than the baseline; measured again: -0.0 % against its first run.")
     assert recommendation_text(recommend(campaign, ())).plain == ("No recommendation: no setting was measured.")
 
 
@@ -241,7 +241,7 @@ def measurement(make):
     )
 
 
-def test_a_measured_trial_shows_its_medians_with_intervals_its_losses_and_its_attempts(make, measurement):
+def test_a_measured_trial_shows_its_means_with_intervals_its_losses_and_its_attempts(make, measurement):
     text = shown(
         trial_page(make.trial(4, measurement, origin=Origin.SEARCH, attempt=2, started_at=1.0, finished_at=8.0))
     )
@@ -249,8 +249,8 @@ def test_a_measured_trial_shows_its_medians_with_intervals_its_losses_and_its_at
     assert "chosen by: search" in text
     assert "grad_accum_steps 5" in text
     assert "verdict: ok" in text
-    assert "step: 500.0 ms, median of 6 steps (2 dropped as warm-up), after 12.5 s of compiling; 95 % interval" in text
-    assert "interval 499.5 ms to 500.5 ms" in text
+    assert "step: 500.0 ms, mean of 6 steps (2 dropped as warm-up), after 12.5 s of compiling; 95 % interval" in text
+    assert "interval 499.6 ms to 500.4 ms; median 500.0 ms" in text
     assert "first losses: 7.5, 7.25" in text
     assert "speed: 2,048 tokens/s, 1,024 per device, 1.024 TFLOP/s per device, MFU 10.2 %" in text
     assert "time of this trial: compute 70 %, tp 30 %" in text

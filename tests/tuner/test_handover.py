@@ -1,4 +1,4 @@
-"""A setting in another program than the one that measured it: what is said, and two trials that confirm it there."""
+"""A setting in another program than the one that measured it: what is said, and the campaign that confirms it there."""
 
 from __future__ import annotations
 
@@ -210,7 +210,8 @@ def test_the_finding_names_both_ratios_or_what_failed(source, make, baseline, wi
     runs = [run(0, baseline, plan=SLOW, origin=Origin.BASELINE)]
     runs += [] if winner is None else [run(1, winner, plan=FAST)]
     first, rival = rank(campaign, trials)[0], rank(campaign, trials)[-1]
-    found = check_handover(campaign, trials, first, rival, there, runs)
+    assert not check_handover(campaign, trials, first, rival, there, runs).confirmed, "by one run each"
+    found = check_handover(campaign, trials, first, rival, there, make.thrice(runs))
     assert found.confirmed is confirmed
     said = "confirmed" if confirmed else "not confirmed"
     assert found.words == f"{said}: {words}; measured with the built-in trainer: 2.00 times (2.00 to 2.00)"
@@ -245,7 +246,7 @@ def test_the_two_plans_are_all_that_the_new_campaign_measures(lab, confirming):
     document = confirming({"workload": "fake", "space": {"tp": [4]}, "budget": {"wall_time_s": 60}}, winner=OTHER)
     spec, space = read_spec(document, lab.home)
     assert (list(space), spec.baseline) == ([OTHER], SLOW)
-    assert (spec.budget.trials, spec.budget.wall_time_s, spec.confirm) == (2, 60, 0)
+    assert (spec.budget.trials, spec.budget.wall_time_s, spec.confirm) == (2, 60, 1)
     id = lab.service.create(document).id
     lab.run(id)
     assert [(trial.plan, trial.origin) for trial in lab.trials(id)] == [(SLOW, Origin.BASELINE), (OTHER, Origin.SEARCH)]

@@ -79,6 +79,48 @@ class Site:
         return campaign, self.store.trials(id)
 
 
+# By micro-batch size: what a job says that it measured, and a word of the reason for which it crashed.
+NUMBERS = {
+    1: ({"step_times_s": [1e-307]}, "step_times_s: must be positive seconds, from 1e-09"),
+    2: ({"step_times_s": [1e308] * 6}, "step_times_s: must be positive seconds, from 1e-09"),
+    4: ({"peak_memory_bytes": [10**18]}, "peak_memory_bytes: must fit a device of"),
+    8: ({"devices": 2**40}, "devices: must be at most 2147483647"),
+    16: ({"peak_flops_per_device": 5e-324}, "peak_flops_per_device: must be from 1e-06"),
+    32: ({"tokens_per_step": 666}, "refused: the database does not hold 666"),
+    64: ({}, ""),
+}
+
+
+@pytest.mark.slow
+def test_a_number_that_nobody_measured_ends_its_own_trial_and_nothing_else(tmp_path):
+    files = {f"{size}.json": {**MEASURED, **given} for size, (given, _) in NUMBERS.items()}
+    results = {name: escaped(GOOD.replace(json.dumps(MEASURED), json.dumps(told))) for name, told in files.items()}
+    document = spec("numbers", "cp {micro_batch_size}.json result.json", list(NUMBERS), files=results)
+    with Site(tmp_path) as site:
+        with site.store._database.writing() as connection:  # what no check of ours knows
+            connection.exec_driver_sql(
+                "CREATE TRIGGER picky BEFORE INSERT ON measurements WHEN NEW.tokens_per_step = 666 "
+                "BEGIN SELECT RAISE(ABORT, 'the database does not hold 666'); END"
+            )
+        campaign, trials = site.finished(site.service.create(document).id)
+    assert campaign.state is CampaignState.COMPLETED, campaign.reason
+    found = {trial.plan.micro_batch_size: (trial.verdict, trial.outcome.reason) for trial in trials}
+    for size, (_, words) in NUMBERS.items():
+        assert found[size][0] is (Verdict.CRASHED if words else Verdict.OK), found[size]
+        assert words in found[size][1]
+
+
+def test_what_cannot_be_read_at_all_is_a_crash_and_is_not_read_for_ever(lab, monkeypatch):
+    def broken(*_):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("meshtune.tuner.service.session.read_outcome", broken)
+    id = lab.create(budget={"trials": 2})
+    lab.run(id)
+    assert lab.verdicts(id) == ["crashed"] * 2
+    assert "makes no sense: RecursionError: too deep" in lab.trials(id)[0].outcome.reason
+
+
 @pytest.mark.slow
 def test_what_the_jobs_of_one_campaign_leave_stops_no_campaign_and_no_restart(tmp_path):
     cases = " ".join(f"{size}) {escaped(left)} ;;" for size, left in LEAVES.items())

@@ -21,6 +21,9 @@ KNOBS = (
     Knob(name="fast", values=(False, True), env="FAST", words={"true": "1", "false": "0"}),
     Knob(name="devices", values=(1, 2)),
 )
+DOCUMENT = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
+SPEC = read_spec(DOCUMENT, None)[0]
+SPEC = replace(SPEC, knobs=KNOBS)
 PLAN = Plan(knobs={"fp8": "mxfp8", "budget": 0.5, "fast": True, "devices": 1})
 
 
@@ -42,7 +45,7 @@ def outcome(**knobs):
     ],
 )
 def test_what_agrees_stands(knobs):
-    assert checked(KNOBS, PLAN, outcome(**knobs)) == outcome(**knobs)
+    assert checked(SPEC, PLAN, outcome(**knobs)) == outcome(**knobs)
 
 
 @pytest.mark.parametrize(
@@ -56,20 +59,20 @@ def test_what_agrees_stands(knobs):
     ],
 )
 def test_what_did_not_arrive_is_a_crash_that_no_plan_mends(knobs, told):
-    found = checked(KNOBS, PLAN, outcome(**knobs))
+    found = checked(SPEC, PLAN, outcome(**knobs))
     assert (found.verdict, found.cause, found.measurement) == (Verdict.CRASHED, Cause.USER_BUG, None)
     assert (found.reason, found.log_tail) == (f"{told}; a note", "the end")
 
 
 def test_every_knob_that_did_not_arrive_is_named():
-    assert checked(KNOBS, PLAN, outcome(fp8="off", budget=None)).reason.count("did not arrive") == 2
+    assert checked(SPEC, PLAN, outcome(fp8="off", budget=None)).reason.count("did not arrive") == 2
 
 
 def test_a_job_that_gave_up_is_judged_too_and_a_failed_one_is_not():
     pruned = Outcome(verdict=Verdict.PRUNED, partial=measured(fp8="off"))
-    assert checked(KNOBS, PLAN, pruned).verdict is Verdict.CRASHED
+    assert checked(SPEC, PLAN, pruned).verdict is Verdict.CRASHED
     failed = Outcome(verdict=Verdict.OOM)
-    assert checked(KNOBS, PLAN, failed) == failed
+    assert checked(SPEC, PLAN, failed) == failed
 
 
 def test_what_the_job_said_nothing_about_is_named_but_for_what_it_was_not_told():

@@ -151,13 +151,13 @@ def test_nodes_of_other_kinds_are_avoided_by_all_and_are_no_faulty_ones(trials, 
     assert nodes_to_avoid([trials()[0], kept, moved, again], again, {}) == ("n2", "n3")
 
 
-def test_what_was_measured_elsewhere_is_ranked_told_and_never_recommended(campaign, trials):
+def test_what_was_measured_elsewhere_is_ranked_told_and_never_recommended(campaign, make, trials):
     history = trials(A100, H100)
     ranking = rank(campaign(), history)
     assert [(entry.trial.number, entry.usable, entry.other_hardware) for entry in ranking] == [
         *((1, False, NOTE), (2, True, ""), (0, True, ""))
     ]
-    found = recommend(campaign(), history)
+    found = recommend(campaign(), make.thrice(history))
     assert (found.choice.trial.number, found.better) == (2, True)
     assert f"ranks above it, but was {NOTE}" in found.reason
     assert plain(best_view(campaign(), ranking, 3))["best"][0]["other_hardware"] == NOTE

@@ -92,7 +92,7 @@ def test_what_changes_the_numerics_is_not_recommended_and_the_reason_says_how_it
     found = recommend(campaign, trials((BASE, 1.0, 2.0), (FP8, 0.5, 2.0)))
     assert found.choice is not None
     assert found.choice.trial.number == 0
-    told = f"{FP8.key} ranks above it, but changes the numerics (fp8 = mxfp8), +100.0 % (+99.6 to +100.4 %) faster"
+    told = f"{FP8.key} ranks above it, but changes the numerics (fp8 = mxfp8), +100.0 % (+99.7 to +100.3 %) faster"
     assert told in found.reason
     assert "`accept: numerics` in the spec would allow it" in found.reason
 
@@ -101,7 +101,7 @@ def test_what_changes_the_numerics_is_recommended_where_the_spec_accepts_it_what
     make: Any, trials: Any
 ) -> None:
     campaign = make.campaign(spec_of(BASELINE + ACCEPT))
-    found = recommend(campaign, trials((BASE, 1.0, 2.0), (FP8, 0.5, 2.5)))
+    found = recommend(campaign, make.thrice(trials((BASE, 1.0, 2.0), (FP8, 0.5, 2.5))))
     assert found.choice is not None
     assert (found.choice.trial.number, found.better) == (1, True)
     assert "changes the numerics: fp8 = mxfp8" in found.reason
@@ -158,7 +158,7 @@ def test_no_trial_is_given_up_for_being_slower_than_what_is_never_recommended(ma
 def test_what_is_never_recommended_is_nobodys_runner_up(make: Any, trials: Any) -> None:
     campaign = make.campaign(spec_of())
     history = trials((BASE, 1.0, 2.0), (FP8, 0.5, 2.0), (FASTER, 0.8, 2.0))
-    assert [entry.trial.number for entry in to_measure(campaign, history)] == [2, 0]
+    assert [entry.trial.number for entry in to_measure(campaign, make.thrice(history))] == [2, 0]
     free = make.campaign(spec_of(""))
     history = [replace(trial, origin=Origin.SEARCH) for trial in history]
     winner = next(entry for entry in rank(free, history) if entry.trial.number == 2)

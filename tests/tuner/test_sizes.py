@@ -85,7 +85,7 @@ def test_sizes_compare_by_the_device_or_by_the_time_to_train(
     make: Any, trials: Any, objective: str, best: int, gain: float
 ) -> None:
     campaign = make.campaign(spec_of(f"baseline: {{tp: 1, nodes: 2}}\nobjective: {objective}\n"))
-    found = recommend(campaign, trials(*CURVE))
+    found = recommend(campaign, make.thrice(trials(*CURVE)))
     assert found.choice is not None
     assert found.choice.trial.number == best
     assert found.choice.gain is not None

@@ -275,7 +275,7 @@ def _news(
         if seen.outcome is not None:
             status = seen.status
             ended = now if status.finished_at is None else status.finished_at
-            outcome, failed_nodes = checked(campaign.spec.knobs, trial.plan, seen.outcome), status.failed_nodes
+            outcome, failed_nodes = checked(campaign.spec, trial.plan, seen.outcome), status.failed_nodes
             if outcome.verdict is Verdict.CANCELLED and (late := overdue_reason(campaign, trial, now)):
                 outcome = replace(outcome, reason=late, cause=Cause.QUEUE_LIMIT)
             attempts = 0 if campaign.state is CampaignState.CANCELLING else campaign.spec.trial.attempts

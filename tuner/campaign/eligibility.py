@@ -15,17 +15,21 @@ from math import inf, isclose, isfinite, isinf
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.knob import Knob, Numerics
 from meshtune.search_spaces.knob_values import KnobValue, same_value, word
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.node_kinds import Reference, reference_of
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import gibibytes
 
 ACCEPT = "`accept: numerics` in the spec"
 # Two trainings are the same when their first losses differ by at most this, by number format. float32 layouts of the
 # built-in trainer agree to 1e-6 (benchmarks/log.md); bfloat16 rounds at 2**-8 per operation.
 LOSS_TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
+# A rank cannot have held so many times its device's memory: of a host it may take more than its share.
+MEMORY_MARGIN = 8
 # Of numbers as programs print them.
 _TOLERANCE = 1e-6
 
@@ -161,18 +165,28 @@ def _reference(spec: CampaignSpec, knob: Knob) -> KnobValue:
     return default if spec.baseline is None else value_in(spec.baseline, knob)
 
 
-def checked(knobs: Sequence[Knob], plan: Plan, outcome: Outcome) -> Outcome:
-    """The outcome; where its job saw another value of a knob than the plan has, or none, a crash: it measured another
-    plan. No plan changes this, but the spec or the program."""
+def impossible(spec: CampaignSpec, measured: Measurement) -> Problem | None:
+    """What no device of the campaign can have done, beyond what a `Measurement` itself refuses."""
+    memory = spec.cluster.device.memory_bytes
+    for name in ("peak_memory_bytes", "peak_held_bytes"):
+        if (peak := max(getattr(measured, name), default=0)) > MEMORY_MARGIN * memory:
+            return Problem(name, f"must fit a device of {gibibytes(memory)}, and {gibibytes(peak)} do not")
+    return None
+
+
+def checked(spec: CampaignSpec, plan: Plan, outcome: Outcome) -> Outcome:
+    """The outcome; a crash where its numbers are `impossible`, or its job saw another value of a knob than the plan, or
+    none: it measured another plan. That no plan changes, but the spec or the program."""
     measured = outcome.measurement or outcome.partial
-    if measured is None or not plan.knobs:
+    if measured is None:
         return outcome
-    wrong = "; ".join(contradictions(knobs, plan, measured.knobs))
+    untold, problem = "; ".join(contradictions(spec.knobs, plan, measured.knobs)), impossible(spec, measured)
+    wrong = untold or ("" if problem is None else str(problem.under("measurement")))
     if not wrong:
         return outcome
     return Outcome(
         verdict=Verdict.CRASHED,
-        cause=Cause.USER_BUG,
+        cause=Cause.USER_BUG if untold else Cause.CRASH,
         reason="; ".join(told for told in (wrong, outcome.reason) if told),
         log_tail=outcome.log_tail,
     )

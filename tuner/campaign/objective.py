@@ -93,13 +93,13 @@ class Yardstick:
         return self.objective.formula(self, measurement, step_time_s)
 
     def reached(self, measurement: Measurement) -> Estimate:
-        """The objective at the median step time, with its ends at those of the median's interval."""
+        """The objective at the mean step time, with its ends at those of the mean's interval."""
         interval = measurement.step_time_interval_s
         low, high = sorted(self.of(measurement, step) for step in (interval.low, interval.high))
         return Estimate(self.of(measurement, measurement.step_time_s), low, high)
 
     def score(self, measurement: Measurement) -> float:
-        """The objective at the median step time as a number to maximise."""
+        """The objective at the mean step time as a number to maximise."""
         value = self.of(measurement, measurement.step_time_s)
         return -value if self.objective.smaller_is_better else value
 

@@ -2,15 +2,15 @@
 
 Round 1 runs the best plan, the baseline and the others, each as a fresh job; round 2 the same ones in the opposite
 order, and so on, so that a drift of the cluster meets all alike. After each round from MIN_ROUNDS on a plan leaves that
-is surely not `stop.tolerance` faster than the baseline. The rounds end when a plan is surely faster, when only the
+is surely not `stop.tolerance` faster than the baseline. The rounds end when a plan `is_worth_it`, when only the
 baseline is left, or after `confirm_rounds`. First runs choose the plans and count no more.
 A campaign that went on and found another of the best begins again, with rounds of higher numbers, so that the new plan
 runs side by side with the others; what was measured in earlier rounds counts as well. So do runs that people ask for.
 
 The logarithm of a speed is taken as the sum of the plan's, the round's and an error. The standard deviation of the
 error is estimated from the least-squares fit over all cells that were measured, and Student's t gives the interval of a
-gain. The levels are Bonferroni's for the plans that are compared; LEVEL leaves room for looking after each round
-(`benchmarks/second_runs.py` has the error rates).
+gain. The chance that a series of rounds over equal plans names one as faster is at most ERROR: each plan that is
+compared and each look after a round has an even part of it (Bonferroni; `benchmarks/second_runs.py` has the rates).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import atan, cos, exp, inf, log, pi, sin, sqrt
+from math import exp, inf, log, sqrt
 
 import numpy as np
 
+from meshtune.runners.measuring import two_sided_quantile
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligibility, ground_of
 from meshtune.tuner.campaign.node_kinds import comparable
@@ -33,7 +33,7 @@ from meshtune.tuner.campaign.units import Estimate
 
 # No interval of use comes from one round.
 MIN_ROUNDS = 2
-LEVEL = 0.97
+ERROR = 0.05
 # Of changes between first and second runs, where there is one round: the winner is the best of several second runs,
 # chosen by luck once again, and narrower intervals would cover it too seldom (docs/decisions/choosing.md#d0014).
 MAX_DEGREES = 3
@@ -57,7 +57,7 @@ class RunVariance:
 
     log_sd: of single runs, at any time, with `degrees` of freedom. paired_log_sd: of runs of one round against each
     other. changes: of each plan that ran again, the speed of its second runs over the first minus 1. rounds: the most
-    that a plan was measured in. compared: plans with the baseline.
+    that a plan was measured in. compared: plans with the baseline. looks: how often they are.
     """
 
     log_sd: float
@@ -67,6 +67,7 @@ class RunVariance:
     changes: tuple[float, ...]
     rounds: int = 1
     compared: int = 1
+    looks: int = 1
 
     def around(self, estimate: Estimate, *, runs: float) -> Estimate:
         """A positive quantity with an interval that covers its own and 95 % of what other runs would have measured.
@@ -79,7 +80,8 @@ class RunVariance:
 
     def around_paired(self, ratio: float, rounds: int) -> Estimate:
         """A ratio of speeds that were measured side by side in so many rounds."""
-        quantile = two_sided_quantile(1 - (1 - LEVEL) / self.compared, self.paired_degrees)
+        # Twice, since equal plans err on the one side alone.
+        quantile = two_sided_quantile(1 - 2 * ERROR / (self.compared * self.looks), self.paired_degrees)
         return Estimate.around(ratio, exp(quantile * self.paired_log_sd * sqrt(2 / rounds)))
 
     def __str__(self) -> str:
@@ -95,7 +97,9 @@ class RunVariance:
         )
 
 
-def run_variance(first: Mapping[Plan, float], cells: Cells, baseline: Plan | None) -> RunVariance | None:
+def run_variance(
+    first: Mapping[Plan, float], cells: Cells, baseline: Plan | None, looks: int = 1
+) -> RunVariance | None:
     """None where nothing was measured twice. first: log of the speed of first runs."""
     by_plan: dict[Plan, list[float]] = defaultdict(list)
     for (plan, _), speed in cells.items():
@@ -113,7 +117,7 @@ def run_variance(first: Mapping[Plan, float], cells: Cells, baseline: Plan | Non
     paired, paired_degrees = _paired_errors(cells)
     log_sd = sqrt(sum(error**2 for error in errors) / degrees)
     paired_log_sd = sqrt(sum(error**2 for error in paired) / paired_degrees) if paired_degrees else log_sd
-    return RunVariance(log_sd, degrees, paired_log_sd, paired_degrees or degrees, changes, rounds, compared)
+    return RunVariance(log_sd, degrees, paired_log_sd, paired_degrees or degrees, changes, rounds, compared, looks)
 
 
 def variance_of_changes(changes: Sequence[float]) -> RunVariance:
@@ -146,6 +150,16 @@ def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance)
         return None
     ratio = exp(_mean([cells[plan, number] - cells[baseline, number] for number in rounds]))
     return variance.around_paired(ratio, len(rounds)).as_gain()
+
+
+def is_worth_it(gain: Estimate, tolerance: float) -> bool:
+    """True where a plan is surely faster, and by as much as anybody changes a setting for."""
+    return gain.low > 0 and gain.value >= tolerance
+
+
+def looks_of(spec: CampaignSpec) -> int:
+    """How often the plans of a series of rounds are compared."""
+    return max(1, spec.confirm_rounds - MIN_ROUNDS + 1)
 
 
 def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
@@ -228,14 +242,14 @@ def _contenders(
         return stable
     if baseline is None or baseline not in stable:
         return []
-    variance = run_variance({trial.plan: 0.0 for trial in trials}, cells, baseline)
+    variance = run_variance({trial.plan: 0.0 for trial in trials}, cells, baseline, looks_of(spec))
     assert variance is not None  # there are two rounds
     left = list[Plan]()
     for plan in stable:
         gain = None if plan == baseline else paired_gain(plan, baseline, cells, variance)
         if gain is None:
             left.append(plan)
-        elif gain.low > 0:
+        elif is_worth_it(gain, spec.stop.tolerance):
             return []
         elif gain.high >= spec.stop.tolerance:
             left.append(plan)
@@ -255,28 +269,3 @@ def _front_first(measured: Sequence[Trial]) -> list[Trial]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def probability_within(t: float, degrees: int) -> float:
-    """The probability that Student's t lies between -t and t: Abramowitz and Stegun 26.7.3 and 26.7.4."""
-    angle = atan(t / sqrt(degrees))
-    term = cos(angle) if degrees % 2 else 1.0
-    total = term if degrees > 1 or degrees % 2 == 0 else 0.0
-    for k in range(3 if degrees % 2 else 2, degrees - 1, 2):
-        term *= cos(angle) ** 2 * (k - 1) / k
-        total += term
-    if degrees % 2 == 0:
-        return sin(angle) * total
-    return 2 / pi * (angle + (sin(angle) * total if degrees > 1 else 0.0))
-
-
-@cache
-def two_sided_quantile(level: float, degrees: int) -> float:
-    """The t between minus and plus which a share `level` of the distribution lies. degrees: at least 1."""
-    low, high = 0.0, 1.0
-    while probability_within(high, degrees) < level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if probability_within(middle, degrees) < level else (low, middle)
-    return high

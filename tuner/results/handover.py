@@ -2,7 +2,7 @@
 setting as one archive: a folder with all files of its format and a README of how it is started and what to beware of.
 
 Speeds are those of the program that measured them. A setting that is handed to another program carries a warning and
-the command that confirms it there: a campaign of two trials, of the setting and of the plan that it is compared with.
+the command that confirms it there: a campaign of two plans, the setting and the one that it is compared with.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Handover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverCheck:
-    """What two trials with another program say of a setting. by: their campaign. against: what the setting is compared
-    with, the baseline or the runner-up. before, there: the ratio of the two speeds, measured with the first program and
-    with the other one; null where not both plans were measured. confirmed: the setting is faster there too, beyond the
-    noise, and trains the same."""
+    """What a campaign of two plans with another program says of a setting. by: that campaign. against: what the setting
+    is compared with, the baseline or the runner-up. before, there: the ratio of the two speeds, measured with the first
+    program and with the other one; null where not both plans were measured. confirmed: the setting is worth it there
+    too, by second runs in turns, and trains the same."""
 
     campaign: str
     trial: int
@@ -138,7 +138,7 @@ def hand_over(
         warning=f"{origin_verb(measured)} {measured.words}, not measured with {program}, which has other kernels, "
         f"buffers and overlap of communication. There the speed, the memory and the order of the plans may be "
         f"different.{known}".rstrip("."),
-        offer=f"To confirm it with two trials of {program}, describe how that is started in SPEC.yaml (workload "
+        offer=f"To confirm it with runs of {program}, describe how that is started in SPEC.yaml (workload "
         f"{workload}) and run",
         confirm=f"meshtune confirm {campaign} --trial {trial} --with SPEC.yaml",
     )
@@ -173,7 +173,7 @@ def check_handover(
     entry = next((entry for entry in rank(there, runs) if entry.trial.plan.layout == layout), None)
     gain = None if entry is None else entry.gain
     after = None if gain is None else Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
-    confirmed = entry is not None and entry.usable and after is not None and after.low > 1
+    confirmed = entry is not None and entry.usable and entry.worth_it
     measured = measured_with(campaign.spec, one)
     if entry is None:
         text = f"with {program} the setting was not measured: {_end(there, runs, winner)}"

@@ -5,7 +5,7 @@ first one had a part in choosing it, so it is high by luck as well as by merit (
 is shown beside the mean.
 
 The gain of a plan that ran in turns with the baseline is the mean ratio of their runs round by round. Else it is the
-ratio of two speeds, each with the order-statistic interval of its steps (`runners.measuring`), widened by how far runs
+ratio of two speeds, each with the interval of the mean of its steps (`runners.measuring`), widened by how far runs
 of one plan lie apart as soon as any was measured again. Speeds of jobs of different sizes compare as the objective
 does: by one device, or by the whole job (`Objective.speed`).
 """
@@ -33,9 +33,20 @@ from meshtune.tuner.campaign.eligibility import (
 )
 from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
-from meshtune.tuner.campaign.second_runs import Cells, RunVariance, cells_of, paired_gain, run_variance
+from meshtune.tuner.campaign.second_runs import (
+    MIN_ROUNDS,
+    Cells,
+    RunVariance,
+    cells_of,
+    is_worth_it,
+    looks_of,
+    paired_gain,
+    run_variance,
+)
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate
+
+NO_LOSSES = "told no losses, while the baseline did: whether it trains the same is not known"
 
 
 def run_variance_of(ranking: Sequence[Ranked]) -> RunVariance | None:
@@ -219,6 +230,32 @@ class Ranked(Runs):
         return over_runs(Estimate(ratio, ratio, ratio), variance, runs=runs).as_gain()
 
     @cached_property
+    def _pairs(self) -> list[tuple[Measurement, Measurement]]:
+        """Its second runs, each with the baseline's of the same round."""
+        base = () if self.ground.base is None else self.ground.base.again
+        by_round = {trial.round: trial.measurement for trial in base}
+        pairs = [(trial.measurement, by_round.get(trial.round)) for trial in self.again]
+        return [(own, other) for own, other in pairs if own is not None and other is not None]
+
+    @property
+    def in_turns(self) -> bool:
+        """True when it ran so often beside the baseline that its gain has an interval of use."""
+        return len(self._pairs) >= MIN_ROUNDS
+
+    @property
+    def worth_it(self) -> bool:
+        """True when it is surely faster than the baseline, and enough; only what ran in turns with that can be."""
+        gain = self.gain if self.in_turns else None
+        return gain is not None and is_worth_it(gain, self.ground.rules.spec.stop.tolerance)
+
+    @property
+    def faster_by_median(self) -> bool:
+        """Whether its steps, but for the few that are much longer than the others, are faster than the baseline's."""
+        speed = self.ground.yardstick.objective.speed
+        speeds = [[speed(run, run.median_step_time_s) for run in pair] for pair in self._pairs]
+        return sum(log(own / other) for own, other in speeds) > 0
+
+    @cached_property
     def training(self) -> LossCheck | None:
         """The first losses against the baseline's; None where there is nothing to compare."""
         return self.ground.rules.losses(self.measurement)
@@ -271,8 +308,16 @@ class Ranked(Runs):
         return self.ground.rules.other_hardware(self.measurement)
 
     @property
+    def hides_losses(self) -> bool:
+        """True when the baseline told its first losses, and this plan's runs told none."""
+        base = self.ground.rules.baseline
+        return base is not None and bool(base.first_losses) and self.training == LossCheck(None)
+
+    @property
     def trains_as_baseline(self) -> Literal[True] | str | None:
         """True, or a sentence about the difference; None where there is nothing to compare."""
+        if self.hides_losses:
+            return NO_LOSSES
         if self.training is None or self.training.equal is None:
             return None
         return True if self.training.equal else str(self.training)
@@ -311,7 +356,7 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         yardstick=yardstick,
         base=base,
         cells=cells,
-        variance=run_variance(first, cells, None if base is None else base.trial.plan),
+        variance=run_variance(first, cells, None if base is None else base.trial.plan, looks_of(spec)),
     )
     return [
         Ranked(rank=place, trial=one.trial, again=one.again, ground=ground) for place, one in enumerate(runs, start=1)

@@ -1,6 +1,7 @@
 """Recommends one setting, and only what was measured better than the baseline: twice, where plans were measured again.
 
-As soon as some plan was measured again, only such plans are recommended, and they are compared by their second runs.
+A plan is worth a change where it ran again beside the baseline, round by round, and is surely faster by at least the
+spec's tolerance, by the mean of its steps and by their median too: one run, or one round, names nobody.
 What failed the second time is ranked and never recommended; nor is what does not train as the baseline does, by its
 first losses: its speed is that of another computation. Nor what was measured on other hardware than the baseline. What
 changes the numerics by a knob that says so is recommended where the spec accepts that, and the reason names the knob.
@@ -14,9 +15,11 @@ from math import inf
 
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import ACCEPT
+from meshtune.tuner.campaign.second_runs import MIN_ROUNDS
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import percent
+from meshtune.tuner.results.ranking import NO_LOSSES, Ranked, baseline_of, rank
 
 # Of the front, in the reason; the others are in its table.
 MAX_ALTERNATIVES = 3
@@ -55,6 +58,8 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     words: list[str] = []
     if choice is not None and choice.changed_numerics:
         words.append(f"changes the numerics: {', '.join(choice.changed_numerics)}")
+    if choice is not None and choice.hides_losses:
+        words.append(NO_LOSSES)
     if choice is not None and choice.confirmation is not None and choice.confirmation.change is not None:
         words.append(f"measured again: {100 * choice.confirmation.change:+.1f} % against its first run")
     words += _passed_over(ranking, choice, twice=bool(confirmed))
@@ -67,7 +72,11 @@ def choice_among_first(spec: CampaignSpec, ranking: Sequence[Ranked], first: Col
     """The choice from a part of the ranking: the trials that come `first` by the objective, by their numbers, the
     baseline, and all plans that were to be measured again; None where the other plans have a say."""
     choice = recommend_among(spec, ranking).choice
-    return choice if choice is not None and (choice.confirmed or choice.trial.number in first) else None
+    if choice is None or choice.confirmed or choice.trial.number in first:
+        return choice
+    # Only what ran again takes its place from the baseline, and of the others the first that is usable is named.
+    among = any(entry.usable and entry.trial.number in first for entry in ranking)
+    return choice if among and choice.trial.origin is Origin.BASELINE else None
 
 
 def _choose(
@@ -76,7 +85,7 @@ def _choose(
     """The choice, whether it is better than the baseline, and why."""
     baseline = baseline_of(ranking)
     if baseline is not None and not baseline.failed_again:
-        return _against(baseline, candidates)
+        return _against(spec, baseline, candidates)
     if not candidates:
         return None, False, "no setting that was measured can be used"
     if spec.baseline is None:
@@ -90,7 +99,7 @@ def _choose(
     return candidates[0], False, f"the fastest setting {measured}; {why}"
 
 
-def _against(baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bool, str]:
+def _against(spec: CampaignSpec, baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bool, str]:
     faster = [entry for entry in candidates if entry.rank < baseline.rank]
     if not faster:
         if any(entry.confirmed for entry in candidates):
@@ -98,11 +107,21 @@ def _against(baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bo
         return baseline, False, "no setting was measured faster than the baseline"
     # Not always the first: a noisy measurement may rank above a sure one.
     for entry in faster:
-        if entry.gain is not None and entry.gain.low > 0:
+        if entry.worth_it and entry.faster_by_median:
             return entry, True, f"{entry.gain_text} faster than the baseline"
     best = faster[0]
-    reason = f"the fastest other setting, {best.trial.plan.key}, is {best.gain_text} faster: not beyond the noise"
+    reason = f"the fastest other setting, {best.trial.plan.key}, is {best.gain_text} faster: {_doubt(spec, best)}"
     return baseline, False, f"keep the baseline; {reason}"
+
+
+def _doubt(spec: CampaignSpec, entry: Ranked) -> str:
+    """Why a setting that ranks above the baseline is not recommended."""
+    if not entry.in_turns:
+        return f"it takes {MIN_ROUNDS} runs beside the baseline's to know (confirm, confirm_rounds)"
+    if entry.worth_it:
+        return "by the mean of its steps, and not by their median"
+    sure = entry.gain is not None and entry.gain.low > 0
+    return f"less than stop.tolerance, {percent(spec.stop.tolerance)}" if sure else "not beyond the noise"
 
 
 def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: bool) -> list[str]:

@@ -12,11 +12,12 @@ from meshtune.runners.documents import plain
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
 from meshtune.runners.registry import EXTERNAL
 from meshtune.runners.schedulers.external import ClaimableJob, ExternalRunner, NotClaimed
-from meshtune.search_spaces.checks import Checks, Closed, Limit
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.changes import CannotChange
+from meshtune.tuner.campaign.eligibility import impossible
 from meshtune.tuner.campaign.listing import TrialsWanted
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial, TrialState
@@ -108,6 +109,8 @@ class Completion(Closed):
             software=self.software,
             knobs=self.knobs,
         )
+        if (problem := impossible(spec, measurement)) is not None:
+            raise InvalidValue([problem])
         return Outcome(verdict=Verdict.OK, measurement=measurement, **facts)
 
 

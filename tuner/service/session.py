@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.outcome import MAX_REASON, Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import create_runner, scheduler_name
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
@@ -233,8 +233,8 @@ class Session:
         return True
 
     def read(self, trial: Trial, directory: Path, status: JobStatus) -> Outcome | None:
-        """What became of the trial's attempt, whose job has ended; None while that is still being read. Raises
-        RunnerUnavailable."""
+        """What became of the trial's attempt, whose job has ended; None while that is still being read. Whatever cannot
+        be made sense of is a crash: the next look would end alike. Raises RunnerUnavailable."""
         name, reading = trial.last.job_name, self.reading
         if reading is not None and reading.job_name != name:
             if any(reading.job_name == other.last.job_name and not other.state.final for other in self.trials):
@@ -242,7 +242,13 @@ class Session:
             reading = None
         self.reading = reading or JobReading(name)
         cluster = self.campaign.spec.cluster
-        outcome = self.reading.look(partial(read_outcome, self.workload, directory, status, cluster))
+        try:
+            outcome = self.reading.look(partial(read_outcome, self.workload, directory, status, cluster))
+        except RunnerUnavailable:
+            raise
+        except Exception as error:
+            _log.exception("what %s left", name)
+            outcome = senseless(error)
         if outcome is not None:
             self.reading = None
         return outcome
@@ -370,6 +376,12 @@ class Sessions:
                 session.save_time()
         finally:
             session.runner.close()
+
+
+def senseless(error: Exception) -> Outcome:
+    """Of a job that left what cannot be read or stored."""
+    reason = f"what the job left makes no sense: {type(error).__name__}: {error}"
+    return Outcome(verdict=Verdict.CRASHED, cause=Cause.CRASH, reason=reason[:MAX_REASON])
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from meshtune.runners.base import JobStatus, NoTimeLeft, Refused
 from meshtune.runners.outcome import Verdict
@@ -23,10 +23,10 @@ from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
-from meshtune.tuner.service.session import Session
+from meshtune.tuner.service.session import Session, senseless
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.service.trouble import refused
-from meshtune.tuner.store import AlreadyExists, IllegalMove, Store
+from meshtune.tuner.store import AlreadyExists, IllegalMove, Store, StoreError
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
 LONG_TICK_S = 0.5
@@ -115,18 +115,8 @@ class Ticker:
         id, now = session.campaign.id, self.clock()
         kind = session.campaign.spec.runner.kind
         match intent:
-            case decisions.Finish(number, outcome):
-                self.store.finish(
-                    id,
-                    number,
-                    outcome,
-                    started_at=intent.started_at,
-                    finished_at=intent.finished_at,
-                    running_s=intent.running_s,
-                    nodes=intent.nodes,
-                    failed_nodes=intent.failed_nodes,
-                    now=now,
-                )
+            case decisions.Finish(_, outcome):
+                self._finish(id, intent, now)
                 if outcome.verdict is Verdict.LOST:
                     self.metrics.lost.labels(kind, outcome.failure).inc()
             case decisions.MarkRunning(number, started_at, nodes):
@@ -161,6 +151,16 @@ class Ticker:
                     state, reason = keep_calibration(self.store, session.campaign, session.trials, reason, now)
                 self._rest(session, state, reason)
         return True
+
+    def _finish(self, id: str, intent: decisions.Finish, now: float) -> None:
+        """What the database refuses to hold is a crash: it would refuse it for ever."""
+        known = {**{field.name: getattr(intent, field.name) for field in fields(intent)}, "now": now}
+        try:
+            self.store.finish(id, **known)
+        except (StoreError, ValueError, ArithmeticError) as error:
+            if isinstance(error, StoreError) and type(error) is not StoreError:
+                raise
+            self.store.finish(id, **known | {"outcome": senseless(error)})
 
     def _pause(self, session: Session, reason: str) -> None:
         """Another runner may have what this one has not, so the session ends."""

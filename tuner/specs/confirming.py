@@ -22,7 +22,7 @@ from meshtune.tuner.specs.read import parse_spec
 def confirming_document(
     document: object, source: CampaignSpec, winner: Plan, rival: Plan, home: Home
 ) -> dict[str, Any]:
-    """The spec's document: the rival is the baseline, the winner the only other plan, and each is measured once.
+    """The spec's document: the rival is the baseline, the winner the only other plan; both run again in turns.
     source: of the campaign that measured both. Of the plans the layouts are measured: knobs are the first program's.
     Raises InvalidSpec, also where the program cannot run one of them."""
     if not isinstance(document, Mapping) or document.get("workload") is None:
@@ -56,7 +56,7 @@ def confirming_document(
         "budget": _with(asked.get("budget", {}), trials=2),
         "trial": _with(asked["trial"], racing=False),
         "parallel": 1,
-        "confirm": 0,
+        "confirm": 1,
         "pareto": False,
         "warm_start": False,
     }

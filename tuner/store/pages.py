@@ -78,9 +78,9 @@ _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.
 # Other keys are columns of measurements.
 _TRIAL_KEYS: Mapping[str, ColumnElement[Any]] = {
     NUMBER: trials.c.number,
-    STEP_TIME: measurements.c.median_step_time_s,
+    STEP_TIME: measurements.c.mean_step_time_s,
     TOKENS_PER_S_PER_DEVICE: (
-        cast(measurements.c.tokens_per_step, Double) / measurements.c.median_step_time_s / measurements.c.devices
+        cast(measurements.c.tokens_per_step, Double) / measurements.c.mean_step_time_s / measurements.c.devices
     ),
     "peak_memory_bytes": measurements.c.max_memory_bytes,
     DEVICE_SECONDS: _DEVICE_S,

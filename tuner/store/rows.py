@@ -227,7 +227,7 @@ def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
 
 def listed_measurement_of(row: Mapping[str, Any]) -> Measurement | None:
     """From a row of LISTED_COLUMNS; None for an attempt without."""
-    if row["median_step_time_s"] is None:
+    if row["mean_step_time_s"] is None:
         return None
     return Measurement(
         **{name: row[name] for name in _OF_MEASUREMENT},

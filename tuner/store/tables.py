@@ -192,7 +192,7 @@ measurements = Table(
     *_required(Integer, "devices"),
     *_optional(Double, "model_flops_per_token", "peak_flops_per_device", "compile_s"),
     # The fields of MeasurementSummary: what lists and rankings need of the steps and the ranks.
-    *_required(Double, "median_step_time_s", "step_time_low_s", "step_time_high_s"),
+    *_required(Double, "mean_step_time_s", "median_step_time_s", "step_time_low_s", "step_time_high_s"),
     *_optional(BigInteger, "max_memory_bytes", "max_held_bytes"),
     *_required(JSON, "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels", "knobs"),
     *_required(JSON, "hardware"),

@@ -20,6 +20,7 @@ from pathlib import Path
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
 from meshtune.runners.job_files import list_entries
 from meshtune.runners.json_files import encode_job, read_json_file, write_whole
+from meshtune.runners.outcome import RESULT_FILE
 from meshtune.runners.processes.gang import (
     FIRST_PORT,
     GRACE_S,
@@ -36,6 +37,7 @@ from meshtune.search_spaces.checks import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
 GANG_FILE = "gang.json"
+MAX_NAMED = 5
 _MAX_NOTE_BYTES = 16 << 10  # notes are read at each look, and a job may leave many
 
 
@@ -98,6 +100,21 @@ def noted_end(notes: Sequence[Note], spec: JobSpec) -> JobStatus | None:
     if first_death(deaths) is None and not late and len(deaths) < spec.processes:
         return None
     return gang_end(spec, deaths, JobState.TIMED_OUT if late and first_death(deaths) is None else None)
+
+
+def doubted(status: JobStatus, directory: Path) -> JobStatus:
+    """The status of an ended job; with a warning where it left a result, and a rank never said how it ended."""
+    if not status.state.final or not (directory / RESULT_FILE).exists():
+        return status
+    with suppress(OSError, ValueError):
+        heard = {note.rank for note in read_notes(directory) if note.end is not None}
+        silent = [str(rank) for rank in range(read_gang(directory).processes) if rank not in heard]
+        more = f" and {len(silent) - MAX_NAMED} more" if len(silent) > MAX_NAMED else ""
+        if silent:
+            return replace(
+                status, warning=f"suspect: rank {', '.join(silent[:MAX_NAMED])}{more} never reported its end"
+            )
+    return status
 
 
 def noted_hosts(notes: Sequence[Note]) -> tuple[str, ...]:

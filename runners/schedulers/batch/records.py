@@ -24,7 +24,7 @@ from meshtune.runners.base import (
 )
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import read_json_file, write_whole
-from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
+from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, doubted, read_gang, render_gang
 from meshtune.runners.schedulers.batch.script import CLAIM_FILE
 
 _MAX_CLAIM_BYTES = 1000
@@ -162,8 +162,8 @@ class RecordingRunner(ABC, Generic[Options]):
         records = {id: record for id in ids if (record := self._records.of(id)) is not None}
         statuses = {id: record.final for id, record in records.items() if record.final is not None}
         open_ = {id: record for id, record in records.items() if record.final is None}
-        for id, status in (self._statuses(open_) if open_ else {}).items():
-            statuses[id] = status
+        for id, seen in (self._statuses(open_) if open_ else {}).items():
+            statuses[id] = status = doubted(seen, open_[id].directory)
             if status.state.final:
                 with suppress(OSError):  # the next look comes to the same end
                     self._records.save(replace(open_[id], final=status))

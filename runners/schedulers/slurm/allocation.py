@@ -22,6 +22,7 @@ from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.runners.schedulers.batch.base import explained
 from meshtune.runners.schedulers.batch.launch_wrapper import (
     GANG_FILE,
+    doubted,
     noted_elapsed_s,
     noted_end,
     noted_hosts,
@@ -164,7 +165,9 @@ class AllocationRunner:
         left = self._left_steps()
         if left:
             self._end(left)
-        return {id: self._judge(id, status, stepless=id not in left) for id, status in seen.items()}
+        judged = {id: self._judge(id, status, stepless=id not in left) for id, status in seen.items()}
+        there = {id: self._spool.job(id).spec.directory for id in judged if self._spool.has(id)}
+        return {id: doubted(status, there[id]) if id in there else status for id, status in judged.items()}
 
     def _time_left_s(self) -> float:
         """Until the allocation's end by Slurm's own clock, which a site may move. Raises RunnerUnavailable."""

@@ -136,7 +136,7 @@ def confirm(
     ] = "recommended",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a setting and the baseline with another program, in a campaign of two trials, and compare again.
+    """Measure a setting and the baseline with another program, in a campaign of the two, and compare again.
 
     Without a measured baseline the best other plan takes its place. Exit code 0: the setting is faster there too; 1: it
     is not, or was not measured.
@@ -168,7 +168,7 @@ def confirm(
 def _measured_there(
     service: Service, source: Campaign, winner: Ranked, rival: Ranked, file: Path, *, quiet: bool
 ) -> Campaign:
-    """The campaign of two trials, as it ended. quiet: say nothing meanwhile."""
+    """The campaign of the two plans, as it ended. quiet: say nothing meanwhile."""
     from meshtune.tuner.cli.following import work_on
     from meshtune.tuner.cli.spec_file import yaml_file
     from meshtune.tuner.specs.confirming import confirming_document

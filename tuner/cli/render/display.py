@@ -28,7 +28,7 @@ from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.render.knobs import alike_note, settings
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import fastest_lines
-from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
+from meshtune.tuner.results.ranking import NO_LOSSES, Confirmation, Ranked, run_variance_of
 from meshtune.tuner.results.recommendation import front_of
 from meshtune.tuner.results.winners import winners_of
 
@@ -116,6 +116,8 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
         if entry.trains_otherwise:
             sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
             notes.append(Text(sentence, style="red"))
+        if entry.hides_losses:
+            notes.append(Text(f"! trial {entry.trial.number} {NO_LOSSES}", style="yellow"))
         if entry.changed_numerics:
             never = "; never recommended without `accept: numerics`" if entry.unaccepted_numerics else ""
             sentence = f"trial {entry.trial.number} changes the numerics: {', '.join(entry.changed_numerics)}{never}"

@@ -157,8 +157,9 @@ def _measured(measured: Measurement) -> list[RenderableType]:
         rates += " (the peak that the cluster's description has is too low)" if measured.mfu > 1 else ""
     return [
         Text(
-            f"step: {seconds(measured.step_time_s)}, median of {len(measured.step_times_s)} steps{dropped}; "
-            f"95 % interval {seconds(interval.low)} to {seconds(interval.high)}"
+            f"step: {seconds(measured.step_time_s)}, mean of {len(measured.step_times_s)} steps{dropped}; "
+            f"95 % interval {seconds(interval.low)} to {seconds(interval.high)}; "
+            f"median {seconds(measured.median_step_time_s)}"
         ),
         Text(f"speed: {rates}"),
         *(Text(f"hardware: {_kind(kind)}") for kind in measured.hardware),

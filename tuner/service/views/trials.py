@@ -42,7 +42,7 @@ class ProfileView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementView:
-    """A measurement: raw numbers, and the median with its 95 % interval.
+    """A measurement: raw numbers, and the mean of the steps (step_time_s) with its 95 % interval.
 
     mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
     attention_kernels: which ones ran; empty where unknown. hardware: the kinds of devices that it ran on, with their
@@ -55,6 +55,7 @@ class MeasurementView:
     step_time_s: float
     step_time_low_s: float
     step_time_high_s: float
+    median_step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_device: float
     flops_per_s_per_device: float | None

@@ -1169,6 +1169,7 @@ export interface components {
             knobs: {
                 [key: string]: boolean | number | string;
             };
+            median_step_time_s: number;
             mfu: number | null;
             peak_held_bytes: number[];
             peak_memory_bytes: number[];

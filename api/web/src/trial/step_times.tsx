@@ -1,4 +1,4 @@
-/** Every step that was run, in order: first those that warmed up, then the timed ones with their median and interval. */
+/** Every step that was run, in order: first those that warmed up, then the timed ones with their mean and interval. */
 import type { MeasurementView, PartialView } from "../api/types";
 import { numbers, whole } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
@@ -7,7 +7,7 @@ import { toPixel } from "../campaign/charts/scales";
 import { duration, interval as intervalWords, stepTime } from "../format";
 import { Card } from "../ui/basics";
 
-/** Warming up is drawn up to so many medians; what took longer lies at the upper edge. */
+/** Warming up is drawn up to so many means; what took longer lies at the upper edge. */
 const MOST = 1.25;
 
 interface StepTimesProps {
@@ -17,16 +17,16 @@ interface StepTimesProps {
 }
 
 export function StepTimes({ measured, interval: given }: StepTimesProps) {
-  const { warmup_times_s: warmup, step_times_s: timed, step_time_s: median } = measured;
+  const { warmup_times_s: warmup, step_times_s: timed, step_time_s: mean } = measured;
   // One step says nothing of how far steps lie apart.
   const interval = given && timed.length > 1 && given.step_time_low_s < given.step_time_high_s ? given : null;
   // The first steps may take many times as long as the others, whose differences are what the chart is for.
-  const top = Math.max(...timed, interval?.step_time_high_s ?? 0, median * MOST);
+  const top = Math.max(...timed, interval?.step_time_high_s ?? 0, mean * MOST);
   const points = [...warmup.map((time) => Math.min(time, top)), ...timed].map((time, at) => [at + 1, time] as const);
   const describe = (index: number | null) => {
     if (index === null) {
       const range = interval ? `, 95 %: ${intervalWords(interval.step_time_low_s, interval.step_time_high_s, stepTime)}` : "";
-      return `Median of ${timed.length} timed ${timed.length === 1 ? "step" : "steps"}: ${stepTime(median)}${range}`;
+      return `Mean of ${timed.length} timed ${timed.length === 1 ? "step" : "steps"}: ${stepTime(mean)}${range}`;
     }
     const warms = index < warmup.length;
     return `Step ${index + 1}${warms ? ", warming up" : ""}: ${stepTime(warms ? warmup[index] : timed[index - warmup.length])}`;
@@ -38,7 +38,7 @@ export function StepTimes({ measured, interval: given }: StepTimesProps) {
     return (
       <>
         {interval && <path class="band" data-testid="interval" d={box(left, high, right - left, toPixel(y, interval.step_time_low_s) - high)} />}
-        <path class="best-line" d={line([[left, toPixel(y, median)], [right, toPixel(y, median)]])} />
+        <path class="best-line" d={line([[left, toPixel(y, mean)], [right, toPixel(y, mean)]])} />
         <path class="dots warm" d={marks(at.slice(0, warmup.length), "square")} />
         <path class="dots" d={marks(at.slice(warmup.length), "disc")} />
       </>
@@ -58,10 +58,10 @@ export function StepTimes({ measured, interval: given }: StepTimesProps) {
         {draw}
       </Chart>
       <ul class="chart-legend">
-        {warmup.length > 0 && <li><span class="mark-key warm" /> warming up, not counted{Math.max(...warmup) > median * MOST && " (the longest at the upper edge)"}</li>}
+        {warmup.length > 0 && <li><span class="mark-key warm" /> warming up, not counted{Math.max(...warmup) > mean * MOST && " (the longest at the upper edge)"}</li>}
         {given?.compile_s != null && <li>compiling took {duration(given.compile_s)} before them</li>}
         <li><span class="mark-key point" /> timed step</li>
-        <li><span class="mark-key best" /> median{interval && " with 95 % interval"}</li>
+        <li><span class="mark-key best" /> mean{interval && " with 95 % interval"}</li>
       </ul>
     </Card>
   );

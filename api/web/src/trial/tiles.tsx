@@ -22,7 +22,7 @@ export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: Tria
   return (
     <div class="tiles two-up" data-testid="tiles">
       <Tile
-        label="Step time, median"
+        label="Step time, mean"
         testid="tile-step"
         simulated={made}
         value={stepTime(measured?.step_time_s)}

@@ -69,7 +69,7 @@ export function TrialComparison({ campaign, goal, trials, dimensions }: Comparis
               {row("outcome", (trial) => <Chip tone={trialWord(trial).tone}>{trialWord(trial).word}</Chip>)}
               {row(goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit))}
               {baseline && row("gain over the baseline", (trial) => (trial.origin === "baseline" ? UNKNOWN : gain(gainOf(goal, trial, known))))}
-              {row("step, median", (trial) => stepTime(trial.step_time_s))}
+              {row("step, mean", (trial) => stepTime(trial.step_time_s))}
               {row("memory of tensors, fullest rank", (trial) => bytes(trial.peak_memory_bytes))}
               {row("held by the process", (_, at) => bytes(measured[at]?.peak_held_bytes.length ? Math.max(...measured[at]!.peak_held_bytes) : null))}
               {row("left of the device", (trial) => bytes(trial.headroom_bytes))}
