@@ -121,6 +121,8 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # Its redirects go wherever the request's Host says.
+        redirect_slashes=False,
         lifespan=lifespan,
     )
     app.state.service = service
@@ -129,6 +131,7 @@ def create_app(
     app.state.pool = pool
     app.state.documents = Documents(service.store, cache, pool)
     app.state.hub = hub
+    app.state.asks = ask_tell.WaitingAsks()
     app.state.end_soon = end_soon
     app.state.stop = stop
     app.state.thread = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -156,6 +157,19 @@ def _wrong(path: str, message: str, value: object) -> InvalidValue:
 def encode_job(spec: JobSpec) -> dict[str, Any]:
     """Everything but the files, which are in the job's directory by then."""
     return {**asdict(spec), "directory": str(spec.directory), "files": {}, "env": dict(spec.env)}
+
+
+def write_new(path: Path, text: str) -> bool:
+    """Write a file, whole at once, unless there is one: of all that try, on any machine, one does. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.link(draft, path)
+    except FileExistsError:
+        return draft.stat().st_nlink == 2  # a server of files whose answer was lost is asked twice
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
 
 
 def write_whole(path: Path, text: str, *, synced: bool = False) -> None:

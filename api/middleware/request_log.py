@@ -25,6 +25,8 @@ SECURITY_HEADERS = {
     "object-src 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    # Unless a route says that its answer may be kept, or by whom.
+    "Cache-Control": "no-store",
 }
 # Polled by machines: logged at DEBUG while they are answered.
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+from meshtune.runners.base import Cause
 from meshtune.runners.documents import plain
-from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
+from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
 from meshtune.runners.registry import EXTERNAL
 from meshtune.runners.schedulers.external import ClaimableJob, ExternalRunner, NotClaimed
 from meshtune.search_spaces.checks import Checks, Closed, Limit
@@ -19,7 +20,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.changes import CannotChange
 from meshtune.tuner.campaign.listing import TrialsWanted
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
-from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 
 if TYPE_CHECKING:  # clients read these values, and need no database
     from meshtune.tuner.service.job_files import Reports
@@ -35,10 +36,12 @@ TELLABLE = (Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Ver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A trial that is the caller's to measure. arguments: the command line that would run it, where the spec's workload
-    is a user's program; else empty. time_limit_s: without a word within so long it ends as timed out."""
+    """A trial that is the caller's to measure. claim: what its completion names. arguments: the command line that would
+    run it, where the spec's workload is a user's program; else empty. time_limit_s: without a word within so long it
+    ends as timed out."""
 
     trial: int
+    claim: str
     plan: Plan
     plan_key: str
     knobs: Mapping[str, KnobValue]
@@ -66,7 +69,7 @@ class Ask(Closed):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion(Closed):
     """How a trial went: what was measured, or a verdict. step_times_s: of each timed optimizer step, in order. The
-    others as in a job's result file; per rank where they are lists of bytes."""
+    others as in a job's result file; per rank where they are lists of bytes. claim: of the suggestion."""
 
     step_times_s: tuple[float, ...] = ()
     warmup_times_s: tuple[float, ...] = ()
@@ -79,6 +82,7 @@ class Completion(Closed):
     reason: str = ""
     log_tail: str = ""
     failed_rank: int | None = None
+    claim: str = ""
 
     def _check(self, checks: Checks) -> None:
         word = self.verdict.lower()
@@ -118,35 +122,52 @@ class AskTell:
         self._store, self._reports = store, reports
         self._runner = ExternalRunner(home.runner(EXTERNAL))
 
-    def suggest(self, campaign_id: str, count: int, by: str = "") -> Suggestions:
-        """Claim at most so many trials that wait; none where there are none. by: a word of the request; the same one
-        gets the same trials again. Raises NotFound, CannotChange, RunnerUnavailable."""
+    def suggest(self, campaign_id: str, count: int, by: str = "", claimant: str = "") -> Suggestions:
+        """Claim at most so many trials that wait; none where there are none. by, claimant: as `ExternalRunner.claim`.
+        Raises NotFound, CannotChange, RunnerUnavailable."""
         campaign = self._campaign(campaign_id)
         wanted = TrialsWanted(state=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
         trials = {trial.last.job_name: trial for trial, _ in self._store.pages.trials(campaign_id, wanted, listed=True)}
-        claimed = self._runner.claim(list(trials), count, by) if campaign.state is not CampaignState.CANCELLING else []
+        open_ = [] if campaign.state is CampaignState.CANCELLING else list(trials)
+        claimed = self._runner.claim(open_, count, by, claimant)
         suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]
         return Suggestions(suggestions=suggestions, state=campaign.state, reason=campaign.reason)
 
-    def complete(self, campaign_id: str, number: int, completion: Completion) -> Trial:
+    def complete(self, campaign_id: str, number: int, completion: Completion, claimant: str = "") -> Trial:
         """Write the result of a claimed trial, which ends when the driver has read it. The same word once more changes
-        nothing. Raises NotFound, InvalidValue, CannotChange for a trial that is not claimed, over or completed
-        otherwise, RunnerUnavailable."""
+        nothing. A trial that was lost may have been claimed anew: a completion that names no claim is of the last one
+        where nothing speaks against that. claimant: as of `suggest`. Raises NotFound, InvalidValue, CannotChange for a
+        claim that is not the trial's, or is over or completed otherwise, ResultMalformed, RunnerUnavailable."""
         campaign, trial = self._campaign(campaign_id), self._store.trial(campaign_id, number)
         text = _result(completion.outcome(campaign.spec, trial.plan))
-        subject = f"trial {number} of campaign {campaign_id} cannot be completed"
-        job = trial.last.job_name
-        if not trial.state.final:
-            try:
-                self._runner.require_claimed(job)
-            except NotClaimed as error:
-                raise CannotChange(f"{subject}: {error}") from None
-            if self._reports.keep(campaign_id, job, text):
-                return trial
-        if self._reports.kept(campaign_id, job) == text:
-            return trial
-        state = "it has been completed with another result" if not trial.state.final else f"it is {trial.verdict}"
-        raise CannotChange(f"{subject}: {state}")
+        parse_result(text)
+        try:
+            attempt = self._attempt(campaign_id, trial, completion.claim, text)
+            job = attempt.job_name
+            if not attempt.state.final:
+                with self._runner.telling(job) as whose:
+                    if not completion.claim and len(trial.attempts) > 1 and whose not in ("", claimant):
+                        raise NotClaimed("another token has claimed it anew: name the claim")
+                    if self._reports.keep(campaign_id, job, text):
+                        return trial
+            if self._reports.kept(campaign_id, job) != text:
+                ended = "completed with another result" if attempt.outcome is None else attempt.outcome.verdict
+                raise NotClaimed(f"it is {ended}")
+        except NotClaimed as error:
+            raise CannotChange(f"trial {number} of campaign {campaign_id} cannot be completed: {error}") from None
+        return trial
+
+    def _attempt(self, campaign_id: str, trial: Trial, claim: str, text: str) -> Attempt:
+        """The attempt that is told of. Raises NotClaimed."""
+        *earlier, last = trial.attempts
+        if not claim:
+            if any(self._reports.kept(campaign_id, attempt.job_name) == text for attempt in earlier):
+                raise NotClaimed("an earlier claim of it was completed so: name the claim")
+            return last
+        for attempt in trial.attempts:
+            if attempt.job_name == claim:
+                return attempt
+        raise NotClaimed(f"it has no claim {claim[:100]!r}")
 
     def _campaign(self, campaign_id: str) -> Campaign:
         campaign = self._store.campaign(campaign_id)
@@ -159,12 +180,18 @@ class AskTell:
 def _suggestion(spec: CampaignSpec, trial: Trial, job: ClaimableJob) -> Suggestion:
     return Suggestion(
         trial=trial.number,
+        claim=job.name,
         plan=trial.plan,
         plan_key=trial.plan.key,
         knobs=dict(trial.plan.knobs),
         arguments=job.command if spec.workload.kind in _WITH_ARGUMENTS else (),
         time_limit_s=job.time_limit_s,
     )
+
+
+def timed_out(reason: str) -> str:
+    """The result of a claim that is over."""
+    return _result(Outcome(verdict=Verdict.TIMED_OUT, cause=Cause.TIME_LIMIT, reason=reason))
 
 
 def _result(outcome: Outcome) -> str:

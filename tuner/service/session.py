@@ -24,7 +24,7 @@ from pathlib import Path
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
-from meshtune.runners.registry import create_runner, scheduler_name
+from meshtune.runners.registry import EXTERNAL, create_runner, scheduler_name
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version
@@ -86,12 +86,17 @@ class Session:
     # By job name, of jobs that were seen running and whose runner measures no duration itself: how long they had run
     # when this process saw them first, and when that was by the timer.
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # By the holder's presence.
+    _opened_s: float = field(init=False)
     # By job name: how long the jobs had run at the last look.
     _running_s: dict[str, float] = field(default_factory=dict)
     # The lesson of the calibration that the task starts from.
     _start: Lesson | None = None
     # The campaign's own software when it learned from others, None before that.
     _software: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self._opened_s, _ = self.hold.holder.presence.look()
 
     def look(self) -> None:
         """Bring the campaign and its trials up to date."""
@@ -142,17 +147,26 @@ class Session:
         self._seen = {name: seen for name, seen in self._seen.items() if name in self._running_s}
         return self._running_s
 
+    @property
+    def listened_s(self) -> float:
+        """For how long it has been there without an absence of its process."""
+        seconds, unbroken_s = self.hold.holder.presence.look()
+        return min(unbroken_s, seconds - self._opened_s)
+
     def _ran_s(self, attempt: Attempt, status: JobStatus) -> float:
         if status.elapsed_s is not None:
             return status.elapsed_s
-        if status.state.final and status.started_at is not None and status.finished_at is not None:
+        # Whoever claimed a job may tell of it only while we are there.
+        claimed = self.campaign.spec.runner.kind == EXTERNAL
+        now = self.hold.holder.presence.look()[0] if claimed else self.timer()
+        if status.state.final and not claimed and status.started_at is not None and status.finished_at is not None:
             return max(0.0, status.finished_at - status.started_at)  # both by the runner's clock
         if status.state is JobState.RUNNING:
-            self._seen.setdefault(attempt.job_name, (attempt.running_s, self.timer()))
+            self._seen.setdefault(attempt.job_name, (attempt.running_s, now))
         if attempt.job_name not in self._seen:
             return attempt.running_s
         before_s, since = self._seen[attempt.job_name]
-        return before_s + self.timer() - since
+        return before_s + now - since
 
     def learn_from_others(self, now: float) -> None:
         """Let the search, where it can, learn from other campaigns, and start from the stored calibration of its device

@@ -17,6 +17,7 @@ from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import ADVICE, search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.base import SearchError, propose
+from meshtune.tuner.service.ask_tell import timed_out
 from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
@@ -104,7 +105,8 @@ class Ticker:
             directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
-                polled[trial.number] = PolledJob(by_our_clock(status, sent_at, now), outcome, running_s[job])
+                seen = by_our_clock(status, sent_at, now)
+                polled[trial.number] = PolledJob(seen, outcome, running_s[job], session.listened_s)
         return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
@@ -133,6 +135,8 @@ class Ticker:
                 return self._submit(session, session.trials[number])
             case decisions.Cancel(number, reason):
                 return session.call_back(session.trials[number], reason)
+            case decisions.EndClaim(number, reason):
+                return self.reports.keep(id, session.trials[number].last.job_name, timed_out(reason))
             case decisions.PlanBaseline():
                 assert session.campaign.spec.baseline is not None
                 self.store.plan_trials(id, [Choice(session.campaign.spec.baseline)], Origin.BASELINE, now=now)

@@ -1570,6 +1570,7 @@ export interface components {
         };
         Suggestion: {
             arguments: string[];
+            claim: string;
             knobs: {
                 [key: string]: boolean | number | string;
             };
