@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import yaml
 from jobs import processes_where
+from service_lab import ServiceLab
 from service_process import Postgres
 
 from meshtune.runners.base import JobState, JobStatus
@@ -264,3 +265,26 @@ def test_a_real_campaign_ends_well_whatever_the_databases_clock_says(campaign, w
         server.stop()
     assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 4
     assert all(0.3 < trial.last.running_s < 30 for trial in trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+def test_a_claim_outlives_a_clock_that_is_set(tmp_path, wrong_clock, monkeypatch, jump_s):
+    for name, value in wrong_clock.environment.items():
+        monkeypatch.setenv(name, value)
+    spec = {**SPEC, "runner": "external", "parallel": 1, "trial": {"time_limit_s": 60}, "budget": {"trials": 2}}
+    with ServiceLab(tmp_path) as lab:
+        path = f"/v1/campaigns/{lab.call('POST', '/v1/campaigns', spec)['id']}"
+        for number, ahead_s in enumerate((jump_s, 0.0)):
+            (one,) = lab.call("POST", f"{path}:suggest", {"wait_s": 30})["suggestions"]
+            lab.wait(lambda at=f"{path}/trials/{number}": lab.call("GET", at)["state"] == "running", 30)
+            wrong_clock.set(ahead_s)
+            time.sleep(1)
+            assert lab.call("GET", f"{path}/trials/{number}")["state"] == "running"
+            told = {"step_times_s": [0.4, 0.41], "claim": one["claim"]}
+            lab.call("POST", f"{path}/trials/{number}:complete", told)
+            lab.wait(lambda at=f"{path}/trials/{number}": lab.call("GET", at)["state"] == "done", 30)
+    with Store.open(Home(lab.home).database_url) as store:
+        trials = store.trials(path.rpartition("/")[2])
+    assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 2
+    assert all(0.5 < trial.last.running_s < 30 for trial in trials)
