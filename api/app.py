@@ -121,8 +121,7 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        # Its redirects go wherever the request's Host says.
-        redirect_slashes=False,
+        redirect_slashes=False,  # they go wherever the request's Host says
         lifespan=lifespan,
     )
     app.state.service = service

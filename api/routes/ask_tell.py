@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import Annotated
 from weakref import WeakValueDictionary
@@ -23,7 +22,6 @@ from meshtune.api.dependencies import (
     TrialNumber,
     launches,
     optional_document,
-    state,
 )
 from meshtune.api.errors import InvalidBody, TooManyRequests
 from meshtune.api.middleware.idempotency import HEADER
@@ -45,24 +43,8 @@ class WaitingAsks:
     """The asks that wait for a trial. Of those of one campaign the first looks, the others wait for their turn."""
 
     def __init__(self) -> None:
-        # A lock is one event loop's.
-        self._turns: WeakValueDictionary[tuple[object, str], asyncio.Lock] = WeakValueDictionary()
-        self._by_token: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def turn(self, campaign_id: str, caller: Token) -> AsyncIterator[None]:
-        """It is the body's turn. Raises TooManyRequests."""
-        if self._by_token[caller.name] >= MAX_WAITING:
-            raise TooManyRequests(f"{MAX_WAITING} requests of this token wait for trials, which is the most", 5.0)
-        self._by_token[caller.name] += 1
-        try:
-            async with self._turns.setdefault((asyncio.get_running_loop(), campaign_id), asyncio.Lock()):
-                yield
-        finally:
-            self._by_token[caller.name] -= 1
-
-
-AsksHandle = Annotated[WaitingAsks, Depends(state("asks"))]
+        self.places: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_WAITING))
+        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 
 @router.post("/campaigns/{campaign_id}:suggest", dependencies=[launches], openapi_extra=SUGGEST_BODY)
@@ -72,7 +54,6 @@ async def suggest_trials(
     document: Annotated[object, Depends(optional_document)],
     caller: CallerHandle,
     service: ServiceHandle,
-    asks: AsksHandle,
 ) -> Suggestions:
     """Claim trials that wait to be measured, each for one caller alone; none where nothing waits within `wait_s`, or
     the campaign is over (`state`). With an Idempotency-Key the same request gets the same trials again."""
@@ -87,8 +68,12 @@ async def suggest_trials(
     end, answer = clock() + ask.wait_s, await run_in_threadpool(suggest)
     if answer.suggestions or not ask.wait_s:
         return answer
+    asks: WaitingAsks = request.app.state.asks
+    place, turn = asks.places[caller.name], asks.turns.setdefault(campaign_id, asyncio.Lock())
+    if place.locked():
+        raise TooManyRequests(f"{MAX_WAITING} requests of this token wait for trials, which is the most", 5.0)
     with suppress(TimeoutError):
-        async with asyncio.timeout_at(end) as limit, asks.turn(campaign_id, caller):
+        async with place, asyncio.timeout_at(end) as limit, turn:
             limit.reschedule(None)
             # What nobody hears of is not claimed.
             while not stop.is_set() and not await request.is_disconnected():
@@ -103,11 +88,7 @@ async def suggest_trials(
     "/campaigns/{campaign_id}/trials/{number}:complete", dependencies=[launches], openapi_extra=COMPLETION_BODY
 )
 def complete_trial(
-    campaign_id: ChangeableId,
-    number: TrialNumber,
-    document: SpecDocument,
-    caller: CallerHandle,
-    service: ServiceHandle,
+    campaign_id: ChangeableId, number: TrialNumber, document: SpecDocument, caller: CallerHandle, service: ServiceHandle
 ) -> TrialView:
     """Tell how a claimed trial went: what was measured, or a verdict. It is `done` when the driver has read that, which
     takes a moment; the answer is the trial as it was before."""

@@ -25,8 +25,6 @@ from meshtune.runners.schedulers.file_queue import FileQueue
 from meshtune.search_spaces.checks import Closed
 from meshtune.search_spaces.cluster import ClusterSpec
 
-WAITS = "waits for a program that claims it"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalOptions(Closed):
@@ -42,8 +40,6 @@ class ClaimableJob:
     name: str
     directory: Path
     command: tuple[str, ...]
-    time_limit_s: float
-    submitted_at: float
     claimed_at: float | None = None
     claimed_by: str = ""
     claimant: str = ""
@@ -63,12 +59,10 @@ class ExternalRunner:
         require_fit(spec.name)
         return self._queue.submit(
             spec,
-            lambda now: ClaimableJob(
+            lambda _: ClaimableJob(
                 name=spec.name,
                 directory=spec.directory.resolve(),
                 command=spec.command,
-                time_limit_s=spec.time_limit_s,
-                submitted_at=now,
             ),
         )
 
@@ -128,7 +122,7 @@ class ExternalRunner:
         if self.find(id) is None or (job := self._queue.job(id)) is None:
             return None
         if job.claimed_at is None:
-            return JobStatus(state=JobState.QUEUED, reason=WAITS)
+            return JobStatus(state=JobState.QUEUED, reason="waits for a program that claims it")
         if (reported_at := _reported_at(job.directory)) is not None:
             ended_at = min(now, max(job.claimed_at, reported_at))
             return self._queue.end(id, _ended(JobState.SUCCEEDED, job, ended_at, "", exit_code=0))

@@ -49,7 +49,7 @@ class FileQueue(Generic[Job]):
     def submit(self, spec: JobSpec, job_at: Callable[[float], Job]) -> str:
         """Write the files of a job that is new, and the job as `job_at` has it for this moment. Raises SubmitFailed."""
         with self.alone(f"{spec.name} cannot be written", SubmitFailed) as now:
-            for folder in (JOBS, CLAIMS, OVER):
+            for folder in (JOBS, OVER):
                 (self.root / folder).mkdir(exist_ok=True)
             if self.find(spec.name) is None:
                 directory = spec.directory.resolve()
@@ -100,9 +100,9 @@ class FileQueue(Generic[Job]):
         write_whole(self.root / JOBS / job.name, json.dumps(plain(job)))
 
     def claim(self, job: Job) -> bool:
-        """Write the job as somebody's who claims it; False where another one was first. Locks may end at a machine's
-        border, names do not."""
-        return write_new(self.root / CLAIMS / job.name, json.dumps(plain(job)))
+        """Write the job with its claim; False where another was first, whom no lock may keep: it ends at a machine."""
+        (self.root / CLAIMS).mkdir(exist_ok=True)
+        return write_new(self.root / CLAIMS, job.name, json.dumps(plain(job)))
 
     def end(self, name: str, status: JobStatus) -> JobStatus:
         """Write down how the job ended; the status."""

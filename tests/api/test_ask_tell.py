@@ -1,6 +1,5 @@
 """Ask and tell: people's own loops measure the trials of a campaign whose runner is `external`."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,8 +7,6 @@ import pytest
 
 from meshtune.api.routes import ask_tell
 from meshtune.tuner.campaign import decide
-from meshtune.tuner.service.driving.loop import Driver
-from meshtune.tuner.service.driving.rounds import drive_all
 
 EXTERNAL = {"runner": "external", "parallel": 3, "budget": {"trials": 6}}
 WORDS = {"--tp": "tp", "--pp": "pp", "--size": "micro_batch_size", "--accumulate": "grad_accum_steps"}
@@ -17,17 +14,6 @@ COMMAND = {
     "kind": "command",
     "command": ["train.py", *(word for name, field in WORDS.items() for word in (name, f"{{{field}}}"))],
 }
-
-
-@pytest.fixture
-def driven(service):
-    """A thread that drives, as of `meshtune serve`."""
-    stop = threading.Event()
-    thread = threading.Thread(target=drive_all, args=(Driver(service), service, stop))
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
 
 
 def ask(client, id, key="", **body):
@@ -52,7 +38,7 @@ def wait_done(client, id, trial):
     return found
 
 
-def test_two_loops_measure_a_campaign_to_its_end_and_the_best_is_as_they_told(client, create, driven):
+def test_two_loops_measure_a_campaign_to_its_end_and_the_best_is_as_they_told(client, create):
     id = create(**EXTERNAL, confirm=2, confirm_rounds=2)
 
     def loop(_):
@@ -70,7 +56,7 @@ def test_two_loops_measure_a_campaign_to_its_end_and_the_best_is_as_they_told(cl
             if found["state"] != "running":
                 return done, found
 
-    with ThreadPoolExecutor(2) as pool:
+    with client, ThreadPoolExecutor(2) as pool:  # with one event loop, and a driver
         (one, ended), (other, _) = pool.map(loop, range(2))
     assert ended["state"] == "completed"
     trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
@@ -239,7 +225,7 @@ def test_of_the_asks_that_wait_for_a_campaign_one_looks(client, create, service,
         assert len(ask(client, id, wait_s=20)["suggestions"]) == 1
         looks.clear()
         waiting = [pool.submit(ask, client, id, wait_s=3) for _ in range(8)]
-        while asks._by_token.total() < 8:
+        while not asks.places["tester"].locked():
             time.sleep(0.01)
         refused = problem(client.post(f"/v1/campaigns/{id}:suggest", json={"wait_s": 3}), 429, "/problems/rate-limited")
         assert "8 requests of this token wait for trials" in refused["detail"]
@@ -248,8 +234,7 @@ def test_of_the_asks_that_wait_for_a_campaign_one_looks(client, create, service,
         assert len(looks) <= 10 + 3 / ask_tell.LOOK_S + 8, "each looks at once, then one of them alone"
         client.post(f"/v1/campaigns/{id}:cancel")
         assert ask(client, id, wait_s=20)["state"] in ("cancelling", "cancelled")
-    assert not +asks._by_token
-    assert not asks._turns
+    assert not asks.turns
 
 
 def test_a_cancelled_campaign_gives_no_trials_and_takes_no_results(client, create, service, drive, problem):

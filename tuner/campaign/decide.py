@@ -48,13 +48,12 @@ FAULTS_S = 86400.0
 @dataclass(frozen=True, slots=True)
 class PolledJob:
     """One look at an attempt's job. Its status has times by our clock; running_s: how long it has run, by one clock
-    that nobody sets; of a claimed one, without our absences."""
+    that nobody sets; of a claimed one, without our absences. listened_s: for how long there has been none."""
 
     status: JobStatus
     # There exactly when the status is final.
     outcome: Outcome | None = None
     running_s: float = 0.0
-    # For how long we have been there to hear of it, without an absence.
     listened_s: float = 0.0
 
 
@@ -334,9 +333,8 @@ def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Map
     limit = campaign.spec.trial.time_limit_s
     known = [(trial.number, observations[trial.number]) for trial in unfinished if trial.number in observations]
     if campaign.spec.runner.kind == EXTERNAL:
-        reason = f"whoever claimed it told no result within its time limit of {limit:g} s"
-        claims = [number for number, seen in known if seen.running_s >= limit and seen.listened_s >= GRACE_S]
-        return [EndClaim(number, reason) for number in claims]
+        untold = [number for number, seen in known if seen.running_s >= limit and seen.listened_s >= GRACE_S]
+        return [EndClaim(number, f"its claim told no result within its time limit of {limit:g} s") for number in untold]
     late = [number for number, seen in known if seen.running_s > limit + OVERTIME_S]
     return [Cancel(number, f"ran longer than its time limit of {limit:g} s") for number in late]
 

@@ -194,10 +194,9 @@ class CampaignCalls(Calls):
         reason: str = "",
         log_tail: str = "",
     ) -> Steps[TrialView]:
-        """Tell how a suggestion, or a trial by its number, went: the seconds of each timed step, with the most loaded
-        memory of each rank and the losses of the first steps where they are known; or a verdict such as `oom`, with its
-        reason. A suggestion names its claim, so that a word that comes late ends nobody else's. The trial, once the
-        campaign has taken that."""
+        """Tell how a suggestion went, whose claim it names, or a trial by its number: the seconds of each timed step,
+        with the most loaded memory of each rank and the losses of the first steps where they are known; or a verdict
+        such as `oom`, with its reason. The trial, once the campaign has taken that."""
         number, claim = (trial, "") if isinstance(trial, int) else (trial.trial, trial.claim)
         completion = Completion(
             claim=claim,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from meshtune.runners.base import Cause
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
 from meshtune.runners.registry import EXTERNAL
@@ -20,7 +19,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.changes import CannotChange
 from meshtune.tuner.campaign.listing import TrialsWanted
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
-from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
+from meshtune.tuner.campaign.trial import Trial, TrialState
 
 if TYPE_CHECKING:  # clients read these values, and need no database
     from meshtune.tuner.service.job_files import Reports
@@ -30,15 +29,16 @@ if TYPE_CHECKING:  # clients read these values, and need no database
 MAX_OPEN = 1000
 # Whose jobs are a user's own command line; that of the others is of programs of ours.
 _WITH_ARGUMENTS = ("command", "megatron", "deepspeed", "torchtitan")
+# Of a completion, as a measurement has them.
+_MEASURED = ("step_times_s", "warmup_times_s", "first_losses", "peak_memory_bytes", "peak_held_bytes", "software")
 # What a program may say of a trial that it could not measure.
 TELLABLE = (Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST, Verdict.ILLEGAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A trial that is the caller's to measure. claim: what its completion names. arguments: the command line that would
-    run it, where the spec's workload is a user's program; else empty. time_limit_s: without a word within so long it
-    ends as timed out."""
+    """A trial that is the caller's to measure. claim: for its completion. arguments: the command line that would run
+    it, where the spec's workload is a user's program; else empty. time_limit_s: untold for so long, it times out."""
 
     trial: int
     claim: str
@@ -100,17 +100,12 @@ class Completion(Closed):
         if not self.step_times_s:
             return Outcome(verdict=Verdict(self.verdict.lower()), **facts)
         measurement = Measurement(
-            step_times_s=self.step_times_s,
-            warmup_times_s=self.warmup_times_s,
             tokens_per_step=plan.global_batch_size * spec.model.seq_len,
             devices=plan.world_size,
             model_flops_per_token=spec.model.flops_per_token,
             peak_flops_per_device=spec.cluster.device.peak_flops.get(workload_of(spec).dtype),
-            first_losses=self.first_losses,
-            peak_memory_bytes=self.peak_memory_bytes,
-            peak_held_bytes=self.peak_held_bytes,
-            software=self.software,
             knobs=self.knobs,
+            **{name: getattr(self, name) for name in _MEASURED},
         )
         return Outcome(verdict=Verdict.OK, measurement=measurement, **facts)
 
@@ -135,18 +130,23 @@ class AskTell:
 
     def complete(self, campaign_id: str, number: int, completion: Completion, claimant: str = "") -> Trial:
         """Write the result of a claimed trial, which ends when the driver has read it. The same word once more changes
-        nothing. A trial that was lost may have been claimed anew: a completion that names no claim is of the last one
-        where nothing speaks against that. claimant: as of `suggest`. Raises NotFound, InvalidValue, CannotChange for a
-        claim that is not the trial's, or is over or completed otherwise, ResultMalformed, RunnerUnavailable."""
+        nothing. One that names no claim is of the latest, where nothing speaks against that: a trial that was lost may
+        have been claimed anew. Raises NotFound, InvalidValue, CannotChange for a claim that is not the trial's, is over
+        or completed otherwise, RunnerUnavailable."""
         campaign, trial = self._campaign(campaign_id), self._store.trial(campaign_id, number)
-        text = _result(completion.outcome(campaign.spec, trial.plan))
+        text = result_of(completion.outcome(campaign.spec, trial.plan))
         parse_result(text)
+        named = [attempt for attempt in trial.attempts if attempt.job_name == completion.claim]
+        attempt, earlier = [*named, trial.last][0], [] if completion.claim else trial.attempts[:-1]
+        job = attempt.job_name
         try:
-            attempt = self._attempt(campaign_id, trial, completion.claim, text)
-            job = attempt.job_name
+            if completion.claim and not named:
+                raise NotClaimed(f"it has no claim {completion.claim[:100]!r}")
+            if any(self._reports.kept(campaign_id, other.job_name) == text for other in earlier):
+                raise NotClaimed("an earlier claim of it was completed so: name the claim")
             if not attempt.state.final:
                 with self._runner.telling(job) as whose:
-                    if not completion.claim and len(trial.attempts) > 1 and whose not in ("", claimant):
+                    if earlier and whose not in ("", claimant):
                         raise NotClaimed("another token has claimed it anew: name the claim")
                     if self._reports.keep(campaign_id, job, text):
                         return trial
@@ -156,18 +156,6 @@ class AskTell:
         except NotClaimed as error:
             raise CannotChange(f"trial {number} of campaign {campaign_id} cannot be completed: {error}") from None
         return trial
-
-    def _attempt(self, campaign_id: str, trial: Trial, claim: str, text: str) -> Attempt:
-        """The attempt that is told of. Raises NotClaimed."""
-        *earlier, last = trial.attempts
-        if not claim:
-            if any(self._reports.kept(campaign_id, attempt.job_name) == text for attempt in earlier):
-                raise NotClaimed("an earlier claim of it was completed so: name the claim")
-            return last
-        for attempt in trial.attempts:
-            if attempt.job_name == claim:
-                return attempt
-        raise NotClaimed(f"it has no claim {claim[:100]!r}")
 
     def _campaign(self, campaign_id: str) -> Campaign:
         campaign = self._store.campaign(campaign_id)
@@ -185,16 +173,11 @@ def _suggestion(spec: CampaignSpec, trial: Trial, job: ClaimableJob) -> Suggesti
         plan_key=trial.plan.key,
         knobs=dict(trial.plan.knobs),
         arguments=job.command if spec.workload.kind in _WITH_ARGUMENTS else (),
-        time_limit_s=job.time_limit_s,
+        time_limit_s=spec.trial.time_limit_s,
     )
 
 
-def timed_out(reason: str) -> str:
-    """The result of a claim that is over."""
-    return _result(Outcome(verdict=Verdict.TIMED_OUT, cause=Cause.TIME_LIMIT, reason=reason))
-
-
-def _result(outcome: Outcome) -> str:
+def result_of(outcome: Outcome) -> str:
     """As `write_result` has it."""
     document = {name: value for name, value in plain(outcome).items() if value is not None}
     if outcome.measurement is not None:

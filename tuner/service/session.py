@@ -56,9 +56,10 @@ class Session:
 
     store: Store
     hold: Hold
-    # Seconds since the epoch; seconds on a clock that nobody sets, for durations.
+    # Seconds since the epoch; seconds on a clock that nobody sets, for durations. opened_s: by the holder's presence.
     clock: Callable[[], float]
     timer: Callable[[], float]
+    opened_s: float
     # The campaign's row and trials at the last look.
     campaign: Campaign
     trials: list[Trial] = field(default_factory=list)
@@ -86,17 +87,12 @@ class Session:
     # By job name, of jobs that were seen running and whose runner measures no duration itself: how long they had run
     # when this process saw them first, and when that was by the timer.
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
-    # By the holder's presence.
-    _opened_s: float = field(init=False)
     # By job name: how long the jobs had run at the last look.
     _running_s: dict[str, float] = field(default_factory=dict)
     # The lesson of the calibration that the task starts from.
     _start: Lesson | None = None
     # The campaign's own software when it learned from others, None before that.
     _software: Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        self._opened_s, _ = self.hold.holder.presence.look()
 
     def look(self) -> None:
         """Bring the campaign and its trials up to date."""
@@ -146,12 +142,6 @@ class Session:
         self._running_s = {one.job_name: self._ran_s(one, status) for one, status in looks}
         self._seen = {name: seen for name, seen in self._seen.items() if name in self._running_s}
         return self._running_s
-
-    @property
-    def listened_s(self) -> float:
-        """For how long it has been there without an absence of its process."""
-        seconds, unbroken_s = self.hold.holder.presence.look()
-        return min(unbroken_s, seconds - self._opened_s)
 
     def _ran_s(self, attempt: Attempt, status: JobStatus) -> float:
         if status.elapsed_s is not None:
@@ -332,6 +322,7 @@ class Sessions:
                     hold=hold,
                     clock=self._clock,
                     timer=self._timer,
+                    opened_s=self.holder.presence.look()[0],
                     campaign=campaign,
                     search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
                     task=task_of(spec, space, training),

@@ -23,14 +23,10 @@ from meshtune.runners.untrusted_text import visible
 
 _HERE = Path(__file__).parent
 _ENVIRONMENT = Environment(
-    loader=FileSystemLoader(_HERE),
-    autoescape=True,
-    # Of a text; an SVG and the style are Markup.
-    finalize=lambda value: visible(value) if type(value) is str else value,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
+# Of a text; an SVG and the style are Markup.
+_ENVIRONMENT.finalize = lambda value: visible(value) if type(value) is str else value
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
