@@ -237,6 +237,28 @@ def test_of_the_asks_that_wait_for_a_campaign_one_looks(client, create, service,
     assert not asks.turns
 
 
+def test_what_was_told_before_a_claim_was_ended_counts(client, create, service, monkeypatch):
+    monkeypatch.setattr(decide, "GRACE_S", 0.0)
+    id = create(**EXTERNAL, trial={"time_limit_s": 0.1})
+    for _ in range(2):
+        service.tick(id)
+    (one,) = ask(client, id)["suggestions"]
+    service.tick(id)
+    time.sleep(0.2)
+    keep, told = service.reports.keep, []
+
+    def told_just_before(*words):
+        monkeypatch.setattr(service.reports, "keep", keep)
+        told.append(tell(client, id, 0, step_times_s=[1.0, 1.1], claim=one["claim"]).status_code)
+        return keep(*words)
+
+    monkeypatch.setattr(service.reports, "keep", told_just_before)
+    for _ in range(5):
+        service.tick(id)
+    assert told == [200]
+    assert wait_done(client, id, 0)["verdict"] == "ok"
+
+
 def test_a_cancelled_campaign_gives_no_trials_and_takes_no_results(client, create, service, drive, problem):
     id = create(**EXTERNAL)
     for _ in range(2):

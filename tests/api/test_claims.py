@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -81,6 +82,27 @@ def test_a_claim_ends_a_minute_after_an_absence(lab):
     assert "told no result within its time limit of 6 s" in trial["attempts"][0]["reason"]
     status, problem = lab.ask("POST", f"{path}:complete", {**TIMES, "claim": one["claim"]})
     assert (status, problem["detail"].rpartition(": ")[2]) == (409, "it is timed_out")
+
+
+@pytest.mark.postgres
+def test_a_claim_outlives_the_service_that_gave_it(tmp_path):
+    """With a limit of 6 s, 12 s after another service has taken the campaign over."""
+    database = Postgres()
+    try:
+        with ExitStack() as ends:
+            one, other = (ends.enter_context(serving(database.url, tmp_path)) for _ in range(2))
+            id = one.post("/v1/campaigns", SPEC)["id"]
+            (given,) = one.post(f"/v1/campaigns/{id}:suggest", {"wait_s": 30})["suggestions"]
+            time.sleep(1)
+            os.kill(one.pid, signal.SIGKILL)
+            time.sleep(12)
+            path = f"/v1/campaigns/{id}/trials/{given['trial']}"
+            other.post(f"{path}:complete", {**TIMES, "claim": given["claim"]})
+            while (trial := other.get(path))["state"] != "done":
+                time.sleep(0.1)
+            assert trial["verdict"] == "ok"
+    finally:
+        database.stop()
 
 
 @pytest.mark.postgres

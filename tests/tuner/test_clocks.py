@@ -23,7 +23,7 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.service.clocks import Skews, by_our_clock, skew_s
+from meshtune.tuner.service.clocks import Presence, Skews, by_our_clock, skew_s
 from meshtune.tuner.store import Store
 
 HOUR_S = 3600.0
@@ -62,6 +62,24 @@ def test_clocks_apart_are_told_once_until_they_agree(caplog):
     assert first == "the clock of the runner local is 300 s or more ahead of ours; set both by NTP"
     assert second == "the clock of the runner local agrees with ours again"
     assert skews.gauge.labels("the runner local")._value.get() == 1.0
+
+
+def test_only_the_presence_of_a_process_counts():
+    now = [500.0]
+    presence = Presence(4.0, lambda: now[0])
+    for passed, look, confirmed in (
+        (3.0, (3.0, 3.0), True),
+        (4.0, (7.0, 7.0), False),  # a renewal that took long
+        (0.1, (3.0, 0.0), False),  # it may be one that does not come
+        (60.0, (3.0, 0.0), True),
+        (1.0, (4.0, 1.0), False),
+        (2.0, (6.0, 3.0), True),
+        (4.0, (10.0, 7.0), True),
+    ):
+        now[0] += passed
+        assert presence.look() == pytest.approx(look)
+        if confirmed:
+            presence.confirm()
 
 
 @pytest.mark.parametrize("jump_s", [300.0, -300.0, HOUR_S, -HOUR_S])
