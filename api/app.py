@@ -126,6 +126,7 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # they go wherever the request's Host says
         lifespan=lifespan,
     )
     app.state.service = service
@@ -134,6 +135,7 @@ def create_app(
     app.state.pool = pool
     app.state.documents = Documents(service.store, cache, pool)
     app.state.hub = hub
+    app.state.asks = ask_tell.WaitingAsks()
     app.state.end_soon = end_soon
     app.state.stop = stop
     app.state.thread = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.job_files import MAX_DOCUMENT_BYTES, read_document
+from meshtune.runners.job_files import MAX_DOCUMENT_BYTES, opened_folder, read_document
 from meshtune.runners.untrusted_text import Limits, read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
@@ -156,6 +157,25 @@ def _wrong(path: str, message: str, value: object) -> InvalidValue:
 def encode_job(spec: JobSpec) -> dict[str, Any]:
     """Everything but the files, which are in the job's directory by then."""
     return {**asdict(spec), "directory": str(spec.directory), "files": {}, "env": dict(spec.env)}
+
+
+def write_new(folder: Path, name: str, text: str, mode: int = 0o644) -> bool:
+    """Write a file, whole at once and on the disk, unless there is one: of all that try, on any machine, one does; no
+    link is followed out of the folder. Raises OSError."""
+    draft = f".{name}.{secrets.token_hex(8)}"
+    with opened_folder(folder) as place:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=place)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(draft, name, src_dir_fd=place, dst_dir_fd=place)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(draft, dir_fd=place)
+    return True
 
 
 def write_whole(path: Path, text: str, *, synced: bool = False) -> None:

@@ -38,6 +38,13 @@ _MAX_KEY_PARTS = 16
 # shlex copies a word at each of its letters: 10 ms for so many.
 MAX_LINE_CHARACTERS = 20_000
 _NUMBER = re.compile(r"[-+]?[0-9.][0-9A-Fa-fxXoO_.:+-]*")
+# C0 but tab and newline, DEL, C1; marks, overrides and isolates of bidirectional text; separators of lines.
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """The text with its control characters as \\x1b or \\u202e, for people who read it in a terminal or on a page."""
+    return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ SECURITY_HEADERS = {
     "object-src 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",  # unless a route says who may keep its answer
 }
 # Polled by machines: logged at DEBUG while they are answered.
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import defaultdict
+from contextlib import suppress
+from functools import partial
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
@@ -19,17 +23,28 @@ from meshtune.api.dependencies import (
     launches,
     optional_document,
 )
-from meshtune.api.errors import InvalidBody
+from meshtune.api.errors import InvalidBody, TooManyRequests
 from meshtune.api.middleware.idempotency import HEADER
 from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.service.ask_tell import Ask, Completion, Suggestions
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 
 router = APIRouter(prefix="/v1", tags=["ask and tell"])
 # Between two looks for trials that wait.
 LOOK_S = 0.2
+# Asks of one token that wait at once.
+MAX_WAITING = 100
+
+
+class WaitingAsks:
+    """The asks that wait for a trial. Of those of one campaign the first looks, the others wait for their turn."""
+
+    def __init__(self) -> None:
+        self.places: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_WAITING))
+        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 
 @router.post("/campaigns/{campaign_id}:suggest", dependencies=[launches], openapi_extra=SUGGEST_BODY)
@@ -47,29 +62,44 @@ async def suggest_trials(
     except InvalidValue as error:
         raise InvalidBody(error.problems) from None
     key = request.headers.get(HEADER, "")
-    by = hashlib.sha256(f"{caller.sha256} {key}".encode()).hexdigest() if key else ""
-    end = asyncio.get_running_loop().time() + ask.wait_s
-    while True:
-        answer = await run_in_threadpool(service.ask_tell.suggest, campaign_id, ask.count, by)
-        left_s = end - asyncio.get_running_loop().time()
-        if answer.suggestions or left_s <= 0 or not answer.state.active or request.app.state.stop.is_set():
-            return answer
-        await asyncio.sleep(min(LOOK_S, left_s))
-        # What nobody hears of is not claimed.
-        if await request.is_disconnected():
-            return answer
+    by = _word(caller, key) if key else ""
+    suggest = partial(service.ask_tell.suggest, campaign_id, ask.count, by, _word(caller))
+    clock, stop = asyncio.get_running_loop().time, request.app.state.stop
+    end, answer = clock() + ask.wait_s, await run_in_threadpool(suggest)
+    if answer.suggestions or not ask.wait_s:
+        return answer
+    asks: WaitingAsks = request.app.state.asks
+    place, turn = asks.places[caller.name], asks.turns.setdefault(campaign_id, asyncio.Lock())
+    if place.locked():
+        raise TooManyRequests(f"{MAX_WAITING} requests of this token wait for trials, which is the most", 5.0)
+    with suppress(TimeoutError):
+        async with place, asyncio.timeout_at(end) as limit, turn:
+            limit.reschedule(None)
+            # What nobody hears of is not claimed.
+            while not stop.is_set() and not await request.is_disconnected():
+                answer = await run_in_threadpool(suggest)
+                if answer.suggestions or clock() >= end or not answer.state.active:
+                    break
+                await asyncio.sleep(min(LOOK_S, end - clock()))
+    return answer
 
 
 @router.post(
     "/campaigns/{campaign_id}/trials/{number}:complete", dependencies=[launches], openapi_extra=COMPLETION_BODY
 )
 def complete_trial(
-    campaign_id: ChangeableId, number: TrialNumber, document: SpecDocument, service: ServiceHandle
+    campaign_id: ChangeableId, number: TrialNumber, document: SpecDocument, caller: CallerHandle, service: ServiceHandle
 ) -> TrialView:
     """Tell how a claimed trial went: what was measured, or a verdict. It is `done` when the driver has read that, which
     takes a moment; the answer is the trial as it was before."""
     try:
-        trial = service.ask_tell.complete(campaign_id, number, read_value(Completion, document))
+        completion = read_value(Completion, document)
+        trial = service.ask_tell.complete(campaign_id, number, completion, _word(caller))
     except InvalidValue as error:
         raise InvalidBody(error.problems) from None
     return trial_view(trial)
+
+
+def _word(caller: Token, key: str = "") -> str:
+    """Of a token, or of its requests with this key; no secret, and in no log."""
+    return hashlib.sha256(f"{caller.sha256} {key}".encode()).hexdigest()

@@ -1,17 +1,19 @@
 """The external runner: jobs wait until a program of somebody else's claims them, and end when it says how they went.
 
-Nothing is started here. A job's state follows from files (`schedulers.file_queue`) and the clock: of a job that is not
-over they hold its folder, when it was sent, who claimed it and when.
+Nothing is started here. A job's state follows from files (`schedulers.file_queue`): of a job that is not over they hold
+its folder, when it was sent, and, in a file that is made once by whoever is first, who claimed it and when.
 
-A claimed job that leaves a result (`result.json`) in its folder has succeeded, and is over at its next look. One that
-leaves none within its time limit has timed out: nobody can tell a setting that hangs from a program that forgot it."""
+A claimed job that leaves a result (`result.json`) in its folder has succeeded, and is over at its next look. When its
+time is up is for those to say who know how long somebody was there to hear of it (`tuner.service.session`)."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,6 @@ from meshtune.runners.schedulers.file_queue import FileQueue
 from meshtune.search_spaces.checks import Closed
 from meshtune.search_spaces.cluster import ClusterSpec
 
-WAITS = "waits for a program that claims it"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalOptions(Closed):
@@ -34,15 +34,15 @@ class ExternalOptions(Closed):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimableJob:
     """A job that is not over. Times are seconds since the epoch. command: what would run it here. claimed_by: whoever
-    claims once more with the same word gets it again; empty where nobody has claimed it."""
+    claims once more with the same word gets it again; empty where nobody may. claimant: whose claim it is, as the API
+    knows its callers."""
 
     name: str
     directory: Path
     command: tuple[str, ...]
-    time_limit_s: float
-    submitted_at: float
     claimed_at: float | None = None
     claimed_by: str = ""
+    claimant: str = ""
 
 
 class NotClaimed(Exception):
@@ -59,12 +59,10 @@ class ExternalRunner:
         require_fit(spec.name)
         return self._queue.submit(
             spec,
-            lambda now: ClaimableJob(
+            lambda _: ClaimableJob(
                 name=spec.name,
                 directory=spec.directory.resolve(),
                 command=spec.command,
-                time_limit_s=spec.time_limit_s,
-                submitted_at=now,
             ),
         )
 
@@ -89,7 +87,7 @@ class ExternalRunner:
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def claim(self, names: Sequence[str], most: int, by: str = "") -> list[ClaimableJob]:
+    def claim(self, names: Sequence[str], most: int, by: str = "", claimant: str = "") -> list[ClaimableJob]:
         """Of these jobs at most so many that were claimed by this word before, or else wait, in their order; they run
         from now on, each for one claimant. by: a word of the request, so that it may be repeated; empty: it may not.
         Raises RunnerUnavailable."""
@@ -101,19 +99,21 @@ class ExternalRunner:
             own = [job for job in open_ if by and job.claimed_by == by]
             if own:
                 return own
-            free = [job for job in open_ if job.claimed_at is None]
-            claimed = [replace(job, claimed_at=now, claimed_by=by) for job in free[:most]]
-            for job in claimed:
-                self._queue.write(job)
-            return claimed
+            free = (job for job in open_ if job.claimed_at is None)
+            claims = (replace(job, claimed_at=now, claimed_by=by, claimant=claimant) for job in free)
+            return list(islice(filter(self._queue.claim, claims), most))
 
-    def require_claimed(self, name: str) -> None:
-        """Raises NotClaimed for a job that waits or is over, RunnerUnavailable."""
-        status = self.poll([name])[name]
-        if status.state is JobState.QUEUED:
-            raise NotClaimed("nobody has claimed it: ask for it first (`:suggest`)")
-        if status.state.final and status.state is not JobState.SUCCEEDED:
-            raise NotClaimed(f"its job is {status.state}: {status.reason}")
+    @contextmanager
+    def telling(self, name: str) -> Iterator[str]:
+        """The body tells how the job went, which nobody ends meanwhile; its claimant, empty where that is not known or
+        it was told of before. Raises NotClaimed for a job that waits or is over, RunnerUnavailable."""
+        with self._queue.alone(f"{name} cannot be told of") as now:
+            status, job = self._look(name, now), self._queue.job(name)
+            if status is None or status.state is JobState.QUEUED:
+                raise NotClaimed("nobody has claimed it: ask for it first (`:suggest`)")
+            if status.state.final and status.state is not JobState.SUCCEEDED:
+                raise NotClaimed(f"its job is {status.state}: {status.reason}")
+            yield "" if job is None else job.claimant
 
     def _look(self, id: str, now: float) -> JobStatus | None:
         """Its state, written down where it is over; None for one that never was. Raises OSError, ValueError."""
@@ -122,14 +122,11 @@ class ExternalRunner:
         if self.find(id) is None or (job := self._queue.job(id)) is None:
             return None
         if job.claimed_at is None:
-            return JobStatus(state=JobState.QUEUED, reason=WAITS)
+            return JobStatus(state=JobState.QUEUED, reason="waits for a program that claims it")
         if (reported_at := _reported_at(job.directory)) is not None:
             ended_at = min(now, max(job.claimed_at, reported_at))
             return self._queue.end(id, _ended(JobState.SUCCEEDED, job, ended_at, "", exit_code=0))
-        if now < (late_at := job.claimed_at + job.time_limit_s):
-            return JobStatus(state=JobState.RUNNING, started_at=job.claimed_at)
-        reason = f"whoever claimed it told no result within its time limit of {job.time_limit_s:g} s"
-        return self._queue.end(id, _ended(JobState.TIMED_OUT, job, late_at, reason))
+        return JobStatus(state=JobState.RUNNING, started_at=job.claimed_at)
 
 
 def _ended(state: JobState, job: ClaimableJob, at: float, reason: str, exit_code: int | None = None) -> JobStatus:

@@ -1,6 +1,7 @@
 """The jobs of a runner that starts no processes, in files alone, so that any process may die at any moment:
 
     root/jobs/NAME    a job that is not over
+    root/claims/NAME  the same of one that somebody has claimed
     root/over/NAME    how it ended; the file above is gone then
     root/lock         held while anything is looked at or changed
 
@@ -18,10 +19,10 @@ from typing import Generic, Protocol, TypeVar
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerError, RunnerUnavailable, SubmitFailed, is_fit
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_whole
+from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_new, write_whole
 from meshtune.runners.untrusted_text import read_json
 
-JOBS, OVER = "jobs", "over"
+JOBS, CLAIMS, OVER = "jobs", "claims", "over"
 
 
 class Named(Protocol):
@@ -79,8 +80,10 @@ class FileQueue(Generic[Job]):
 
     def job(self, name: str) -> Job | None:
         """The job, None for one that is over or never was."""
-        path = self.root / JOBS / name
-        return read_value(self._kind, read_json(path.read_bytes(), JOB_LIMITS)) if path.exists() else None
+        for folder in (CLAIMS, JOBS):
+            if (path := self.root / folder / name).exists():
+                return read_value(self._kind, read_json(path.read_bytes(), JOB_LIMITS))
+        return None
 
     def jobs(self) -> list[Job]:
         """Those that are not over, in no order."""
@@ -96,8 +99,14 @@ class FileQueue(Generic[Job]):
     def write(self, job: Job) -> None:
         write_whole(self.root / JOBS / job.name, json.dumps(plain(job)))
 
+    def claim(self, job: Job) -> bool:
+        """Write the job with its claim; False where another was first, whom no lock may keep: it ends at a machine."""
+        (self.root / CLAIMS).mkdir(exist_ok=True)
+        return write_new(self.root / CLAIMS, job.name, json.dumps(plain(job)))
+
     def end(self, name: str, status: JobStatus) -> JobStatus:
         """Write down how the job ended; the status."""
         write_whole(self.root / OVER / name, json.dumps(plain(status)))
-        (self.root / JOBS / name).unlink(missing_ok=True)
+        for folder in (JOBS, CLAIMS):
+            (self.root / folder / name).unlink(missing_ok=True)
         return status

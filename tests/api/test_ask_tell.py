@@ -1,13 +1,12 @@
 """Ask and tell: people's own loops measure the trials of a campaign whose runner is `external`."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from meshtune.tuner.service.driving.loop import Driver
-from meshtune.tuner.service.driving.rounds import drive_all
+from meshtune.api.routes import ask_tell
+from meshtune.tuner.campaign import decide
 
 EXTERNAL = {"runner": "external", "parallel": 3, "budget": {"trials": 6}}
 WORDS = {"--tp": "tp", "--pp": "pp", "--size": "micro_batch_size", "--accumulate": "grad_accum_steps"}
@@ -15,17 +14,6 @@ COMMAND = {
     "kind": "command",
     "command": ["train.py", *(word for name, field in WORDS.items() for word in (name, f"{{{field}}}"))],
 }
-
-
-@pytest.fixture
-def driven(service):
-    """A thread that drives, as of `meshtune serve`."""
-    stop = threading.Event()
-    thread = threading.Thread(target=drive_all, args=(Driver(service), service, stop))
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
 
 
 def ask(client, id, key="", **body):
@@ -50,7 +38,7 @@ def wait_done(client, id, trial):
     return found
 
 
-def test_two_loops_measure_a_campaign_to_its_end_and_the_best_is_as_they_told(client, create, driven):
+def test_two_loops_measure_a_campaign_to_its_end_and_the_best_is_as_they_told(client, create):
     id = create(**EXTERNAL, confirm=2, confirm_rounds=2)
 
     def loop(_):
@@ -68,7 +56,7 @@ def test_two_loops_measure_a_campaign_to_its_end_and_the_best_is_as_they_told(cl
             if found["state"] != "running":
                 return done, found
 
-    with ThreadPoolExecutor(2) as pool:
+    with client, ThreadPoolExecutor(2) as pool:  # with one event loop, and a driver
         (one, ended), (other, _) = pool.map(loop, range(2))
     assert ended["state"] == "completed"
     trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
@@ -188,12 +176,14 @@ def test_trials_of_another_runner_are_not_asked_for(client, create, problem):
     assert "the runner instant measures the trials" in told["detail"]
 
 
-def test_what_nobody_tells_of_times_out_and_what_is_lost_is_tried_again(client, create, service):
+def test_what_nobody_tells_of_times_out_and_what_is_lost_is_tried_again(client, create, service, monkeypatch):
+    monkeypatch.setattr(decide, "GRACE_S", 0.0)
     id = create(**EXTERNAL, baseline=None, trial={"time_limit_s": 0.2})
     for _ in range(5):
         service.tick(id)
     first, second = ask(client, id, count=2)["suggestions"]
     tell(client, id, second["trial"], verdict="lost", reason="my node went away").raise_for_status()
+    service.tick(id)  # a claim's time counts from the first look at it
     time.sleep(0.3)
     for _ in range(5):
         service.tick(id)
@@ -201,6 +191,92 @@ def test_what_nobody_tells_of_times_out_and_what_is_lost_is_tried_again(client, 
     assert (late["verdict"], len(late["attempts"])) == ("timed_out", 1)
     assert "told no result within its time limit of 0.2 s" in late["attempts"][0]["reason"]
     assert len(client.get(f"/v1/campaigns/{id}/trials/{second['trial']}").json()["attempts"]) == 2
+
+
+def test_no_word_of_an_old_claim_ends_a_new_one(client, create, service, problem):
+    id = create(**EXTERNAL | {"parallel": 1})
+
+    def claimed():
+        for _ in range(5):
+            service.tick(id)
+        return ask(client, id)["suggestions"][0]
+
+    lost = {"verdict": "lost", "reason": "my node went away"}
+    first = claimed()
+    assert tell(client, id, 0, **lost, claim=first["claim"]).status_code == 200
+    second = claimed()
+    assert (second["trial"], second["claim"] == first["claim"]) == (0, False)
+    assert tell(client, id, 0, **lost, claim=first["claim"]).status_code == 200, "the same word once more"
+    late = problem(tell(client, id, 0, step_times_s=[1.0], claim=first["claim"]), 409, "/problems/illegal-move")
+    assert late["detail"].endswith("cannot be completed: it is lost")
+    assert "name the claim" in problem(tell(client, id, 0, **lost), 409, "/problems/illegal-move")["detail"]
+    assert "no claim 'x'" in problem(tell(client, id, 0, **lost, claim="x"), 409, "/problems/illegal-move")["detail"]
+    for _ in range(3):
+        service.tick(id)
+    assert client.get(f"/v1/campaigns/{id}/trials/0").json()["state"] == "running"
+    tell(client, id, 0, step_times_s=[2.0, 2.1], claim=second["claim"]).raise_for_status()
+    service.tick(id)
+    assert wait_done(client, id, 0)["verdict"] == "ok"
+
+
+def test_an_older_program_completes_a_trial_that_was_lost_before_where_its_token_claimed_it(
+    client, create, service, problem, token
+):
+    id = create(**EXTERNAL | {"parallel": 1})
+    for verdict in ("lost", "ok"):
+        for _ in range(5):
+            service.tick(id)
+        ask(client, id)
+        if verdict == "lost":
+            tell(client, id, 0, verdict="lost", reason="gone").raise_for_status()
+    other, path = token("other", scopes=("admin",)), f"/v1/campaigns/{id}/trials/0:complete"
+    refused = client.post(path, json={"step_times_s": [3.0]}, headers=other)
+    assert "another token has claimed it anew" in problem(refused, 409, "/problems/illegal-move")["detail"]
+    assert tell(client, id, 0, step_times_s=[2.0]).status_code == 200
+
+
+def test_of_the_asks_that_wait_for_a_campaign_one_looks(client, create, service, monkeypatch, problem):
+    looks, suggest = [], service.ask_tell.suggest
+    monkeypatch.setattr(service.ask_tell, "suggest", lambda *words: looks.append(words) or suggest(*words))
+    monkeypatch.setattr(ask_tell, "MAX_WAITING", 8)
+    asks = client.app.state.asks
+    with client, ThreadPoolExecutor(9) as pool:  # with one event loop
+        id = create(**EXTERNAL | {"parallel": 1})
+        assert len(ask(client, id, wait_s=20)["suggestions"]) == 1
+        looks.clear()
+        waiting = [pool.submit(ask, client, id, wait_s=3) for _ in range(8)]
+        while not asks.places["tester"].locked():
+            time.sleep(0.01)
+        refused = problem(client.post(f"/v1/campaigns/{id}:suggest", json={"wait_s": 3}), 429, "/problems/rate-limited")
+        assert "8 requests of this token wait for trials" in refused["detail"]
+        assert ask(client, id)["suggestions"] == [], "it does not wait"
+        assert [each.result()["suggestions"] for each in waiting] == [[]] * 8
+        assert len(looks) <= 10 + 3 / ask_tell.LOOK_S + 8, "each looks at once, then one of them alone"
+        client.post(f"/v1/campaigns/{id}:cancel")
+        assert ask(client, id, wait_s=20)["state"] in ("cancelling", "cancelled")
+    assert not asks.turns
+
+
+def test_what_was_told_before_a_claim_was_ended_counts(client, create, service, monkeypatch):
+    monkeypatch.setattr(decide, "GRACE_S", 0.0)
+    id = create(**EXTERNAL, trial={"time_limit_s": 0.1})
+    for _ in range(2):
+        service.tick(id)
+    (one,) = ask(client, id)["suggestions"]
+    service.tick(id)
+    time.sleep(0.2)
+    keep, told = service.reports.keep, []
+
+    def told_just_before(*words):
+        monkeypatch.setattr(service.reports, "keep", keep)
+        told.append(tell(client, id, 0, step_times_s=[1.0, 1.1], claim=one["claim"]).status_code)
+        return keep(*words)
+
+    monkeypatch.setattr(service.reports, "keep", told_just_before)
+    for _ in range(5):
+        service.tick(id)
+    assert told == [200]
+    assert wait_done(client, id, 0)["verdict"] == "ok"
 
 
 def test_a_cancelled_campaign_gives_no_trials_and_takes_no_results(client, create, service, drive, problem):

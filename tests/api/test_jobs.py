@@ -11,6 +11,7 @@ import yaml
 
 from meshtune.api.routes.catalog import list_examples
 from meshtune.runners.registry import RUNNERS, SCHEDULERS
+from meshtune.runners.untrusted_text import CONTROLS
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.handover import pack
 
@@ -116,6 +117,22 @@ def test_an_archive_has_all_files_of_a_format_in_one_folder_with_what_to_know(cl
     assert f"    {shown['handover']['confirm']}\n" in readme
     again = client.get(f"/v1/campaigns/{done}/trials/{shown['trial']}/archive?format=megatron")
     assert again.content == response.content
+
+
+def test_no_control_character_of_a_command_reaches_the_readme(client, create, service):
+    words = ["python", "a\x1b]0;b\x07\u202e", *(f"{{{name}}}" for name in ("tp", "pp", "micro_batch_size"))]
+    command = {"kind": "command", "command": [*words, "{grad_accum_steps}"]}
+    id = create(workload=command, runner="external", budget={"trials": 1})
+    for _ in range(2):
+        service.tick(id)
+    client.post(f"/v1/campaigns/{id}:suggest").raise_for_status()
+    client.post(f"/v1/campaigns/{id}/trials/0:complete", json={"step_times_s": [1.0]}).raise_for_status()
+    for _ in range(3):
+        service.tick(id)
+    texts, _ = unpacked(client.get(f"/v1/campaigns/{id}/archive?format=job&trial=best"))
+    readme = next(text for name, text in texts.items() if name.endswith("README.txt"))
+    assert r"a\x1b]0;b\x07\u202e" in readme
+    assert not CONTROLS.search(readme)
 
 
 def test_an_archive_takes_options_and_refuses_as_the_export_does(client, done, problem):

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 
 import pytest
 from fastapi.testclient import TestClient
@@ -151,3 +152,23 @@ def test_events_are_lines_and_a_trouble_is_one_when_it_changes_and_when_it_is_ov
         "c: is lost",
         "c: the trouble is over",
     ]
+
+
+def test_no_answer_of_the_api_may_be_kept_by_others(client, over):
+    """Of each route that is read: what the service knows of its campaigns is for its caller alone."""
+    paths = client.get("/openapi.json").json()["paths"]
+    asked = []
+    for path in (path for path, verbs in paths.items() if "get" in verbs and path != "/v1/stream"):
+        filled = path.replace("{campaign_id}", over).replace("{number}", "0")
+        kept = client.get(re.sub(r"{\w+}", "slurm", filled)).headers["cache-control"]
+        asked.append(kept)
+        assert kept in ("no-store", "private, no-cache"), path
+    assert len(asked) > 30
+    assert client.post("/v1/campaigns", json={}).headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", ["/v1/campaigns/", "/v1/campaigns/x/", "/healthz/"])
+def test_no_answer_leads_to_the_host_that_a_request_names(client, path):
+    answer = client.get(path, headers={"Host": "evil.example"}, follow_redirects=False)
+    assert answer.status_code == 404
+    assert "evil.example" not in str(answer.headers)

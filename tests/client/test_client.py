@@ -275,10 +275,12 @@ def test_a_plan_is_put_in_by_hand_and_measured_again(client):
 def test_a_loop_of_ones_own_asks_for_plans_and_tells_how_they_went(client):
     campaign = client.create({**SPEC, "name": "own loop", "workload": "torch", "runner": "external", "confirm": 0})
     told = {}
+    (lost,) = campaign.suggest(wait_s=10).suggestions
+    assert campaign.complete(lost, verdict="lost").number == lost.trial
     while found := campaign.suggest(count=2, wait_s=10).suggestions:
         for one in found:
             if one.plan.tp == 8:
-                trial = campaign.complete(one.trial, verdict="oom", reason="rank 3: CUDA out of memory")
+                trial = campaign.complete(one, verdict="oom", reason="rank 3: CUDA out of memory")
             else:
                 step_s = 0.1 * one.plan.tp + 0.01 * one.plan.pp
                 trial = campaign.complete(one.trial, step_times_s=[step_s, 1.01 * step_s, 0.99 * step_s])

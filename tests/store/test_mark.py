@@ -83,6 +83,28 @@ def check_refused(file: Path, *words: str) -> None:
 ADVICE = "restore the newest backup, or remove"
 
 
+def test_a_file_of_two_names_is_refused_by_either(killed, tmp_path):
+    """SQLite keeps a log beside each name, so that what one process has written is not there for another."""
+    (tmp_path / "elsewhere").mkdir()
+    other = tmp_path / "elsewhere" / "other.db"
+    os.link(killed, other)
+    for name in (killed, other):
+        check_refused(name, "has other names", "find / -xdev -samefile")
+    other.unlink()
+    with Store.open(f"sqlite:///{killed}") as store:
+        assert len(store.access.audit(limit=99)) == 30
+
+
+def test_a_link_to_a_served_file_is_that_file(written, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(written)
+    with Store.open(f"sqlite:///{written}") as one, one.serving(), Store.open(f"sqlite:///{link}") as other:
+        assert other.file == written
+        with pytest.raises(StoreUnavailable, match="is served by process"), other.serving():
+            pass
+    assert not path_of(link).exists()
+
+
 @pytest.mark.parametrize("file_of", ["written", "killed"])
 def test_what_was_written_is_found_again(request, file_of):
     file = request.getfixturevalue(file_of)

@@ -16,13 +16,14 @@ import psycopg
 import pytest
 import yaml
 from jobs import processes_where
+from service_lab import ServiceLab
 from service_process import Postgres
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.service.clocks import Skews, by_our_clock, skew_s
+from meshtune.tuner.service.clocks import Presence, Skews, by_our_clock, skew_s
 from meshtune.tuner.store import Store
 
 HOUR_S = 3600.0
@@ -61,6 +62,24 @@ def test_clocks_apart_are_told_once_until_they_agree(caplog):
     assert first == "the clock of the runner local is 300 s or more ahead of ours; set both by NTP"
     assert second == "the clock of the runner local agrees with ours again"
     assert skews.gauge.labels("the runner local")._value.get() == 1.0
+
+
+def test_only_the_presence_of_a_process_counts():
+    now = [500.0]
+    presence = Presence(4.0, lambda: now[0])
+    for passed, look, confirmed in (
+        (3.0, (3.0, 3.0), True),
+        (4.0, (7.0, 7.0), False),  # a renewal that took long
+        (0.1, (3.0, 0.0), False),  # it may be one that does not come
+        (60.0, (3.0, 0.0), True),
+        (1.0, (4.0, 1.0), False),
+        (2.0, (6.0, 3.0), True),
+        (4.0, (10.0, 7.0), True),
+    ):
+        now[0] += passed
+        assert presence.look() == pytest.approx(look)
+        if confirmed:
+            presence.confirm()
 
 
 @pytest.mark.parametrize("jump_s", [300.0, -300.0, HOUR_S, -HOUR_S])
@@ -264,3 +283,26 @@ def test_a_real_campaign_ends_well_whatever_the_databases_clock_says(campaign, w
         server.stop()
     assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 4
     assert all(0.3 < trial.last.running_s < 30 for trial in trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+def test_a_claim_outlives_a_clock_that_is_set(tmp_path, wrong_clock, monkeypatch, jump_s):
+    for name, value in wrong_clock.environment.items():
+        monkeypatch.setenv(name, value)
+    spec = {**SPEC, "runner": "external", "parallel": 1, "trial": {"time_limit_s": 60}, "budget": {"trials": 2}}
+    with ServiceLab(tmp_path) as lab:
+        path = f"/v1/campaigns/{lab.call('POST', '/v1/campaigns', spec)['id']}"
+        for number, ahead_s in enumerate((jump_s, 0.0)):
+            (one,) = lab.call("POST", f"{path}:suggest", {"wait_s": 30})["suggestions"]
+            lab.wait(lambda at=f"{path}/trials/{number}": lab.call("GET", at)["state"] == "running", 30)
+            wrong_clock.set(ahead_s)
+            time.sleep(1)
+            assert lab.call("GET", f"{path}/trials/{number}")["state"] == "running"
+            told = {"step_times_s": [0.4, 0.41], "claim": one["claim"]}
+            lab.call("POST", f"{path}/trials/{number}:complete", told)
+            lab.wait(lambda at=f"{path}/trials/{number}": lab.call("GET", at)["state"] == "done", 30)
+    with Store.open(Home(lab.home).database_url) as store:
+        trials = store.trials(path.rpartition("/")[2])
+    assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 2
+    assert all(0.5 < trial.last.running_s < 30 for trial in trials)

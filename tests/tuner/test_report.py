@@ -21,6 +21,7 @@ from simulated_lab import HOSTILE, failing
 
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.untrusted_text import CONTROLS
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValues
@@ -133,6 +134,14 @@ def test_a_page_takes_any_sections_and_escapes_them():
     read = Reader(page("<title>", sections, subtitle=["<em>"], notices=["<q>"]))
     assert {"<b>", "<i>", "<u>", "<s>", "<p onclick=x>", "<pre>", "<em>", "<q>", "<title>"} <= set(read.texts)
     assert {"b", "i", "u", "s", "em", "q"}.isdisjoint(read.tags)
+
+
+def test_no_control_character_of_a_name_or_a_job_reaches_the_file():
+    name = "a\x1b]0;b\x07\u202e\x9b"
+    named = replace(CAMPAIGN, spec=replace(CAMPAIGN.spec, name=name, model=replace(CAMPAIGN.spec.model, name=name)))
+    written = render_report([(named, TRIALS), (replace(named, id="other-000000"), TRIALS)])
+    assert not CONTROLS.search(written)
+    assert r"a\x1b]0;b\x07\u202e\x9b" in Reader(written).texts
 
 
 @pytest.fixture(scope="module")

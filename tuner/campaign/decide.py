@@ -23,6 +23,7 @@ from types import MappingProxyType
 
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.registry import EXTERNAL
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.eligibility import checked, eligibility, ground_of
@@ -34,6 +35,8 @@ from meshtune.tuner.campaign.waiting import overdue_reason, wait_of, withdrawn_r
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
+# After an absence of ours no claim ends for so long: a program that found nobody to tell has tried again by then.
+GRACE_S = 60.0
 # So many failures exclude a node: one may be the job's, a second one under another job is the node's.
 EXCLUDED_AT = 2
 # Whose planned trials are sent first.
@@ -45,12 +48,13 @@ FAULTS_S = 86400.0
 @dataclass(frozen=True, slots=True)
 class PolledJob:
     """One look at an attempt's job. Its status has times by our clock; running_s: how long it has run, by one clock
-    that nobody sets."""
+    that nobody sets; of a claimed one, without our absences. listened_s: for how long there has been none."""
 
     status: JobStatus
     # There exactly when the status is final.
     outcome: Outcome | None = None
     running_s: float = 0.0
+    listened_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class EndClaim:
+    """Tell of the trial what nobody has told, unless somebody does so first: its time is up."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Start nothing more until somebody resumes the campaign."""
 
@@ -149,7 +161,7 @@ class Close:
 
 # The intents that lead to another job.
 Starting = PlanBaseline | AskSearch | Confirm | Submit | Retry
-Intent = Starting | EndSearch | NoteWait | MarkRunning | Finish | Cancel | Pause | Close
+Intent = Starting | EndSearch | NoteWait | MarkRunning | Finish | Cancel | EndClaim | Pause | Close
 
 
 def decide(
@@ -319,12 +331,12 @@ def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -
 
 def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
     limit = campaign.spec.trial.time_limit_s
-    late = [
-        trial
-        for trial in unfinished
-        if trial.number in observations and observations[trial.number].running_s > limit + OVERTIME_S
-    ]
-    return [Cancel(trial.number, f"ran longer than its time limit of {limit:g} s") for trial in late]
+    known = [(trial.number, observations[trial.number]) for trial in unfinished if trial.number in observations]
+    if campaign.spec.runner.kind == EXTERNAL:
+        untold = [number for number, seen in known if seen.running_s >= limit and seen.listened_s >= GRACE_S]
+        return [EndClaim(number, f"its claim told no result within its time limit of {limit:g} s") for number in untold]
+    late = [number for number, seen in known if seen.running_s > limit + OVERTIME_S]
+    return [Cancel(number, f"ran longer than its time limit of {limit:g} s") for number in late]
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:

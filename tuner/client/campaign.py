@@ -24,7 +24,7 @@ from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.quantities import TrialBrief
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView
-from meshtune.tuner.service.ask_tell import Completion, Suggestions
+from meshtune.tuner.service.ask_tell import Completion, Suggestion, Suggestions
 from meshtune.tuner.service.views.campaigns import CampaignView, EventView
 from meshtune.tuner.service.views.trials import TrialBriefPage, TrialView
 
@@ -184,7 +184,7 @@ class CampaignCalls(Calls):
     @step
     def complete(
         self,
-        trial: int,
+        trial: int | Suggestion,
         *,
         step_times_s: Sequence[float] = (),
         peak_memory_bytes: Sequence[int] = (),
@@ -194,10 +194,12 @@ class CampaignCalls(Calls):
         reason: str = "",
         log_tail: str = "",
     ) -> Steps[TrialView]:
-        """Tell how a suggested trial went: the seconds of each timed step, with the most loaded memory of each rank and
-        the losses of the first steps where they are known; or a verdict such as `oom`, with its reason. The trial, once
-        the campaign has taken that."""
+        """Tell how a suggestion went, whose claim it names, or a trial by its number: the seconds of each timed step,
+        with the most loaded memory of each rank and the losses of the first steps where they are known; or a verdict
+        such as `oom`, with its reason. The trial, once the campaign has taken that."""
+        number, claim = (trial, "") if isinstance(trial, int) else (trial.trial, trial.claim)
         completion = Completion(
+            claim=claim,
             step_times_s=tuple(step_times_s),
             peak_memory_bytes=tuple(peak_memory_bytes),
             first_losses=tuple(first_losses),
@@ -206,9 +208,11 @@ class CampaignCalls(Calls):
             reason=reason,
             log_tail=log_tail,
         )
-        yield from self._ask(post(self._place("trials", f"{trial}:complete"), TrialView, completion))
-        look = partial(self._ask, get(self._place("trials", trial), TrialView))
-        return (yield from _ended(f"trial {trial} of {self.id}", look, None))
+        told = yield from self._ask(post(self._place("trials", f"{number}:complete"), TrialView, completion))
+        if completion.verdict.lower() == Verdict.LOST:  # it waits for another claim
+            return told
+        look = partial(self._ask, get(self._place("trials", number), TrialView))
+        return (yield from _ended(f"trial {number} of {self.id}", look, None))
 
     @step
     def rerun(self, number: int) -> Steps[TrialView]:

@@ -18,6 +18,7 @@ from textwrap import wrap
 from meshtune.runners.outcome import Measurement
 from meshtune.runners.programs.dialects.base import Files
 from meshtune.runners.registry import SIMULATED, WORKLOADS
+from meshtune.runners.untrusted_text import visible
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -251,7 +252,7 @@ def readme(title: str, command: str | None, note: str, handover: Handover | None
         parts.append(f"Start it in {directory or 'this folder'}:\n\n    {command}")
     if handover is not None:
         parts += [f"Warning: {handover.warning}.", f"{handover.offer}:\n\n    {handover.confirm}"]
-    return "\n\n".join(map(_wrapped, parts)) + "\n"
+    return visible("\n\n".join(map(_wrapped, parts)) + "\n")
 
 
 def _wrapped(part: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from meshtune.runners.documents import plain
-from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict
+from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
 from meshtune.runners.registry import EXTERNAL
 from meshtune.runners.schedulers.external import ClaimableJob, ExternalRunner, NotClaimed
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit
@@ -30,16 +30,19 @@ if TYPE_CHECKING:  # clients read these values, and need no database
 MAX_OPEN = 1000
 # Whose jobs are a user's own command line; that of the others is of programs of ours.
 _WITH_ARGUMENTS = ("command", "megatron", "deepspeed", "torchtitan")
+# Of a completion, as a measurement has them.
+_MEASURED = ("step_times_s", "warmup_times_s", "first_losses", "peak_memory_bytes", "peak_held_bytes", "software")
 # What a program may say of a trial that it could not measure.
 TELLABLE = (Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST, Verdict.ILLEGAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A trial that is the caller's to measure. arguments: the command line that would run it, where the spec's workload
-    is a user's program; else empty. time_limit_s: without a word within so long it ends as timed out."""
+    """A trial that is the caller's to measure. claim: for its completion. arguments: the command line that would run
+    it, where the spec's workload is a user's program; else empty. time_limit_s: untold for so long, it times out."""
 
     trial: int
+    claim: str
     plan: Plan
     plan_key: str
     knobs: Mapping[str, KnobValue]
@@ -67,7 +70,7 @@ class Ask(Closed):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion(Closed):
     """How a trial went: what was measured, or a verdict. step_times_s: of each timed optimizer step, in order. The
-    others as in a job's result file; per rank where they are lists of bytes."""
+    others as in a job's result file; per rank where they are lists of bytes. claim: of the suggestion."""
 
     step_times_s: tuple[float, ...] = ()
     warmup_times_s: tuple[float, ...] = ()
@@ -80,6 +83,7 @@ class Completion(Closed):
     reason: str = ""
     log_tail: str = ""
     failed_rank: int | None = None
+    claim: str = ""
 
     def _check(self, checks: Checks) -> None:
         word = self.verdict.lower()
@@ -97,17 +101,12 @@ class Completion(Closed):
         if not self.step_times_s:
             return Outcome(verdict=Verdict(self.verdict.lower()), **facts)
         measurement = Measurement(
-            step_times_s=self.step_times_s,
-            warmup_times_s=self.warmup_times_s,
             tokens_per_step=plan.global_batch_size * spec.model.seq_len,
             devices=plan.world_size,
             model_flops_per_token=spec.model.flops_per_token,
             peak_flops_per_device=spec.cluster.device.peak_flops.get(workload_of(spec).dtype),
-            first_losses=self.first_losses,
-            peak_memory_bytes=self.peak_memory_bytes,
-            peak_held_bytes=self.peak_held_bytes,
-            software=self.software,
             knobs=self.knobs,
+            **{name: getattr(self, name) for name in _MEASURED},
         )
         if (problem := impossible(spec, measurement)) is not None:
             raise InvalidValue([problem])
@@ -121,35 +120,45 @@ class AskTell:
         self._store, self._reports = store, reports
         self._runner = ExternalRunner(home.runner(EXTERNAL))
 
-    def suggest(self, campaign_id: str, count: int, by: str = "") -> Suggestions:
-        """Claim at most so many trials that wait; none where there are none. by: a word of the request; the same one
-        gets the same trials again. Raises NotFound, CannotChange, RunnerUnavailable."""
+    def suggest(self, campaign_id: str, count: int, by: str = "", claimant: str = "") -> Suggestions:
+        """Claim at most so many trials that wait; none where there are none. by, claimant: as `ExternalRunner.claim`.
+        Raises NotFound, CannotChange, RunnerUnavailable."""
         campaign = self._campaign(campaign_id)
         wanted = TrialsWanted(state=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
         trials = {trial.last.job_name: trial for trial, _ in self._store.pages.trials(campaign_id, wanted, listed=True)}
-        claimed = self._runner.claim(list(trials), count, by) if campaign.state is not CampaignState.CANCELLING else []
+        open_ = [] if campaign.state is CampaignState.CANCELLING else list(trials)
+        claimed = self._runner.claim(open_, count, by, claimant)
         suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]
         return Suggestions(suggestions=suggestions, state=campaign.state, reason=campaign.reason)
 
-    def complete(self, campaign_id: str, number: int, completion: Completion) -> Trial:
+    def complete(self, campaign_id: str, number: int, completion: Completion, claimant: str = "") -> Trial:
         """Write the result of a claimed trial, which ends when the driver has read it. The same word once more changes
-        nothing. Raises NotFound, InvalidValue, CannotChange for a trial that is not claimed, over or completed
-        otherwise, RunnerUnavailable."""
+        nothing. One that names no claim is of the latest, where nothing speaks against that: a trial that was lost may
+        have been claimed anew. Raises NotFound, InvalidValue, CannotChange for a claim that is not the trial's, is over
+        or completed otherwise, RunnerUnavailable."""
         campaign, trial = self._campaign(campaign_id), self._store.trial(campaign_id, number)
-        text = _result(completion.outcome(campaign.spec, trial.plan))
-        subject = f"trial {number} of campaign {campaign_id} cannot be completed"
-        job = trial.last.job_name
-        if not trial.state.final:
-            try:
-                self._runner.require_claimed(job)
-            except NotClaimed as error:
-                raise CannotChange(f"{subject}: {error}") from None
-            if self._reports.keep(campaign_id, job, text):
-                return trial
-        if self._reports.kept(campaign_id, job) == text:
-            return trial
-        state = "it has been completed with another result" if not trial.state.final else f"it is {trial.verdict}"
-        raise CannotChange(f"{subject}: {state}")
+        text = result_of(completion.outcome(campaign.spec, trial.plan))
+        parse_result(text)
+        named = [attempt for attempt in trial.attempts if attempt.job_name == completion.claim]
+        attempt, earlier = [*named, trial.last][0], [] if completion.claim else trial.attempts[:-1]
+        job = attempt.job_name
+        try:
+            if completion.claim and not named:
+                raise NotClaimed(f"it has no claim {completion.claim[:100]!r}")
+            if any(self._reports.kept(campaign_id, other.job_name) == text for other in earlier):
+                raise NotClaimed("an earlier claim of it was completed so: name the claim")
+            if not attempt.state.final:
+                with self._runner.telling(job) as whose:
+                    if earlier and whose not in ("", claimant):
+                        raise NotClaimed("another token has claimed it anew: name the claim")
+                    if self._reports.keep(campaign_id, job, text):
+                        return trial
+            if self._reports.kept(campaign_id, job) != text:
+                ended = "completed with another result" if attempt.outcome is None else attempt.outcome.verdict
+                raise NotClaimed(f"it is {ended}")
+        except NotClaimed as error:
+            raise CannotChange(f"trial {number} of campaign {campaign_id} cannot be completed: {error}") from None
+        return trial
 
     def _campaign(self, campaign_id: str) -> Campaign:
         campaign = self._store.campaign(campaign_id)
@@ -162,15 +171,16 @@ class AskTell:
 def _suggestion(spec: CampaignSpec, trial: Trial, job: ClaimableJob) -> Suggestion:
     return Suggestion(
         trial=trial.number,
+        claim=job.name,
         plan=trial.plan,
         plan_key=trial.plan.key,
         knobs=dict(trial.plan.knobs),
         arguments=job.command if spec.workload.kind in _WITH_ARGUMENTS else (),
-        time_limit_s=job.time_limit_s,
+        time_limit_s=spec.trial.time_limit_s,
     )
 
 
-def _result(outcome: Outcome) -> str:
+def result_of(outcome: Outcome) -> str:
     """As `write_result` has it."""
     document = {name: value for name, value in plain(outcome).items() if value is not None}
     if outcome.measurement is not None:

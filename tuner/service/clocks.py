@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from prometheus_client import Gauge
@@ -25,6 +25,26 @@ _log = logging.getLogger(__name__)
 def uptime() -> float:
     """Seconds on a clock that nobody sets; where the system has one, it goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Presence:
+    """For how long this process was there and had its database, by a clock that nobody sets. `confirm` says that it is,
+    every few seconds; what is longer than `most_s` from one to the next was an absence. Any thread may call."""
+
+    def __init__(self, most_s: float, clock: Callable[[], float]) -> None:
+        self._most_s, self._clock = most_s, clock
+        # When it was confirmed last; the seconds of presence by then, and at the end of the last absence.
+        self._known = clock(), 0.0, 0.0
+
+    def look(self) -> tuple[float, float]:
+        """The seconds of presence, and those of them since the last absence; 0 in one."""
+        at, seconds, returned = self._known
+        since_s = self._clock() - at
+        return (seconds, 0.0) if since_s > self._most_s else (seconds + since_s, seconds + since_s - returned)
+
+    def confirm(self) -> None:
+        seconds, unbroken_s = self.look()
+        self._known = self._clock(), seconds, seconds - unbroken_s
 
 
 def by_our_clock(status: JobStatus, sent_at: float | None, now: float) -> JobStatus:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.job_files import OpenFile, UnfitFile, list_entries, open_file, opened_folder, read_document
+from meshtune.runners.json_files import write_new
 from meshtune.runners.outcome import RESULT_FILE, parse_result
 from meshtune.runners.report import REPORT_URL, TOKEN_FILE
 from meshtune.tuner.access.tokens import write_private
@@ -73,21 +74,7 @@ class Reports:
         parse_result(text)
         folder = self._home.job(campaign_id, job_name)
         folder.mkdir(parents=True, exist_ok=True)
-        draft = f".{RESULT_FILE}.{secrets.token_hex(8)}"
-        with opened_folder(folder) as place:
-            try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with open(os.open(draft, flags, 0o644, dir_fd=place), "w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.link(draft, RESULT_FILE, src_dir_fd=place, dst_dir_fd=place)
-            except FileExistsError:
-                return False
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(draft, dir_fd=place)
-        return True
+        return write_new(folder, RESULT_FILE, text)
 
     def kept(self, campaign_id: str, job_name: str) -> str:
         """The text of the job's result file, empty where there is none. Raises OSError."""
@@ -101,13 +88,7 @@ class Reports:
         with suppress(FileNotFoundError):
             return path.read_bytes()
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        write_private(draft, secrets.token_hex(32))
-        try:
-            with suppress(FileExistsError):
-                os.link(draft, path)
-        finally:
-            draft.unlink()
+        write_new(path.parent.resolve(), path.name, secrets.token_hex(32), mode=0o600)
         return path.read_bytes()
 
 

@@ -27,12 +27,12 @@ from prometheus_client import Counter
 
 from meshtune.search_spaces.checks import UserError
 from meshtune.tuner.campaign.campaign import Campaign, Home
-from meshtune.tuner.service.clocks import Skews, uptime
+from meshtune.tuner.service.clocks import Presence, Skews, uptime
 from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import Drivers, Lease, Store, StoreError
 
-# A dead holder's campaigns are free after so long. It is renewed four times as often.
-LEASE_S = 10.0
+# A dead holder's campaigns are free after so long. It is renewed so many times as often.
+LEASE_S, RENEWALS = 10.0, 4
 # Of a lease's length, the holder trusts so much: clocks of two machines do not run at quite the same speed.
 TRUSTED = 0.9
 # A thread that stops may wait for a database that is silent.
@@ -91,7 +91,7 @@ class Holder:
 
     lease_s: how long a lease outlives its last renewal. clock: seconds, see `uptime`. holds: by campaign. skews: the
     database's clock among them. changes: how many campaigns were taken, released and lost to another process.
-    heartbeat: of the thread that renews.
+    heartbeat: of the thread that renews. presence: by renewals.
     """
 
     def __init__(self, store: Store, home: Home, lease_s: float = LEASE_S, clock: Callable[[], float] = uptime) -> None:
@@ -102,6 +102,7 @@ class Holder:
         self._store, self._home = store, home
         self._lease_s, self._clock = lease_s, clock
         self.heartbeat = Heartbeat()
+        self.presence = Presence(1.5 * lease_s / RENEWALS, clock)
         self._renewing = threading.Lock()
         self._deadline, self._breaks = -inf, 0
         self._serves = False
@@ -191,6 +192,7 @@ class Holder:
             if self._clock() >= self._deadline:
                 self._breaks += 1  # before the deadline moves: a trust in the new one must see the break
             self._deadline = begun + TRUSTED * self._lease_s
+            self.presence.confirm()
 
     @contextmanager
     def beating(self, *, serves: bool) -> Iterator[None]:
@@ -237,7 +239,7 @@ class Holder:
                 if not silent:
                     _log.warning("the leases of this process cannot be renewed: %s", error)
                 silent = True
-            stop.wait(self._lease_s / 4)
+            stop.wait(self._lease_s / RENEWALS)
 
     def live(self) -> None:
         """Be known as alive."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.outcome import MAX_REASON, Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
-from meshtune.runners.registry import create_runner, scheduler_name
+from meshtune.runners.registry import EXTERNAL, create_runner, scheduler_name
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version
@@ -56,9 +56,10 @@ class Session:
 
     store: Store
     hold: Hold
-    # Seconds since the epoch; seconds on a clock that nobody sets, for durations.
+    # Seconds since the epoch; seconds on a clock that nobody sets, for durations. opened_s: by the holder's presence.
     clock: Callable[[], float]
     timer: Callable[[], float]
+    opened_s: float
     # The campaign's row and trials at the last look.
     campaign: Campaign
     trials: list[Trial] = field(default_factory=list)
@@ -145,14 +146,17 @@ class Session:
     def _ran_s(self, attempt: Attempt, status: JobStatus) -> float:
         if status.elapsed_s is not None:
             return status.elapsed_s
-        if status.state.final and status.started_at is not None and status.finished_at is not None:
+        # Whoever claimed a job may tell of it only while we are there.
+        claimed = self.campaign.spec.runner.kind == EXTERNAL
+        now = self.hold.holder.presence.look()[0] if claimed else self.timer()
+        if status.state.final and not claimed and status.started_at is not None and status.finished_at is not None:
             return max(0.0, status.finished_at - status.started_at)  # both by the runner's clock
         if status.state is JobState.RUNNING:
-            self._seen.setdefault(attempt.job_name, (attempt.running_s, self.timer()))
+            self._seen.setdefault(attempt.job_name, (attempt.running_s, now))
         if attempt.job_name not in self._seen:
             return attempt.running_s
         before_s, since = self._seen[attempt.job_name]
-        return before_s + self.timer() - since
+        return before_s + now - since
 
     def learn_from_others(self, now: float) -> None:
         """Let the search, where it can, learn from other campaigns, and start from the stored calibration of its device
@@ -324,6 +328,7 @@ class Sessions:
                     hold=hold,
                     clock=self._clock,
                     timer=self._timer,
+                    opened_s=self.holder.presence.look()[0],
                     campaign=campaign,
                     search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
                     task=task_of(spec, space, training),

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 from meshtune.runners.base import JobStatus, NoTimeLeft, Refused
-from meshtune.runners.outcome import Verdict
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
@@ -19,6 +19,7 @@ from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import ADVICE, search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.base import SearchError, propose
+from meshtune.tuner.service.ask_tell import result_of
 from meshtune.tuner.service.calibrations import keep_calibration
 from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
@@ -96,6 +97,8 @@ class Ticker:
             with self.metrics.polling(campaign.spec.runner.kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
         now, polled = self.clock(), {}
+        present_s, unbroken_s = session.hold.holder.presence.look()
+        listened_s = min(unbroken_s, present_s - session.opened_s)
         running_s = session.observed([(by_job[job_id].last, status) for job_id, status in statuses.items()])
         for job_id, status in statuses.items():
             trial = by_job[job_id]
@@ -107,7 +110,8 @@ class Ticker:
             directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
-                polled[trial.number] = PolledJob(by_our_clock(status, sent_at, now), outcome, running_s[job])
+                seen = by_our_clock(status, sent_at, now)
+                polled[trial.number] = PolledJob(seen, outcome, running_s[job], listened_s)
         return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
@@ -134,6 +138,9 @@ class Ticker:
                 return self._submit(session, session.trials[number])
             case decisions.Cancel(number, reason):
                 return session.call_back(session.trials[number], reason)
+            case decisions.EndClaim(number, reason):
+                text = result_of(Outcome(verdict=Verdict.TIMED_OUT, reason=reason))
+                return self.reports.keep(id, session.trials[number].last.job_name, text)
             case decisions.PlanBaseline():
                 assert session.campaign.spec.baseline is not None
                 self.store.plan_trials(id, [Choice(session.campaign.spec.baseline)], Origin.BASELINE, now=now)

@@ -85,7 +85,7 @@ class Database:
         self.name = _name(parsed)
         self.file: Path | None = None
         if not self._postgres and not in_memory:
-            self.file = Path((parsed.database or "").removeprefix("file:").partition("?")[0]).absolute()
+            self.file = Path((parsed.database or "").removeprefix("file:").partition("?")[0]).resolve()
         self._clock, self._file_mode = clock, file_mode
         self._guard: ContextVar[Callable[[Connection], None] | None] = ContextVar("guard", default=None)
         self._lock = threading.Lock()

@@ -41,8 +41,11 @@ def path_of(file: Path) -> Path:
 def require_same(file: Path) -> None:
     """Return where the file is what its mark says, or there is neither, or no mark. Writes nothing.
 
-    Raises StoreUnavailable for another database, for one that has lost something, and for what is none.
+    Raises StoreUnavailable for another database, for one that has lost something or has two names, for what is none.
     """
+    if file.exists() and file.stat().st_nlink > 1:  # SQLite keeps a log beside each name
+        message = f"{file} has other names, by hard links: keep one of those in `find / -xdev -samefile {file}`"
+        raise StoreUnavailable(message, transient=False)
     path = path_of(file)
     advice = f"restore the newest backup, or remove {path} to go on with what is there"
     with suppress(FileNotFoundError):

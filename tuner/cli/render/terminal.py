@@ -3,7 +3,6 @@ the cursor, set the clipboard or turn the direction of writing is shown by its n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,13 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-# C0 but tab and newline, DEL, C1; marks, overrides and isolates of bidirectional text; separators of lines.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def visible(text: str) -> str:
-    """The text with its control characters as \\x1b or \\u202e."""
-    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+from meshtune.runners.untrusted_text import CONTROLS, visible
 
 
 class Terminal(Console):
@@ -32,9 +25,9 @@ class Terminal(Console):
         return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        if isinstance(renderable, Text) and _CONTROLS.search(renderable.plain):
+        if isinstance(renderable, Text) and CONTROLS.search(renderable.plain):
             shown = Text(style=renderable.style, justify=renderable.justify, overflow=renderable.overflow)
-            ends = {end for match in _CONTROLS.finditer(renderable.plain) for end in match.span()}
+            ends = {end for match in CONTROLS.finditer(renderable.plain) for end in match.span()}
             for part in renderable.divide(sorted(ends)):
                 shown.append(visible(part.plain), part.spans[0].style if part.spans else None)
             renderable = shown

@@ -1,7 +1,8 @@
 """The frame of a report: sections of prose, tables and figures as one HTML file, with its style in it.
 
-Texts may come from jobs and users: the template escapes all of them, and the page's own policy forbids scripts and
-requests. Only an SVG is taken as it is, which must be ours (`tuner.results.figures.canvas.svg`).
+Texts may come from jobs and users: the template escapes all of them and shows control characters by their numbers, and
+the page's own policy forbids scripts and requests. Only an SVG is taken as it is, which must be ours
+(`tuner.results.figures.canvas.svg`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from typing import Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from meshtune.runners.untrusted_text import visible
+
 _HERE = Path(__file__).parent
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
+# Of a text; an SVG and the style are Markup.
+_ENVIRONMENT.finalize = lambda value: visible(value) if type(value) is str else value
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
@@ -83,4 +88,4 @@ def _inlined(picture: Picture, place: int) -> Picture:
     """With ids that no other figure of the page has, and a name."""
     own = _ID.sub(rf"\g<1>f{place}-", picture.svg)
     named = own.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.title)}" ', 1)
-    return replace(picture, svg=Markup(named))
+    return replace(picture, svg=Markup(visible(named)))

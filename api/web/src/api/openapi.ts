@@ -1580,6 +1580,7 @@ export interface components {
         };
         Suggestion: {
             arguments: string[];
+            claim: string;
             knobs: {
                 [key: string]: boolean | number | string;
             };
