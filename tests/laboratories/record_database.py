@@ -76,6 +76,7 @@ def record(folder: Path) -> None:
         ):
             secrets[name] = _meshtune(service, "token", "create", name, *options).strip()
         _meshtune(service, "token", "revoke", "eve")
+        (service.home / "limits.yaml").write_text("devices: 1000\n")
         done = service.completed(yaml.safe_dump(toy.SPEC | {"name": "toy", "confirm": 1}))
         service.call("PATCH", f"/v1/campaigns/{done}", {"tags": ["nightly", "best"], "notes": "of 0.1.0\n"})
         service.call("POST", f"/v1/campaigns/{done}/trials/0:rerun")
@@ -114,7 +115,9 @@ def record(folder: Path) -> None:
         (folder / "spec.yaml").write_text(yaml.safe_dump(toy.SPEC))
         _meshtune(service, "calibrate", str(folder / "spec.yaml"), "--trials", "4")
         service.wait(lambda: "running" in _states(service, id), 60)
+        gone = service.completed(toy.SPEC | {"name": "gone", "budget": {"trials": 1}})
         time.sleep(1.0)
+        service.call("DELETE", f"/v1/campaigns/{gone}")
         service.kill()
     place = Home(service.home)
     with Store.open(place.database_url) as store:

@@ -26,6 +26,8 @@ RECORDED = Path(__file__).parents[1] / "store" / "schema_0100"
 KEPT = ("campaigns/asked-*/*/*", "campaigns/resting-*/*/*", "external/*/*", "simulated/over/resting-*")
 # What stands for the folder of the home.
 PLACE = "/recorded"
+# Tables whose ids PostgreSQL counts, and SQLite finds.
+COUNTED = ("trials", "attempts")
 
 
 def dump(home: Path, words: Mapping[str, str]) -> None:
@@ -49,12 +51,15 @@ def load(url: str, home: Path) -> None:
     """Make the home's files, and the rows of the empty database at `url`."""
     with closing(Database(url)) as database, database.upgrading() as connection:
         command.upgrade(schema._config(connection), "0100")
-        for table, rows in recorded_rows().items():
-            if table == "sqlite_sequence":
-                for row in rows:
-                    _count_on(connection, row["name"], row["seq"])
-            elif table != schema.VERSION_TABLE:
+        tables = recorded_rows()
+        counters = {row["name"]: row["seq"] for row in tables.pop("sqlite_sequence")}
+        for table in COUNTED:
+            counters[table] = max(row["id"] for row in tables[table])
+        for table, rows in tables.items():
+            if table != schema.VERSION_TABLE:
                 _insert(connection, table, rows)
+        for table, given in counters.items():
+            _count_on(connection, table, given)
     for line in _lines():
         if isinstance(line, dict) and "file" in line:
             path = home / line["file"]

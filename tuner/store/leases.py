@@ -29,6 +29,7 @@ from sqlalchemy import (
     update,
 )
 
+from meshtune.tuner.store import schema
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import LeaseLost
 from meshtune.tuner.store.tables import attempts, campaigns, holders, leases
@@ -70,8 +71,10 @@ class Leases:
 
     def renew(self, holder: str, lease_s: float, *, serves: bool) -> float:
         """Let the holder's leases last so long from now; those that another took meanwhile are not its any more. How
-        many seconds the database's clock is ahead of this machine's."""
+        many seconds the database's clock is ahead of this machine's. Raises StoreUnavailable where the schema is newer
+        by now, as after a time in which this process was stopped."""
         with self._database.writing() as connection:
+            schema.require_newest(connection, self._database.name)
             now = self._database.now(connection)
             ahead_s = self._database.ahead_s(now)
             values = {"expires_at": now + lease_s, "serves": serves}

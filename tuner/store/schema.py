@@ -2,6 +2,7 @@
 
 To add a version, change `tables` and run, in the repository:
 `python -c "from meshtune.tuner.store.schema import revise; revise('what changes')"`, then read what was written.
+A table that counts (`sqlite_autoincrement`) is copied by `batch_alter_table` with the same word in its `table_kwargs`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # Of our own, so that a PostgreSQL database may be shared with another program that uses Alembic.
 VERSION_TABLE = "meshtune_version"
 version = table(VERSION_TABLE, column("version_num"))
+_sequence = table("sqlite_sequence", column("name"), column("seq"))
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -32,7 +34,7 @@ def upgrade(connection: Connection, database: str) -> None:
     if present and present not in known:
         raise StoreUnavailable(
             f"{database} was written by a newer meshtune (schema {present}, this one knows up to {known[-1]}); install "
-            "that version or use another database",
+            "that version, or restore a copy from before it",
             transient=False,
         )
     if present == known[-1]:
@@ -40,16 +42,26 @@ def upgrade(connection: Connection, database: str) -> None:
     from alembic import command  # costs 0.1 s
     from alembic.util import CommandError
 
+    # A table that SQLite copies would count on from its rows, and newer ones may have been deleted.
+    sqlite = connection.dialect.name == "sqlite"
+    counters = connection.execute(select(_sequence)).all() if present and sqlite else ()
     try:
         command.upgrade(_config(connection), "head")
     except CommandError as error:
         raise StoreError(f"{database} refused: {error}") from error
+    for name, given in counters:
+        connection.execute(update(_sequence).where(_sequence.c.name == name).values(seq=given))
 
 
 def version_of(connection: Connection) -> str:
     """The schema that the database has, empty for one that is no store yet."""
     versions = connection.scalars(select(version.c.version_num)) if inspect(connection).has_table(VERSION_TABLE) else ()
     return ", ".join(versions)
+
+
+def outdated(version: str) -> bool:
+    """Whether there are migrations from it."""
+    return version in _known()[:-1]
 
 
 def require_newest(connection: Connection, database: str) -> str:
