@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import URL, ColumnElement, Connection, Select, and_, exists, func, inspect, or_, select, text
+from sqlalchemy import URL, ColumnElement, Connection, Select, and_, exists, func, or_, select, text
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
@@ -74,7 +74,8 @@ def upgrade_schema(database: Database, *, copy: bool = True) -> tuple[str, str]:
     with database.upgrading() as connection, ExitStack() as alone:
         before = schema.version_of(connection)
         if schema.outdated(before):
-            if using := _using(connection, database.now(connection)):
+            lives = holders.c.expires_at > database.now(connection)
+            if using := connection.scalars(select(holders.c.name).where(lives).order_by(holders.c.name)).all():
                 words = f"{database.name} has the schema {before} and is in use by {', '.join(using)}"
                 advice = "stop what works on it first (one that was killed counts for some seconds)"
                 raise StoreUnavailable(f"{words}; {advice}", transient=True)
@@ -107,12 +108,6 @@ def _same(url: str) -> Database:
     database = Database(url)
     database.require_same()
     return database
-
-
-def _using(connection: Connection, now: float) -> list[str]:
-    if not inspect(connection).has_table(holders.name):
-        return []
-    return list(connection.scalars(select(holders.c.name).where(holders.c.expires_at > now).order_by(holders.c.name)))
 
 
 @contextmanager

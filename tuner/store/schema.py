@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, column, create_engine, false, insert, inspect, select, table, update
 
-from meshtune.tuner.store.errors import StoreError, StoreUnavailable
+from meshtune.tuner.store.errors import OtherSchema, StoreError, StoreUnavailable
 from meshtune.tuner.store.tables import probes
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def outdated(version: str) -> bool:
 
 
 def require_newest(connection: Connection, database: str) -> str:
-    """The schema that the database has. Raises StoreUnavailable where that is not the newest."""
+    """The schema that the database has. Raises OtherSchema where that is not the newest."""
     present = version_of(connection)
     newest = _known()[-1]
     if present != newest:
         has = f"has the schema {present}" if present else "is no store of meshtune"
-        raise StoreUnavailable(f"{database} {has}, and this meshtune knows {newest}", transient=False)
+        raise OtherSchema(f"{database} {has}, and this meshtune knows {newest}", transient=False)
     return present
 
 
