@@ -156,7 +156,7 @@ def test_an_old_database_in_use_is_not_upgraded(old, later):
         before = rows(old)
         later()
         for upgrade in (Store.open, maintenance.upgrade):
-            with pytest.raises(StoreUnavailable, match="is in use by host:1:abc; stop what works on it") as caught:
+            with pytest.raises(StoreUnavailable, match="is in use by host:1:abc; stop it first") as caught:
                 upgrade(old)
             assert caught.value.transient
         assert rows(old) == before

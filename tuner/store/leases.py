@@ -71,8 +71,7 @@ class Leases:
 
     def renew(self, holder: str, lease_s: float, *, serves: bool) -> float:
         """Let the holder's leases last so long from now; those that another took meanwhile are not its any more. How
-        many seconds the database's clock is ahead of this machine's. Raises OtherSchema where it was upgraded, as
-        while this process was stopped."""
+        many seconds the database's clock is ahead of this machine's. Raises OtherSchema where it was upgraded."""
         with self._database.writing() as connection:
             schema.require_newest(connection, self._database.name)
             now = self._database.now(connection)

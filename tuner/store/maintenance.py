@@ -77,8 +77,7 @@ def upgrade_schema(database: Database, *, copy: bool = True) -> tuple[str, str]:
             lives = holders.c.expires_at > database.now(connection)
             if using := connection.scalars(select(holders.c.name).where(lives).order_by(holders.c.name)).all():
                 words = f"{database.name} has the schema {before} and is in use by {', '.join(using)}"
-                advice = "stop what works on it first (one that was killed counts for some seconds)"
-                raise StoreUnavailable(f"{words}; {advice}", transient=True)
+                raise StoreUnavailable(f"{words}; stop it first (a killed one counts for some seconds)", transient=True)
             alone.enter_context(database.serving())
             if copy and database.file is not None:
                 told = f"; {_copy_before(database.file, before)} is as it was"

@@ -32,19 +32,15 @@ def upgrade(connection: Connection, database: str) -> None:
     """
     present, known = version_of(connection), _known()
     if present and present not in known:
-        raise StoreUnavailable(
-            f"{database} was written by a newer meshtune (schema {present}, this one knows up to {known[-1]}); install "
-            "that version, or restore a copy from before it",
-            transient=False,
-        )
+        words = f"{database} was written by a newer meshtune (schema {present}, this one knows up to {known[-1]})"
+        raise StoreUnavailable(f"{words}; install that version, or restore a copy from before it", transient=False)
     if present == known[-1]:
         return
     from alembic import command  # costs 0.1 s
     from alembic.util import CommandError
 
     # A table that SQLite copies would count on from its rows, and newer ones may have been deleted.
-    sqlite = connection.dialect.name == "sqlite"
-    counters = connection.execute(select(_sequence)).all() if present and sqlite else ()
+    counters = connection.execute(select(_sequence)).all() if present and connection.dialect.name == "sqlite" else ()
     try:
         command.upgrade(_config(connection), "head")
     except CommandError as error:
