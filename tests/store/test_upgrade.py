@@ -197,11 +197,13 @@ def test_a_sqlite_file_is_copied_before_and_restoring_the_copy_goes_back(file_ur
     load(file_url, home.root)
     before, known, file = rows(file_url), schema._MIGRATIONS, tmp_path / "store.db"
     later()
+    (tmp_path / ".store.db.schema-0100.1.partial").touch()  # of one that was killed
     with Store.open(file_url) as store:
         store.leases.leave("nobody")
     copy = tmp_path / "store.db.schema-0100"
     assert f"was 0100 and is 8999 now; {copy} is as it was" in caplog.text
     assert copy.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob(".*"))
     for left in tmp_path.glob("store.db*"):
         if left != copy:
             left.unlink()
@@ -209,3 +211,11 @@ def test_a_sqlite_file_is_copied_before_and_restoring_the_copy_goes_back(file_ur
     schema._MIGRATIONS = known
     assert maintenance.check(file_url).troubles == []
     assert rows(file_url) == before
+
+
+def test_a_new_version_is_written_with_the_next_number(later, file_url):
+    folder = later()
+    schema.revise("what changes")
+    (written,) = (folder / "versions").glob("v9000_*")
+    assert "Revises 8999;" in written.read_text()
+    assert maintenance.upgrade(file_url) == ("", "9000")

@@ -23,6 +23,7 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store import schema
 from meshtune.tuner.store.database import Database, parse_url
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable
+from meshtune.tuner.store.leases import lives
 from meshtune.tuner.store.tables import attempts, campaigns, events, holders, measurements, steps, trials
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Report:
 
 def upgrade(url: str, *, copy: bool = True) -> tuple[str, str]:
     """As `upgrade_schema`, of the database at `url`."""
-    with closing(_same(url)) as database:
+    with closing(Database(url).require_same()) as database:
         return upgrade_schema(database, copy=copy)
 
 
@@ -74,8 +75,8 @@ def upgrade_schema(database: Database, *, copy: bool = True) -> tuple[str, str]:
     with database.upgrading() as connection, ExitStack() as alone:
         before = schema.version_of(connection)
         if schema.outdated(before):
-            lives = holders.c.expires_at > database.now(connection)
-            if using := connection.scalars(select(holders.c.name).where(lives).order_by(holders.c.name)).all():
+            living = select(holders.c.name).where(lives(database.now(connection))).order_by(holders.c.name)
+            if using := connection.scalars(living).all():
                 words = f"{database.name} has the schema {before} and is in use by {', '.join(using)}"
                 raise StoreUnavailable(f"{words}; stop it first (a killed one counts for some seconds)", transient=True)
             alone.enter_context(database.serving())
@@ -93,6 +94,8 @@ def _copy_before(file: Path, version: str) -> Path:
     """The copy, beside the file: going back to that version is restoring it."""
     target = file.with_name(f"{file.name}.schema-{version}")
     try:
+        for left in file.parent.glob(f".{target.name}.*"):  # by one that was killed: nobody else is here
+            left.unlink(missing_ok=True)
         with new_file(target, force=True) as partial:
             copy_sqlite(file, partial)
     except (StoreError, OSError) as error:
@@ -100,13 +103,6 @@ def _copy_before(file: Path, version: str) -> Path:
         words = f"{file} is not upgraded, since no copy can be made before: {error}; {advice}"
         raise StoreUnavailable(words, transient=True) from error
     return target
-
-
-def _same(url: str) -> Database:
-    """The database, which is what it was. Raises StoreUnavailable."""
-    database = Database(url)
-    database.require_same()
-    return database
 
 
 @contextmanager
@@ -197,7 +193,7 @@ def check(url: str) -> Report:
     Raises StoreErrors: among them for a schema that is not today's, which `upgrade` makes of an older one, and for a
     SQLite file that is not what it was.
     """
-    with closing(_same(url)) as database, database.reading() as connection:
+    with closing(Database(url).require_same()) as database, database.reading() as connection:
         version = schema.require_newest(connection, database.name)
         troubles = [*_damage(connection), *_contradictions(connection), *_lost_ids(connection)]
         rows = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in _COUNTED}

@@ -78,7 +78,7 @@ def revise(message: str) -> None:
     with engine.connect() as connection:
         config = _config(connection)
         command.upgrade(config, "head")
-        command.revision(config, message, autogenerate=True, rev_id=f"{len(_known()) + 100:04d}")
+        command.revision(config, message, autogenerate=True, rev_id=f"{int(_known()[-1]) + 1:04d}")
     engine.dispose()
 
 
