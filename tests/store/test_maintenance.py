@@ -1,4 +1,4 @@
-"""Upkeep: checks for contradictions, copies that are whole while others write. Upgrades: test_upgrade."""
+"""Schema and upkeep: the migrations, checks for contradictions, copies that are whole while others write."""
 
 import os
 import random
@@ -9,13 +9,25 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, text
 
 from meshtune.runners.command import call
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance
+from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance, schema, tables
 from meshtune.tuner.store.mark import path_of
+
+
+def differences(connection: Connection) -> list[tuple]:
+    context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
+    return compare_metadata(context, tables.metadata)
+
+
+def test_the_migrations_make_exactly_the_tables(store: Store):
+    with store._database.reading() as connection:
+        assert differences(connection) == []
 
 
 def test_a_change_of_the_schema_that_orphans_rows_is_undone(file_url: str, make):

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from recorded_home import load, recorded_rows, require_kept, rows
 from sqlalchemy import Connection, inspect, text
 
@@ -24,24 +23,16 @@ from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenanc
 from meshtune.tuner.store.database import Database
 
 
-def differences(connection: Connection) -> list[Any]:
-    context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
-    return list(compare_metadata(context, tables.metadata))
-
-
 def described(connection: Connection) -> dict[str, Any]:
     """All tables but that of the version, without the order of columns, and without defaults, which fill old rows."""
     look = inspect(connection)
     found: dict[str, Any] = {}
     for name in sorted(set(look.get_table_names()) - {schema.VERSION_TABLE}):
-        sql = (
-            connection.scalar(text(f"SELECT sql FROM sqlite_master WHERE name = '{name}'"))
-            if is_sqlite(connection)
-            else ""
-        )
+        made = text(f"SELECT sql FROM sqlite_master WHERE name = '{name}'")
+        counts = is_sqlite(connection) and "AUTOINCREMENT" in connection.execute(made).scalar_one()
         found[name] = {
             "columns": {each["name"]: (str(each["type"]), each["nullable"]) for each in look.get_columns(name)},
-            "counts on": "AUTOINCREMENT" in sql,
+            "counts on": counts,
             "key": look.get_pk_constraint(name),
             "refers to": sorted(look.get_foreign_keys(name), key=str),
             "unique": sorted(look.get_unique_constraints(name), key=str),
@@ -82,9 +73,8 @@ def test_schema_0100_is_what_it_was_for_ever(shared_url):
     assert hashlib.sha256(text_.encode()).hexdigest() == FROZEN[kind], "add a version; 0100 is out"
 
 
-def test_the_migrations_make_exactly_the_tables(shared_url, tmp_path, request):
+def test_the_migrations_make_what_the_tables_would(shared_url):
     with Store.open(shared_url) as store, store._database.reading() as connection:
-        assert differences(connection) == []
         migrated = described(connection)
     with closing(Database(shared_url)) as database:
         with database.upgrading() as connection:
@@ -96,8 +86,6 @@ def test_the_migrations_make_exactly_the_tables(shared_url, tmp_path, request):
 
 def test_versions_are_one_chain_in_the_order_of_their_numbers():
     with closing(Database("sqlite://")) as database, database.upgrading() as connection:
-        from alembic.script import ScriptDirectory
-
         script = ScriptDirectory.from_config(schema._config(connection))
         chain = [each.revision for each in script.walk_revisions()]
     assert chain[::-1] == schema._known()
