@@ -35,10 +35,10 @@ FAULTY = Path(__file__).with_name("faulty_service.py")
 
 
 class ServiceLab:
-    """One home and one port, and the process that serves them while there is one."""
+    """One home and one port, and the process that serves them while there is one. db: its database, else the home's."""
 
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
+    def __init__(self, folder: Path, db: str = "") -> None:
+        self.home, self._db = folder / "home", db
         self.log = folder / "serve.log"
         self._strikes = folder / "strikes"
         self.port = free_port()
@@ -50,13 +50,14 @@ class ServiceLab:
         """As `meshtune token create` makes one, in this process."""
         home = Home(self.home)
         prepare_home(home, PRIVATE)
-        with Store.open(home.database_url) as store:
+        with Store.open(self._db or home.database_url) as store:
             header = new_token(store, name, *map(Scope, scopes))
         return header["Authorization"].removeprefix("Bearer ")
 
     def start(self, *options: str, fault: str = "") -> None:
         """Return once it is ready. fault: of `faulty_service`, which strikes from `strike` on."""
         command = meshtune("serve", "--port", str(self.port), "--home", str(self.home), *options)
+        command += ["--db", self._db] if self._db else []
         if fault:
             self._strikes.unlink(missing_ok=True)
             command = [sys.executable, str(FAULTY), fault, str(self._strikes), *command[3:]]

@@ -1,12 +1,14 @@
 """Store tests run on SQLite and on a PostgreSQL server that this file starts."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 from postgres_lab import PostgresLab
+from recorded_home import load
 
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
@@ -14,11 +16,11 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, 
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, TrialLimits
 from meshtune.tuner.campaign.trial import Choice, Expectation, Origin
-from meshtune.tuner.store import Store
+from meshtune.tuner.store import Store, schema
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +39,39 @@ def postgres_url(server: PostgresLab) -> Iterator[str]:
     server.drop(name)
 
 
+# Versions that could follow the newest one: SQLite copies tables for the first, the second fills a column.
+COPIES = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision, branch_labels, depends_on = "8998", "{newest}", None, None
+
+
+def upgrade():
+    with op.batch_alter_table("attempts") as attempts:
+        attempts.alter_column("reason", existing_type=sa.Text(), nullable=True)
+    with op.batch_alter_table("events", table_kwargs={{"sqlite_autoincrement": True}}) as events:
+        events.alter_column("kind", existing_type=sa.Text(), nullable=True)
+"""
+FILLS = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision, branch_labels, depends_on = "8999", "8998", None, None
+
+
+def upgrade():
+    op.add_column("trials", sa.Column("note", sa.Text(), nullable=False, server_default="none"))
+"""
+# Says that it is in the middle, and stays there while it is held.
+HELD = """
+    from pathlib import Path
+    import os, time
+    with Path({folder!r}, "middle").open("a") as middle:
+        middle.write(f"{{os.getpid()}}\\n")
+    while Path({folder!r}, "held").exists():
+        time.sleep(0.02)
+"""
 ON_DISK = ["file", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
@@ -178,3 +213,31 @@ class Make:
 @pytest.fixture
 def make() -> Make:
     return Make()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def old(shared_url: str, home: Home) -> str:
+    """The URL of a database of schema 0100 with data."""
+    load(shared_url, home.root)
+    return shared_url
+
+
+@pytest.fixture
+def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Add two versions to those that there are; with `held` the last one can be held in the middle. Their folder."""
+
+    def add(*, held: bool = False) -> Path:
+        migrations = tmp_path / "migrations"
+        shutil.copytree(schema._MIGRATIONS, migrations)
+        (migrations / "versions" / "v8998_copies.py").write_text(COPIES.format(newest=schema._known()[-1]))
+        more = HELD.format(folder=str(tmp_path)) if held else ""
+        (migrations / "versions" / "v8999_fills.py").write_text(FILLS + more)
+        monkeypatch.setattr(schema, "_MIGRATIONS", migrations)
+        return migrations
+
+    return add

@@ -1,9 +1,8 @@
-"""Schema and upkeep: migrations, upgrades, checks for contradictions, copies that are whole while others write."""
+"""Schema and upkeep: the migrations, checks for contradictions, copies that are whole while others write."""
 
 import os
 import random
 import resource
-import shutil
 import sqlite3
 import threading
 from contextlib import closing, contextmanager
@@ -20,17 +19,6 @@ from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance, schema, tables
 from meshtune.tuner.store.mark import path_of
 
-NEXT_VERSION = """
-import sqlalchemy as sa
-from alembic import op
-
-revision, down_revision, branch_labels, depends_on = "8999", "{newest}", None, None
-
-
-def upgrade():
-    op.add_column("trials", sa.Column("note", sa.Text(), nullable=False, server_default="none"))
-"""
-
 
 def differences(connection: Connection) -> list[tuple]:
     context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
@@ -40,25 +28,6 @@ def differences(connection: Connection) -> list[tuple]:
 def test_the_migrations_make_exactly_the_tables(store: Store):
     with store._database.reading() as connection:
         assert differences(connection) == []
-
-
-def test_an_older_database_is_brought_to_the_newest_schema_with_its_rows(
-    shared_url: str, tmp_path: Path, make, monkeypatch
-):
-    with Store.open(shared_url) as store:
-        make.running(store, trials=2)
-        before = (store.campaign("c1"), store.trials("c1"), store.events(None))
-        with store._database.reading() as connection:
-            newest = schema.version_of(connection)
-    migrations = tmp_path / "migrations"
-    shutil.copytree(schema._MIGRATIONS, migrations)
-    monkeypatch.setattr(schema, "_MIGRATIONS", migrations)
-    (migrations / "versions" / "v8999_next.py").write_text(NEXT_VERSION.format(newest=newest))
-    with Store.open(shared_url) as store:
-        assert (store.campaign("c1"), store.trials("c1"), store.events(None)) == before
-        with store._database.reading() as connection:
-            assert connection.scalar(text("SELECT note FROM trials WHERE number = 1")) == "none"
-            assert schema.version_of(connection) == "8999"
 
 
 def test_measurements_of_the_first_release_get_their_means_and_what_nobody_measured_is_a_crash(shared_url: str, make):
@@ -97,17 +66,6 @@ def test_a_change_of_the_schema_that_orphans_rows_is_undone(file_url: str, make)
         assert len(store.trials("c1")) == 1
         with pytest.raises(StoreError, match="FOREIGN KEY"), store._database.writing() as connection:
             connection.execute(text("DELETE FROM trials"))
-
-
-def test_a_database_of_a_newer_meshtune_is_refused_untouched(shared_url: str, make):
-    with Store.open(shared_url) as store:
-        make.running(store)
-        with store._database.writing() as connection:
-            connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(StoreUnavailable, match=r"newer meshtune \(schema 9999, this one knows up to \d{4}\)") as caught:
-        Store.open(shared_url)
-    assert not caught.value.transient
-    assert str(caught.value).startswith("the ")
 
 
 def test_a_file_uses_write_ahead_logging_and_foreign_keys(file_url: str, tmp_path: Path):
@@ -263,29 +221,6 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(file, tmp_path):
     ):
         maintenance.copy_sqlite(file, partial)
     assert list(folder.iterdir()) == []
-
-
-def test_an_upgrade_says_from_where_to_where(shared_url):
-    before, after = maintenance.upgrade(shared_url)
-    assert before == ""
-    assert after >= "0100"
-    assert maintenance.upgrade(shared_url) == (after, after)
-
-
-def test_an_upgrade_keeps_away_from_who_works_on_the_database(shared_url):
-    with Store.open(shared_url) as store:
-        store.leases.renew("host:1:abc", 60.0, serves=True)
-        with pytest.raises(StoreUnavailable, match="is in use by host:1:abc"):
-            maintenance.upgrade(shared_url)
-
-
-def test_an_upgrade_keeps_away_from_a_service_of_an_older_version(file):
-    with (
-        Store.open(f"sqlite:///{file}") as store,
-        store.serving(),
-        pytest.raises(StoreUnavailable, match=f"process {os.getpid()}"),
-    ):
-        maintenance.upgrade(f"sqlite:///{file}")
 
 
 @pytest.mark.postgres

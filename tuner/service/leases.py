@@ -29,7 +29,7 @@ from meshtune.search_spaces.checks import UserError
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.service.clocks import Presence, Skews, uptime
 from meshtune.tuner.service.telemetry import Heartbeat
-from meshtune.tuner.store import Drivers, Lease, Store, StoreError
+from meshtune.tuner.store import Drivers, Lease, OtherSchema, Store, StoreError
 
 # A dead holder's campaigns are free after so long. It is renewed so many times as often.
 LEASE_S, RENEWALS = 10.0, 4
@@ -236,6 +236,8 @@ class Holder:
                 self.heartbeat.beat()
                 silent = False
             except StoreError as error:
+                if isinstance(error, OtherSchema) and self._serves:
+                    raise  # ends the process; the next one is of another version
                 if not silent:
                     _log.warning("the leases of this process cannot be renewed: %s", error)
                 silent = True

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic_core import from_json  # noqa: TID251  # of our own columns
 from sqlalchemy import URL, Connection, Double, Engine, cast, create_engine, event, func, make_url, select
@@ -151,10 +151,11 @@ class Database:
         """How many seconds the clock that says it is `now` is ahead of this machine's."""
         return now - self._clock()
 
-    def require_same(self) -> None:
+    def require_same(self) -> Self:
         """Return where a SQLite file is what it was when we last wrote to it. Raises StoreUnavailable."""
         if self.file is not None:
             mark.require_same(self.file)
+        return self
 
     @contextmanager
     def serving(self) -> Iterator[None]:

@@ -7,6 +7,7 @@
     +-- LeaseLost            another process drives the campaign now; trying again fails while it does
     +-- IllegalMove          the state does not allow it; trying again fails until the state is another
     +-- StoreUnavailable     the database cannot be used now; `transient` says whether waiting can help
+        +-- OtherSchema      its schema is not this meshtune's: upgraded meanwhile, or not yet
 
 Whatever is raised, the transaction left nothing behind. One exception: a server that is lost during the commit itself
 may have committed; the same call then answers IllegalMove or AlreadyExists.
@@ -98,6 +99,10 @@ class StoreUnavailable(StoreError):
     def __init__(self, message: str, *, transient: bool) -> None:
         self.transient = transient
         super().__init__(message)
+
+
+class OtherSchema(StoreUnavailable):
+    """The schema is not the newest that this meshtune knows; the message has both."""
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from sqlalchemy import (
     update,
 )
 
+from meshtune.tuner.store import schema
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import LeaseLost
 from meshtune.tuner.store.tables import attempts, campaigns, holders, leases
@@ -70,8 +71,9 @@ class Leases:
 
     def renew(self, holder: str, lease_s: float, *, serves: bool) -> float:
         """Let the holder's leases last so long from now; those that another took meanwhile are not its any more. How
-        many seconds the database's clock is ahead of this machine's."""
+        many seconds the database's clock is ahead of this machine's. Raises OtherSchema where it was upgraded."""
         with self._database.writing() as connection:
+            schema.require_newest(connection, self._database.name)
             now = self._database.now(connection)
             ahead_s = self._database.ahead_s(now)
             values = {"expires_at": now + lease_s, "serves": serves}
@@ -83,8 +85,8 @@ class Leases:
         """The active campaigns and their drivers, in two queries however many there are."""
         with self._database.reading() as connection:
             now = self._database.now(connection)
-            alive = set(connection.scalars(select(holders.c.name).where(_lives(now))))
-            servers = select(func.count()).where(_lives(now), holders.c.serves)
+            alive = set(connection.scalars(select(holders.c.name).where(lives(now))))
+            servers = select(func.count()).where(lives(now), holders.c.serves)
             held = connection.execute(
                 select(campaigns.c.id, leases.c.holder)
                 .outerjoin(leases, leases.c.campaign_id == campaigns.c.id)
@@ -100,7 +102,7 @@ class Leases:
             query = (
                 select(leases.c.holder)
                 .join(holders, holders.c.name == leases.c.holder)
-                .where(leases.c.campaign_id == campaign_id, _lives(self._database.now(connection)))
+                .where(leases.c.campaign_id == campaign_id, lives(self._database.now(connection)))
             )
             return connection.scalar(query) or NOBODY
 
@@ -119,7 +121,7 @@ class Leases:
             connection.execute(insert(leases).from_select(["campaign_id", "holder", "epoch", "vanished_epoch"], new))
             now = self._database.now(connection)
             asked = leases.c.campaign_id.in_(list(campaign_ids))
-            alive = select(holders.c.name).where(_lives(now))
+            alive = select(holders.c.name).where(lives(now))
             free = and_(leases.c.holder != holder, leases.c.holder.not_in(alive))
             vanished = case((leases.c.holder == NOBODY, leases.c.vanished_epoch), else_=leases.c.epoch)
             values = {"holder": holder, "epoch": leases.c.epoch + 1, "vanished_epoch": vanished}
@@ -165,7 +167,8 @@ class Leases:
             return connection.execute(mark).rowcount == 1
 
 
-def _lives(now: float) -> ColumnElement[bool]:
+def lives(now: float) -> ColumnElement[bool]:
+    """Of a holder."""
     return and_(holders.c.expires_at > now, holders.c.expires_at <= now + MAX_LEASE_S)
 
 

@@ -6,14 +6,15 @@ other, and a counter that gives ids again.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import URL, ColumnElement, Connection, Select, and_, exists, func, inspect, or_, select, text
+from sqlalchemy import URL, ColumnElement, Connection, Select, and_, exists, func, or_, select, text
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
@@ -22,8 +23,10 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store import schema
 from meshtune.tuner.store.database import Database, parse_url
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable
+from meshtune.tuner.store.leases import lives
 from meshtune.tuner.store.tables import attempts, campaigns, events, holders, measurements, steps, trials
 
+_log = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 30.0
 # Of one kind of trouble, so many are named.
 MAX_NAMED = 5
@@ -56,37 +59,50 @@ class Report:
     rows: Mapping[str, int]
 
 
-def upgrade(url: str) -> tuple[str, str]:
-    """Bring a database that nobody uses to the newest schema; an empty one becomes a store. The schema before, empty
-    for a database that held nothing, and after.
+def upgrade(url: str, *, copy: bool = True) -> tuple[str, str]:
+    """As `upgrade_schema`, of the database at `url`."""
+    with closing(Database(url).require_same()) as database:
+        return upgrade_schema(database, copy=copy)
 
-    Raises StoreUnavailable where a process serves or drives campaigns on it: one of an older version would go on with
-    a schema that it does not know.
+
+def upgrade_schema(database: Database, *, copy: bool = True) -> tuple[str, str]:
+    """Bring the database to the newest schema; an empty one becomes a store. The schema before, empty for a database
+    that held nothing, and after. copy: a SQLite file of an older schema is copied first.
+
+    Raises StoreUnavailable for an older schema that a process works with: it would go on with one it does not know.
     """
-    with closing(_same(url)) as database, database.serving():
-        with database.reading() as connection:
-            using = _using(connection, database.now(connection))
-        if using:
-            raise StoreUnavailable(
-                f"{database.name} is in use by {', '.join(using)}; stop what works on it first", transient=True
-            )
-        with database.upgrading() as connection:
-            before = schema.version_of(connection)
-            schema.upgrade(connection, database.name)
-            return before, schema.version_of(connection)
+    told = ""
+    with database.upgrading() as connection, ExitStack() as alone:
+        before = schema.version_of(connection)
+        if schema.outdated(before):
+            living = select(holders.c.name).where(lives(database.now(connection))).order_by(holders.c.name)
+            if using := connection.scalars(living).all():
+                words = f"{database.name} has the schema {before} and is in use by {', '.join(using)}"
+                raise StoreUnavailable(f"{words}; stop it first (a killed one counts for some seconds)", transient=True)
+            alone.enter_context(database.serving())
+            if copy and database.file is not None:
+                told = f"; {_copy_before(database.file, before)} is as it was"
+        schema.upgrade(connection, database.name)
+        schema.probe(connection)
+        after = schema.version_of(connection)
+    if schema.outdated(before):
+        _log.warning("the schema of %s was %s and is %s now%s", database.name, before, after, told)
+    return before, after
 
 
-def _same(url: str) -> Database:
-    """The database, which is what it was. Raises StoreUnavailable."""
-    database = Database(url)
-    database.require_same()
-    return database
-
-
-def _using(connection: Connection, now: float) -> list[str]:
-    if not inspect(connection).has_table(holders.name):
-        return []
-    return list(connection.scalars(select(holders.c.name).where(holders.c.expires_at > now).order_by(holders.c.name)))
+def _copy_before(file: Path, version: str) -> Path:
+    """The copy, beside the file: going back to that version is restoring it."""
+    target = file.with_name(f"{file.name}.schema-{version}")
+    try:
+        for left in file.parent.glob(f".{target.name}.*"):  # by one that was killed: nobody else is here
+            left.unlink(missing_ok=True)
+        with new_file(target, force=True) as partial:
+            copy_sqlite(file, partial)
+    except (StoreError, OSError) as error:
+        advice = "make room, or copy it elsewhere (`meshtune db backup FILE`) and run `meshtune db upgrade --no-copy`"
+        words = f"{file} is not upgraded, since no copy can be made before: {error}; {advice}"
+        raise StoreUnavailable(words, transient=True) from error
+    return target
 
 
 @contextmanager
@@ -177,7 +193,7 @@ def check(url: str) -> Report:
     Raises StoreErrors: among them for a schema that is not today's, which `upgrade` makes of an older one, and for a
     SQLite file that is not what it was.
     """
-    with closing(_same(url)) as database, database.reading() as connection:
+    with closing(Database(url).require_same()) as database, database.reading() as connection:
         version = schema.require_newest(connection, database.name)
         troubles = [*_damage(connection), *_contradictions(connection), *_lost_ids(connection)]
         rows = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in _COUNTED}

@@ -2,6 +2,7 @@
 
 To add a version, change `tables` and run, in the repository:
 `python -c "from meshtune.tuner.store.schema import revise; revise('what changes')"`, then read what was written.
+A table that counts (`sqlite_autoincrement`) is copied by `batch_alter_table` with the same word in its `table_kwargs`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, column, create_engine, false, insert, inspect, select, table, update
 
-from meshtune.tuner.store.errors import StoreError, StoreUnavailable
+from meshtune.tuner.store.errors import OtherSchema, StoreError, StoreUnavailable
 from meshtune.tuner.store.tables import probes
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # Of our own, so that a PostgreSQL database may be shared with another program that uses Alembic.
 VERSION_TABLE = "meshtune_version"
 version = table(VERSION_TABLE, column("version_num"))
+_sequence = table("sqlite_sequence", column("name"), column("seq"))
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -30,20 +32,21 @@ def upgrade(connection: Connection, database: str) -> None:
     """
     present, known = version_of(connection), _known()
     if present and present not in known:
-        raise StoreUnavailable(
-            f"{database} was written by a newer meshtune (schema {present}, this one knows up to {known[-1]}); install "
-            "that version or use another database",
-            transient=False,
-        )
+        words = f"{database} was written by a newer meshtune (schema {present}, this one knows up to {known[-1]})"
+        raise StoreUnavailable(f"{words}; install that version, or restore a copy from before it", transient=False)
     if present == known[-1]:
         return
     from alembic import command  # costs 0.1 s
     from alembic.util import CommandError
 
+    # A table that SQLite copies would count on from its rows, and newer ones may have been deleted.
+    counters = connection.execute(select(_sequence)).all() if present and connection.dialect.name == "sqlite" else ()
     try:
         command.upgrade(_config(connection), "head")
     except CommandError as error:
         raise StoreError(f"{database} refused: {error}") from error
+    for name, given in counters:
+        connection.execute(update(_sequence).where(_sequence.c.name == name).values(seq=given))
 
 
 def version_of(connection: Connection) -> str:
@@ -52,13 +55,18 @@ def version_of(connection: Connection) -> str:
     return ", ".join(versions)
 
 
+def outdated(version: str) -> bool:
+    """Whether there are migrations from it."""
+    return version in _known()[:-1]
+
+
 def require_newest(connection: Connection, database: str) -> str:
-    """The schema that the database has. Raises StoreUnavailable where that is not the newest."""
+    """The schema that the database has. Raises OtherSchema where that is not the newest."""
     present = version_of(connection)
     newest = _known()[-1]
     if present != newest:
         has = f"has the schema {present}" if present else "is no store of meshtune"
-        raise StoreUnavailable(f"{database} {has}, and this meshtune knows {newest}", transient=False)
+        raise OtherSchema(f"{database} {has}, and this meshtune knows {newest}", transient=False)
     return present
 
 
@@ -70,7 +78,7 @@ def revise(message: str) -> None:
     with engine.connect() as connection:
         config = _config(connection)
         command.upgrade(config, "head")
-        command.revision(config, message, autogenerate=True, rev_id=f"{len(_known()) + 100:04d}")
+        command.revision(config, message, autogenerate=True, rev_id=f"{int(_known()[-1]) + 1:04d}")
     engine.dispose()
 
 

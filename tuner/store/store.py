@@ -15,7 +15,7 @@ from typing import Self
 
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.store import schema
+from meshtune.tuner.store import maintenance, schema
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.calibrations import Calibrations
 from meshtune.tuner.store.campaigns import CampaignRows
@@ -50,15 +50,13 @@ class Store(CampaignRows, TrialRows, Changes, Usage):
         url: sqlite:///file.db, sqlite:// (in memory, for tests) or postgresql://user:password@host/database; what
         the drivers read from a URL's query is passed on (`?timeout=60`: seconds to wait for another SQLite writer).
         clock: the machine's, for leases on SQLite. file_mode: of a SQLite file that is made.
-        Raises StoreUnavailable: unreachable, read-only, no such folder, a bad URL, written by a newer meshtune, or a
-        SQLite file that is not what it was (see `store.mark`).
+        Raises StoreUnavailable: unreachable, read-only, no such folder, a bad URL, written by a newer meshtune, of an
+        older schema and in use or without room for a copy, or a SQLite file that is not what it was (see `store.mark`).
         """
         database = Database(url, clock, file_mode=file_mode)
         try:
             database.require_same()
-            with database.upgrading() as connection:
-                schema.upgrade(connection, database.name)
-                schema.probe(connection)
+            maintenance.upgrade_schema(database)
         except BaseException:
             database.close()
             raise

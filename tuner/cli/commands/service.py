@@ -281,12 +281,15 @@ def revoke(name: Name, place: HomePlace) -> None:
 
 @db_app.command()
 @placed
-def upgrade(place: HomePlace) -> None:
+def upgrade(
+    place: HomePlace,
+    no_copy: Annotated[bool, typer.Option("--no-copy", help="Without a copy of a SQLite file beside it.")] = False,
+) -> None:
     """Bring the database to the newest schema. Every other command does so as well; this one says what it did."""
     from meshtune.tuner.cli.at_home import existing_database
     from meshtune.tuner.store import maintenance
 
-    before, after = maintenance.upgrade(existing_database(place))
+    before, after = maintenance.upgrade(existing_database(place), copy=not no_copy)
     if before == after:
         console.print(f"the schema is {after} already, the newest")
     else:

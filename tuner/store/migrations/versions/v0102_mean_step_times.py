@@ -1,13 +1,13 @@
 """A plan's measure is the mean of its steps; what nobody can have measured is a crash."""
 
 from itertools import groupby
-from math import fsum
+from math import exp, fsum, sqrt
 from operator import itemgetter
 
 import sqlalchemy as sa
 from alembic import op
 
-from meshtune.runners.measuring import mean_interval
+from meshtune.runners.measuring import two_sided_quantile
 
 revision = "0102"
 down_revision = "0100"
@@ -32,8 +32,7 @@ def upgrade() -> None:
             wrong.append({"id": id})
             continue
         timed = [seconds for warmup, seconds in times if not warmup][-KEPT:]
-        ends = mean_interval(timed)
-        means.append({"id": id, "mean": fsum(timed) / len(timed), "low": ends.low, "high": ends.high})
+        means.append({"id": id, **_mean(timed)})
     deletions = (f"DELETE FROM {table} WHERE attempt_id = :id" for table in ("steps", "measurements"))
     changes = [(CRASH, wrong), *((each, wrong) for each in deletions)]
     for statement, values in [*changes, (f"UPDATE measurements SET {NEW} WHERE attempt_id = :id", means)]:
@@ -46,6 +45,14 @@ def upgrade() -> None:
             connection.execute(sa.update(attempts).where(attempts.c.id == id).values(partial=sa.null()))
     with op.batch_alter_table("measurements") as batch:
         batch.alter_column("mean_step_time_s", existing_type=sa.Double(), nullable=False)
+
+
+def _mean(timed: list[float]) -> dict[str, float]:
+    """With Student's 95 % interval, the lower end as near as the other where both are near."""
+    count, mean = len(timed), fsum(timed) / len(timed)
+    deviation = sqrt(fsum((one - mean) ** 2 for one in timed) / max(1, count - 1))
+    reach = two_sided_quantile(0.95, min(count - 1, 1000)) * deviation / sqrt(count) if count > 1 else 0.0
+    return {"mean": mean, "low": mean * exp(-reach / mean), "high": mean + reach}
 
 
 def _possible(seconds: float) -> bool:
