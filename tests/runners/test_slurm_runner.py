@@ -51,7 +51,11 @@ class Answers:
         return JobSpec(**fields | changes)
 
     def submit(self, **changes) -> str:
-        return self.runner.submit(self.spec(**changes))
+        """Of a job whose script has begun."""
+        spec = self.spec(**changes)
+        id = self.runner.submit(spec)
+        (spec.directory / CLAIM_FILE).write_text(id)
+        return id
 
     def status(self, id: str):
         return self.runner.poll([id])[id]
@@ -68,6 +72,7 @@ def test_all_jobs_are_looked_at_in_one_call_and_ended_ones_not_again(slurm):
         slurm.set("sbatch", f"echo {17 + number}\\;lab")
         ids.append(slurm.submit(name=f"job{number}"))
     assert ids == ["17", "18", "19"]
+    (slurm.folder / "work" / "job1" / CLAIM_FILE).unlink()  # of one that waits
     slurm.set(
         "squeue", "printf '17|RUNNING|n[0-1]|1000|N/A|None\\n18|PENDING||N/A|N/A|Priority\\n19|CANCELLED||9|9|x\\n'"
     )

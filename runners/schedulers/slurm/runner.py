@@ -18,7 +18,7 @@ from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.batch.base import BatchRunner
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, noted_end, read_notes, render_gang
 from meshtune.runners.schedulers.batch.records import JobRecord
-from meshtune.runners.schedulers.batch.script import REQUEUED_FILE, submit_host
+from meshtune.runners.schedulers.batch.script import submit_host
 from meshtune.runners.schedulers.slurm.nodes import (
     NODE_FORMAT,
     Partition,
@@ -39,7 +39,6 @@ from meshtune.runners.schedulers.slurm.vocabulary import (
     SQUEUE_FORMAT,
     UNKNOWN_JOB,
     parse_jobs,
-    requeued_status,
     status_of,
     suspects,
 )
@@ -174,19 +173,12 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         bad_nodes: tuple[str, ...] = ()
         if asked:
             bad_nodes = parse_bad_nodes(self._ask(*ask_states(asked)))
-        statuses = {
+        return {
             id: status_of(
                 specs[id], known.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
             )
             for id, record in records.items()
         }
-        for id, record in records.items():
-            back = statuses[id].state is JobState.QUEUED and record.claimed_by == numbers[id]
-            if back:  # its second run would end at once, and take its nodes from others till then
-                self._call("scancel", numbers[id])
-            if back or (statuses[id].state is JobState.FAILED and (record.directory / REQUEUED_FILE).exists()):
-                statuses[id] = requeued_status(notes[id])
-        return statuses
 
     def _lift(self, waiting: Mapping[str, JobSpec]) -> None:
         """Of waiting jobs, by number: let in the nodes that we keep a job away from where too few others run jobs by

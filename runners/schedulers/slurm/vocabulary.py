@@ -191,12 +191,6 @@ def status_of(
     return status
 
 
-def requeued_status(notes: Sequence[Note]) -> JobStatus:
-    """Of a job that had started, and was put back into the queue: by an administrator, since we ask for no requeue."""
-    end = JobStatus(state=JobState.LOST, reason="requeued from outside after it had started")
-    return noted_status(end, notes, cause=Cause.PREEMPTION)
-
-
 def _timed(seen: JobStatus, notes: Sequence[Note]) -> JobStatus:
     """Started when its notes say so: Slurm's clock counts whole seconds, theirs parts of them, and nodes' clocks differ
     from the controller's: how long it ran is the notes' word, or Slurm's alone."""
