@@ -36,6 +36,12 @@ class PilotLaboratory(Laboratory):
         own = {line.split()[0] for line in paths if line.split()[1].startswith(str(self.folder))}
         return [job for job in self.place.jobs() if job[0] in own]
 
+    def lose_node(self) -> str:
+        """Of a pilot that runs, and not its first, where its server is."""
+        self.wait(self.short("warm-up", nodes=2))
+        self.place.kill_node("n1")
+        return "n1"
+
     def close(self) -> None:
         self.place.cancel_all()
         for runner in self.opened:

@@ -25,6 +25,10 @@ class SlurmLaboratory(Laboratory):
     def wide(self) -> SlurmRunner:
         return self.open(partition="main", nodes=len(self.place.nodes))
 
+    def lose_node(self) -> str:
+        self.place.kill_node("n1")
+        return "n1"
+
     def close(self) -> None:
         self.place.cancel_all()
         self.wait_nothing_left()

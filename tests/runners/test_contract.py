@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import InvalidJob, JobState, Refused, SubmitFailed
+from meshtune.runners.base import Cause, InvalidJob, JobState, Refused, SubmitFailed
 
 # Long enough to outlive any test: what must end it is the runner.
 FOREVER = "exec sleep 300"
@@ -174,3 +174,14 @@ def test_what_ranks_start_ends_with_the_gang(lab):
     lab.runner.cancel(ids["never"])
     assert all(lab.wait(id).state is not JobState.LOST for id in ids.values())
     lab.wait_nothing_left()
+
+
+def test_a_node_that_dies_before_a_job_starts_is_blamed_and_the_job_is_repeated_elsewhere(mortal):
+    """Before its scheduler notices, which takes minutes."""
+    node = mortal.lose_node()
+    lost = mortal.wait(mortal.submit("job", "touch ran; exec sleep 60", nodes=2))
+    assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, (node,)), lost
+    assert lost.reason == f"a node failed: {node}"
+    for name, avoid in (("again", lost.failed_nodes), ("another", ("host-of-another-cluster",))):
+        done = mortal.wait(mortal.short(name, avoid=avoid))
+        assert (done.state, node in done.nodes) == (JobState.SUCCEEDED, False), done

@@ -83,3 +83,20 @@ def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
     with pytest.raises(Refused, match=r"[Ii]nvalid partition"):
         runner.submit(pilots.spec("job", "true"))
     assert runner.find("job") is None
+
+
+@pytest.mark.long
+def test_a_job_that_needs_more_nodes_than_are_left_of_its_pilot_runs_in_the_next_one_elsewhere(
+    slurm_of_ones_own, tmp_path
+):
+    lab = PilotLaboratory(tmp_path, slurm_of_ones_own)
+    try:
+        lab.runner = lab.wide()
+        lab.lose_node()
+        lost = lab.wait(lab.submit("lost", "true", nodes=2))
+        assert (lost.cause, lost.failed_nodes) == (Cause.NODE_FAULT, ("n1",))
+        again = lab.wait(lab.submit("again", "true", nodes=2, avoid=lost.failed_nodes))
+        assert (again.state, again.nodes) == (JobState.SUCCEEDED, ("n0", "n2"))
+        assert len(lab.pilots()) == 2
+    finally:
+        lab.close()

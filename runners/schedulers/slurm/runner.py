@@ -39,6 +39,7 @@ from meshtune.runners.schedulers.slurm.vocabulary import (
     SQUEUE_FORMAT,
     UNKNOWN_JOB,
     parse_jobs,
+    read_failed_nodes,
     status_of,
     suspects,
 )
@@ -170,9 +171,15 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             for node in suspects(specs[id], known[number], notes[id])
         }
         self._lift({numbers[id]: specs[id] for id in numbers if _waits(known.get(numbers[id])) and specs[id].avoid})
-        bad_nodes: tuple[str, ...] = ()
+        # Slurm notices a dead node after minutes, srun at once.
+        bad_nodes = {
+            node
+            for id, number in numbers.items()
+            if number in known and known[number].state is JobState.FAILED
+            for node in read_failed_nodes(records[id].directory / LOG_FILE)
+        }
         if asked:
-            bad_nodes = parse_bad_nodes(self._ask(*ask_states(asked)))
+            bad_nodes.update(parse_bad_nodes(self._ask(*ask_states(asked))))
         return {
             id: status_of(
                 specs[id], known.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes

@@ -4,10 +4,14 @@ slurm.schedmd.com/job_state_codes.html."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.launch_wrapper import (
     End,
     Note,
@@ -92,6 +96,18 @@ SILENCES = (
     *("Unexpected missing socket error", "Transport endpoint", "standby mode", "Rate limit exceeded"),
     *("Slurm temporarily unable to accept job", "Protocol authentication error", "Insane message length"),
 )
+
+
+# srun's words of a node that could not start, or run any longer, its part of a step.
+_NODE_FAILED = re.compile(r"^srun: error: (?:Task launch for \S+ failed on node|Node failure on) ([\w.,\[\]-]+)", re.M)
+
+
+def read_failed_nodes(log: Path) -> tuple[str, ...]:
+    """The nodes that failed by the words of srun at the end of a log."""
+    said = ""
+    with suppress(OSError):
+        said = read_tail(log)
+    return tuple(dict.fromkeys(node for names in _NODE_FAILED.findall(said) for node in expand_hosts(names)))
 
 
 def meaning_of(word: str, reason: str = "") -> JobStatus:
