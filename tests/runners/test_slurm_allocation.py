@@ -73,7 +73,7 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
     assert "module load cuda" in lines
     assert next(line for line in lines if line.startswith("exec")).startswith(
         'exec srun --jobid="$allocation" $([ "$cpus_on_node" -lt 4 ] && echo --overcommit) '
-        "${away:+--exclude=$away} --cpus-per-task=$((2 * 4 / 4)) "
+        "${keep_away:+--exclude=$keep_away} --cpus-per-task=$((2 * 4 / 4)) "
         "--job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
         "--time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --mem=0 --gres=gpu:4 bash -c "
     )

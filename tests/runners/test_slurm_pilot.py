@@ -83,6 +83,13 @@ def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
     with pytest.raises(Refused, match=r"[Ii]nvalid partition"):
         runner.submit(pilots.spec("job", "true"))
     assert runner.find("job") is None
+    pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=5")
+    try:
+        told = r"needs 12 min, but partition one allows 5; a pilot lasts pilot_s\(600\)$"
+        with pytest.raises(Refused, match=told):
+            pilots.submit("long", "true")
+    finally:
+        pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=INFINITE")
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -117,6 +118,20 @@ def test_hours_that_are_spent_and_jobs_that_are_too_large_are_told_with_numbers(
     assert exhausted(limits, 8, 7200.0) == "2 of 2 device-hours of the service were spent within 7 days"
     assert exhausted(limits, 9, 0.0) == "each of its jobs takes 9 devices, and the service may use 8"
     assert exhausted(ServiceLimits(), 10**6, 10**9) == ""
+
+
+def test_shares_are_by_owner_and_then_by_campaign():
+    """Of five campaigns of one owner and one of another's, each owner has half."""
+    of_a = [
+        Demand(campaign_id=f"a{n}", owner="a", devices=1, in_flight=0, wanted=9, used_device_s=0.0) for n in range(5)
+    ]
+    of_b = Demand(campaign_id="b", owner="b", devices=1, in_flight=0, wanted=9, used_device_s=0.0)
+    given = shares(ServiceLimits(jobs=12), [*of_a, of_b])
+    assert given == {"a0": 2, "a1": 1, "a2": 1, "a3": 1, "a4": 1, "b": 6}
+    # Who used less lately is next, whichever of the owner's campaigns did it.
+    used = [replace(of_a[0], used_device_s=7.0), *of_a[1:], replace(of_b, used_device_s=5.0)]
+    assert shares(ServiceLimits(jobs=1), used)["b"] == 1
+    assert shares(ServiceLimits(jobs=12), [*of_a, replace(of_b, wanted=1)])["b"] == 1
 
 
 @pytest.mark.parametrize(

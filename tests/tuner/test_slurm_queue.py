@@ -67,12 +67,22 @@ def test_a_campaign_waits_while_slurm_refuses_its_jobs_and_then_measures_them_al
 
 
 @pytest.mark.long
-def test_a_partition_that_is_not_there_ends_the_run_with_slurms_words_and_a_status(slurm, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "invalid partition specified: nowhere"),
+        ("one", "Required partition not available (inactive or drain)"),
+    ],
+)
+def test_a_partition_that_is_not_there_or_inactive_ends_the_run_with_slurms_words_and_a_status(
+    name, words, partition, tmp_path
+):
+    partition.run("scontrol", "update", "PartitionName=one", "State=INACTIVE")
     site = Driven(tmp_path)
-    site.write({**document(site, trials=3), "runner": {"kind": "slurm", "partition": "nowhere"}})
+    site.write({**document(site, trials=3), "runner": {"kind": "slurm", "partition": name}})
     said = site.finish(site.start("run", "spec.yaml"), code=1)
-    told = r"is failed: the runner takes no such jobs, .* options are wrong: .*invalid partition specified: nowhere"
-    assert re.search(told, said)
+    told = r"is failed: the runner takes no such jobs, .* options are wrong: .*"
+    assert re.search(told + re.escape(words), said)
     assert [trial.verdict for trial in site.trials()] == [Verdict.CANCELLED]
 
 

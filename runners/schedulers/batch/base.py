@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
 from meshtune.runners.command import Answer, call
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.log_lines import read_tail
@@ -35,8 +35,6 @@ class BatchRunner(RecordingRunner[Options]):
     script_file: ClassVar[str]
     # Of the scheduler's log there.
     log_file: ClassVar[str]
-    # Parts of a complaint by which the scheduler refuses a request, as it is set up now.
-    refusals: ClassVar[Sequence[str]]
     # The words of the command that ends jobs, and parts of its complaint about one that has ended.
     cancel_command: ClassVar[str]
     over: ClassVar[Sequence[str]]
@@ -73,8 +71,7 @@ class BatchRunner(RecordingRunner[Options]):
     def _deliver(self, spec: JobSpec) -> str:
         answer, id = self._send(spec, spec.directory / self.script_file)
         if answer.code != 0 and not answer.says(self.silences):
-            kind = Refused if answer.says(self.refusals) else SubmitFailed
-            raise kind(f"{spec.name} was refused: {answer.complaint}")
+            raise Refused(f"{spec.name} was refused: {answer.complaint}")
         if id is None:
             raise RunnerUnavailable(answer.complaint)
         return id
@@ -107,7 +104,7 @@ class BatchRunner(RecordingRunner[Options]):
             self._call(*self.cancel_command.split(), id)
             nodes = record.given or status.nodes
             lost = JobStatus(state=JobState.LOST, nodes=nodes, failed_nodes=nodes[:1], cause=Cause.NODE_FAULT)
-            return replace(lost, reason=f"its nodes did not start it, of which the first is {' '.join(nodes[:1])}")
+            return replace(lost, reason=f"its nodes did not start it: {', '.join(nodes)}")
         if status.state is JobState.RUNNING:
             if not record.given:
                 with suppress(OSError):  # the next look sees it again

@@ -132,7 +132,8 @@ class AllocationRunner:
         if (known := self.find(spec.name)) is not None:
             return known
         self._check_time(spec)
-        spec = replace(spec, directory=spec.directory.resolve())
+        avoid = tuple(dict.fromkeys((*spec.avoid, *failed_nodes(self._spool.root))))
+        spec = replace(spec, directory=spec.directory.resolve(), avoid=avoid)
         for stale in spec.directory.glob("rank-*.json"):  # of a job of this name in an earlier allocation
             with suppress(OSError):
                 stale.unlink()
@@ -148,10 +149,7 @@ class AllocationRunner:
                 files={
                     **spec.files,
                     GANG_FILE: render_gang(spec),
-                    SCRIPT_FILE: render_step(
-                        replace(spec, avoid=tuple({*spec.avoid, *failed_nodes(self._spool.root)})),
-                        *(self._options, allocation, self._facts()),
-                    ),
+                    SCRIPT_FILE: render_step(spec, self._options, allocation, self._facts()),
                 },
                 env={name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ},
             ),
@@ -301,27 +299,23 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation, fa
     cpus = f"$(({share} * {spec.devices_per_node} / {per_node}))"
     # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
     crowded = f'$([ "$cpus_on_node" -lt {allocation.devices_per_node} ] && echo --overcommit)'
-    step = f'srun --jobid="$allocation" {crowded} ${{away:+--exclude=$away}} --cpus-per-task={cpus} {shlex.join(words)}'
+    chosen = f"{crowded} ${{keep_away:+--exclude=$keep_away}} --cpus-per-task={cpus}"
+    step = f'srun --jobid="$allocation" {chosen} {shlex.join(words)}'
     rank = render_rank(shlex.quote(sys.executable), spec, options)
-    return (
-        facts
-        + _keep_away(spec, options)
-        + render_preparation(script, options)
-        + render_launch(f"{step} {rank}", options)
-    )
+    facts += _keep_away(spec, options)
+    return facts + render_preparation(script, options) + render_launch(f"{step} {rank}", options)
 
 
 def _keep_away(spec: JobSpec, options: SlurmOptions) -> str:
-    """Shell lines that set `away` to the nodes of the allocation to keep away from, where enough others are left."""
+    """Shell lines that set `keep_away` to those of the allocation's nodes, where enough others are left."""
     avoid = " ".join(f"-e {shlex.quote(node)}" for node in dict.fromkeys((*options.exclude, *spec.avoid)))
-    return (
-        avoid
-        and f"""\
+    if not avoid:
+        return ""
+    return f"""\
 nodes=$(scontrol show hostnames "$(squeue --noheader --jobs="$allocation" --format=%N | tail -n 1)")
-away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
-[ "$(grep -Fxvc {avoid} <<< "$nodes")" -ge {spec.nodes} ] || away=
+keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
+[ "$(grep -Fxvc {avoid} <<< "$nodes")" -ge {spec.nodes} ] || keep_away=
 """
-    )
 
 
 def failed_nodes(root: Path) -> set[str]:

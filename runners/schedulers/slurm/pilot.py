@@ -103,7 +103,10 @@ class PilotServer(LocalRunner):
             self._bury()
             write_whole(self._spool.root / NUMBER_FILE, str(number + 1))
             avoid = tuple({*self.pilot.failed_nodes, *failed_nodes(self._spool.root)})
-            self._pilots.submit(replace(self._job(number + 1), avoid=avoid))
+            try:
+                self._pilots.submit(replace(self._job(number + 1), avoid=avoid))
+            except Refused as error:
+                raise Refused(f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})") from None
             self.pilot = JobStatus(state=JobState.QUEUED)
         return True
 

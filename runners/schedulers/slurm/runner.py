@@ -33,7 +33,6 @@ from meshtune.runners.schedulers.slurm.nodes import (
 from meshtune.runners.schedulers.slurm.sbatch import directives, option_value
 from meshtune.runners.schedulers.slurm.script import LOG_FILE, SCRIPT_FILE, SlurmOptions, minutes, render
 from meshtune.runners.schedulers.slurm.vocabulary import (
-    REFUSALS,
     SACCT_FORMAT,
     SILENCES,
     SQUEUE_FORMAT,
@@ -61,7 +60,6 @@ CLOCKS_APART_S = 86400.0
 class SlurmRunner(BatchRunner[SlurmOptions]):
     script_file = SCRIPT_FILE
     log_file = LOG_FILE
-    refusals = REFUSALS
     silences = SILENCES
     cancel_command = "scancel"
     over = UNKNOWN_JOB

@@ -71,22 +71,6 @@ _FAILED_BY: Mapping[str, JobStatus] = {
     "SystemFailure": _LOST_NODE,
     "FrontEndDown": _LOST_NODE,
 }
-# slurm_strerror, and sbatch's own: the same request is refused again, as long as the cluster is set up as it is.
-REFUSALS = (
-    *("Invalid partition name specified", "invalid partition specified", "No partition specified"),
-    *("Invalid account", "Invalid qos specification", "Invalid wckey specification", "Invalid license specification"),
-    *("Invalid feature specification", "Invalid generic resource", "Invalid Trackable RESource"),
-    *("Invalid node name specified", "Requested nodes not in this partition", "Requested reservation is invalid"),
-    *("Access denied to requested reservation", "User's group not permitted", "Access/permission denied"),
-    *("Requested node configuration is not available", "Node count specification invalid"),
-    *("More processors requested than permitted", "CPU count specification invalid"),
-    *("Task count specification invalid", "Memory required by task is not available"),
-    *("Requested time limit is invalid", "Invalid time specified", "Batch script is empty"),
-    *("Pathname of a file, directory or other parameter too long", "Invalid user id"),
-    # Of a QOS with DenyOnLimit, and of a limit on submitted jobs.
-    "Job violates accounting/QOS policy",
-    *("unrecognized option", "Invalid --", "ambiguous", "requires an argument", "invalid option"),
-)
 # Of a job that the controller has forgotten.
 UNKNOWN_JOB = ("Invalid job id",)
 # The controller did not answer, or not in time: whether it took the request is not known.
