@@ -41,10 +41,9 @@ class AllocationLaboratory(Laboratory):
     def wide(self) -> AllocationRunner:
         return self.open(nodes=2)
 
-    def lose_node(self) -> str:
-        """Not the first of the two, which runs the allocation's own script; on n0 is the one that `open` took."""
-        self.place.kill_node("n2")
-        return "n2"
+    def lose_node(self, *, first: bool) -> str:
+        """On n0 is the allocation that `open` took."""
+        return self.place.kill_node("n1" if first else "n2")
 
     def close(self) -> None:
         for runner in self.opened:

@@ -174,12 +174,13 @@ class SlurmLab:
         (self.folder / "spool" / node).mkdir(parents=True, exist_ok=True)
         self._start(f"slurmd.{node}.pid", "slurmd", "-D", "-N", node, "-f", self.environment["SLURM_CONF"])
 
-    def kill_node(self, node: str) -> None:
-        """As when the machine loses power: its slurmd, and all that its slurmd started, die at once."""
+    def kill_node(self, node: str) -> str:
+        """As when the machine loses power: its slurmd, and all that its slurmd started, die at once. Its name."""
         pids = [int((self.folder / f"slurmd.{node}.pid").read_text()), *self._steps(node)]
         for victim in [found for pid in pids for found in (pid, *_family(pid))]:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
+        return node
 
     def answers(self) -> bool:
         try:

@@ -177,7 +177,7 @@ def test_a_job_that_needs_more_nodes_than_are_left_of_the_allocation_waits_for_a
     lab = AllocationLaboratory(tmp_path, slurm_of_ones_own)
     try:
         lab.runner = lab.wide()
-        lab.lose_node()
+        lab.lose_node(first=False)
         assert lab.wait(lab.submit("lost", "true", nodes=2)).failed_nodes == ("n2",)
         lab.runner = lab.wide()  # another process finds the same
         with pytest.raises(NoTimeLeft, match=r"^allocation 2 has 2 nodes, of which failed: n2; a trial takes 2$"):

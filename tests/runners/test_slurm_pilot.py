@@ -99,7 +99,7 @@ def test_a_job_that_needs_more_nodes_than_are_left_of_its_pilot_runs_in_the_next
     lab = PilotLaboratory(tmp_path, slurm_of_ones_own)
     try:
         lab.runner = lab.wide()
-        lab.lose_node()
+        lab.lose_node(first=False)
         lost = lab.wait(lab.submit("lost", "true", nodes=2))
         assert (lost.cause, lost.failed_nodes) == (Cause.NODE_FAULT, ("n1",))
         again = lab.wait(lab.submit("again", "true", nodes=2, avoid=lost.failed_nodes))
