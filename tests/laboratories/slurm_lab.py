@@ -29,6 +29,7 @@ from jobs import children, processes_where
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
 START_LIMIT_S = 90.0
 CALL_LIMIT_S = 30.0
+STOP_LIMIT_S = 30.0
 # Below the ports that the kernel gives to clients, and below those that jobs meet at.
 _PORTS = range(10_000, 19_900)
 
@@ -265,7 +266,8 @@ class SlurmLab:
             return
         daemon.terminate()
         try:
-            daemon.wait(5)
+            # A controller that is killed before it has saved its state puts what runs back into the queue.
+            daemon.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()

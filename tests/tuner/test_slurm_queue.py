@@ -126,3 +126,17 @@ def test_a_held_job_says_who_holds_it_and_is_withdrawn_by_the_queue_limit(partit
     assert {job: state for job, _, state in partition.jobs() if job == withdrawn.job_id} == {
         withdrawn.job_id: "CANCELLED"
     }
+
+
+@pytest.mark.long
+def test_a_job_whose_node_never_starts_it_is_withdrawn_by_the_queue_limit_and_held_no_devices(
+    slurm_of_ones_own, tmp_path
+):
+    slurm_of_ones_own.kill_node("n0")  # Slurm calls the job running
+    site = Driven(tmp_path)
+    site.write(document(site, trials=1, queue_limit_s=6.0))
+    said = site.finish(site.start("run", "spec.yaml"), code=3)
+    told = r"is paused: trial 0 waited longer than its queue limit of 6 s: its nodes have not started it yet: n0"
+    assert re.search(told, said)
+    (attempt,) = site.trials()[0].attempts
+    assert (attempt.outcome.cause, attempt.started_at, attempt.running_s) == (Cause.QUEUE_LIMIT, None, 0.0)
