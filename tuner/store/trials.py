@@ -168,6 +168,7 @@ class TrialRows:
                 **outcome_columns(outcome),
                 **node_columns(nodes=nodes, failed_nodes=failed_nodes),
                 "finished_at": finished_at,
+                "wait": "",
             }
             if started_at is not None:
                 values["started_at"] = started_at
