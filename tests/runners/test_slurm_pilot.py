@@ -107,3 +107,21 @@ def test_a_job_that_needs_more_nodes_than_are_left_of_its_pilot_runs_in_the_next
         assert len(lab.pilots()) == 2
     finally:
         lab.close()
+
+
+@pytest.mark.long
+def test_a_pilot_whose_first_node_dies_loses_what_ran_and_the_next_one_runs_what_waited(frail_slurm, tmp_path):
+    """The server of the jobs dies with it."""
+    lab = PilotLaboratory(tmp_path, frail_slurm)
+    try:
+        lab.runner = lab.wide()
+        long = lab.submit("long", "touch started-$RANK; exec sleep 300", nodes=2, processes=2)
+        lab.wait_file("long", "started-3")
+        waiting = lab.submit("waiting", "true", nodes=2)
+        frail_slurm.kill_node("n0")
+        lost = lab.wait(long)
+        assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n0",)), lost
+        done = lab.wait(waiting)
+        assert (done.state, done.nodes) == (JobState.SUCCEEDED, ("n1", "n2")), done
+    finally:
+        lab.close()

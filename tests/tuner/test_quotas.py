@@ -197,6 +197,21 @@ def test_two_campaigns_share_device_time_however_long_their_jobs_are(lab, make, 
     assert min(shares) > 0.8 * max(shares), shares
 
 
+def test_five_campaigns_of_one_owner_take_no_more_than_one_of_anothers(lab, make):
+    limit(lab.home, "jobs: 2")
+    lab.machine.script = lambda name: make.Behaviour(run_s=2.0)
+    owners = {}
+    for owner in ("a", "a", "a", "a", "a", "b"):
+        space = {"zero_stage": [0, 1], "micro_batch_size": [1, 2, 4, 8], "tp": [1, 2, 4]}
+        document = lab.document(space=space, parallel=3, budget={"trials": 12})
+        owners[lab.service.create(document, owner).id] = owner
+    while len(lab.machine.sent) < 17:
+        if not any([lab.service.tick(id) for id in owners]):
+            lab.now += 0.5
+    starts = [owners[name.rpartition("-t")[0]] for name in lab.machine.sent][:17]
+    assert starts.count("b") in (8, 9), starts
+
+
 def test_a_campaign_that_waits_says_for_what(lab, make):
     limit(lab.home, "jobs: 1")
     lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
