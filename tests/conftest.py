@@ -132,6 +132,15 @@ def frail_slurm(slurm_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
+def slurm_of_ones_own(slurm_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    """A cluster of the test's own, which takes half a minute to see that a node died."""
+    with SlurmLab(nodes=3) as lab:
+        for name, value in lab.environment.items():
+            monkeypatch.setenv(name, value)
+        yield lab
+
+
+@pytest.fixture
 def slurm(slurm_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
     """The cluster with all nodes idle; every Slurm command and our runner speak to it meanwhile."""
     for name, value in slurm_cluster.environment.items():

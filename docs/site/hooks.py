@@ -45,9 +45,10 @@ EXIT_CODES = """
 
 | code | meaning |
 |---|---|
-| 0 | done, or paused; the reason is printed |
+| 0 | done |
 | 1 | no measured setting; `db check`, `doctor`: problems; `confirm`, `revalidate`, `rerun`: other results |
 | 2 | a mistake in the arguments or the spec, or something that is missing; one message, on standard error |
+| 3 | the campaign is paused, the reason is printed; `meshtune resume` continues it |
 | 130 | interrupted; `meshtune resume` continues the campaign |
 
 `meshtune sbatch` exits with the code of `sbatch`.

@@ -101,6 +101,11 @@ class Laboratory:
         """A runner that has two nodes of two processes, where that of `open` has only one node."""
         return self.runner
 
+    def lose_node(self, *, first: bool) -> str:
+        """Let a node die on which a job of two nodes would start next, its first or its second, and name it; `place` is
+        this test's own. `runner` is `wide` by then."""
+        raise NotImplementedError
+
     def close(self) -> None:
         raise NotImplementedError
 

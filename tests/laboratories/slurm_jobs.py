@@ -25,6 +25,9 @@ class SlurmLaboratory(Laboratory):
     def wide(self) -> SlurmRunner:
         return self.open(partition="main", nodes=len(self.place.nodes))
 
+    def lose_node(self, *, first: bool) -> str:
+        return self.place.kill_node("n0" if first else "n1")
+
     def close(self) -> None:
         self.place.cancel_all()
         self.wait_nothing_left()

@@ -29,6 +29,7 @@ from jobs import children, processes_where
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
 START_LIMIT_S = 90.0
 CALL_LIMIT_S = 30.0
+STOP_LIMIT_S = 30.0
 # Below the ports that the kernel gives to clients, and below those that jobs meet at.
 _PORTS = range(10_000, 19_900)
 
@@ -180,12 +181,13 @@ class SlurmLab:
         (self.folder / "spool" / node).mkdir(parents=True, exist_ok=True)
         self._start(f"slurmd.{node}.pid", "slurmd", "-D", "-N", node, "-f", self.environment["SLURM_CONF"])
 
-    def kill_node(self, node: str) -> None:
-        """As when the machine loses power: its slurmd, and all that its slurmd started, die at once."""
+    def kill_node(self, node: str) -> str:
+        """As when the machine loses power: its slurmd, and all that its slurmd started, die at once. Its name."""
         pids = [int((self.folder / f"slurmd.{node}.pid").read_text()), *self._steps(node)]
         for victim in [found for pid in pids for found in (pid, *_family(pid))]:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
+        return node
 
     def answers(self) -> bool:
         try:
@@ -270,7 +272,8 @@ class SlurmLab:
             return
         daemon.terminate()
         try:
-            daemon.wait(5)
+            # A controller that is killed before it has saved its state puts what runs back into the queue.
+            daemon.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()

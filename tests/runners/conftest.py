@@ -31,9 +31,11 @@ SIMULATED = {
     "simulated": ("simulated_jobs:SimulatedLaboratory", (), ()),
     "external": ("external_jobs:ExternalLaboratory", (), ()),
 }
+# Those whose nodes a test may kill, in a cluster of its own.
+MORTAL = {name: (LABORATORIES[name][0], "slurm_of_ones_own") for name in ("slurm", "allocation", "pilot")}
 # "module:class" of a runner of another package, which is tried alone (docs/how-to/add-a-scheduler.md).
 if chosen := os.environ.get("MESHTUNE_LABORATORY"):
-    LABORATORIES, SIMULATED = {chosen: (chosen, (), ())}, {}
+    LABORATORIES, SIMULATED, MORTAL = {chosen: (chosen, (), ())}, {}, {}
 
 
 def _laboratory(kind: type[Laboratory], folder: Path, place: object = None) -> Iterator[Laboratory]:
@@ -69,6 +71,16 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
 def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
     """A laboratory of every runner, for jobs of any kind."""
     yield from _open(request, tmp_path)
+
+
+@pytest.fixture(params=[pytest.param(entry, marks=(LONG, SLURM), id=name) for name, entry in MORTAL.items()])
+def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
+    """A laboratory that is `wide`, of every runner whose scheduler can lose a node without a word."""
+    path, place = request.param
+    module, _, name = path.partition(":")
+    for laboratory in _laboratory(getattr(import_module(module), name), tmp_path, request.getfixturevalue(place)):
+        laboratory.runner = laboratory.wide()
+        yield laboratory
 
 
 @pytest.fixture

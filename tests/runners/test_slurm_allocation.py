@@ -73,8 +73,9 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
     assert "module load cuda" in lines
     assert next(line for line in lines if line.startswith("exec")).startswith(
         'exec srun --jobid="$allocation" $([ "$cpus_on_node" -lt 4 ] && echo --overcommit) '
-        "--cpus-per-task=$((2 * 4 / 4)) --job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
-        "--time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --mem=0 --gres=gpu:4 --exclude=n2 bash -c "
+        "${keep_away:+--exclude=$keep_away} --cpus-per-task=$((2 * 4 / 4)) "
+        "--job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
+        "--time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --mem=0 --gres=gpu:4 bash -c "
     )
     assert lines[-1].endswith("-m meshtune.runners.schedulers.batch.launch_wrapper")
 
@@ -151,10 +152,15 @@ def test_a_step_whose_srun_is_killed_is_blamed_on_no_node_and_leaves_nothing(ins
 @pytest.mark.slurm
 def test_the_end_of_the_allocation_loses_what_runs_and_the_next_one_knows_nothing_of_it(inside):
     script = "touch started-$RANK; exec sleep 300"
-    id = inside.submit("long", script, processes=2)
+    id = inside.submit("long", script, processes=4)
     inside.wait_file("long", "started-1")
+    waiting = inside.submit("waiting", "true", processes=4)
     inside.place.run("scancel", inside.runner._allocation.id)
     status = inside.wait(id)
+    waited = inside.wait(waiting)  # the local server starts it, and srun finds that its allocation has expired
+    assert (waited.state, waited.cause, waited.reason) == (JobState.LOST, Cause.PREEMPTION, "its allocation ended")
+    with pytest.raises(NoTimeLeft, match=r"^allocation [0-9]+ is over$"):
+        inside.submit("late", "true")
     assert (status.state, status.cause, status.nodes) == (JobState.LOST, Cause.PREEMPTION, ("n0",))
     assert status.reason == "its allocation ended"
     inside.allocations.clear()
@@ -162,3 +168,20 @@ def test_the_end_of_the_allocation_loses_what_runs_and_the_next_one_knows_nothin
     assert later.find("long") is None
     assert later.poll([id])[id].state is JobState.LOST
     assert "earlier allocation" in later.poll([id])[id].reason
+
+
+@pytest.mark.long
+@pytest.mark.slurm
+def test_a_job_that_needs_more_nodes_than_are_left_of_the_allocation_waits_for_another_one(slurm_of_ones_own, tmp_path):
+    """n2 is dead, and Slurm has not noticed: each step there would be lost."""
+    lab = AllocationLaboratory(tmp_path, slurm_of_ones_own)
+    try:
+        lab.runner = lab.wide()
+        lab.lose_node(first=False)
+        assert lab.wait(lab.submit("lost", "true", nodes=2)).failed_nodes == ("n2",)
+        lab.runner = lab.wide()  # another process finds the same
+        with pytest.raises(NoTimeLeft, match=r"^allocation 2 has 2 nodes, of which failed: n2; a trial takes 2$"):
+            lab.submit("again", "true", nodes=2)
+        assert lab.wait(lab.submit("narrow", "true")).nodes == ("n1",)
+    finally:
+        lab.close()

@@ -234,6 +234,25 @@ def test_a_dead_node_is_named_and_the_next_job_goes_elsewhere(frail_slurm, tmp_p
 
 
 @long
+def test_a_job_that_slurm_puts_back_since_its_first_node_is_dead_is_lost_and_never_ran(slurm_of_ones_own, tmp_path):
+    """Before Slurm notices, which takes minutes: it starts the job once more in spite of --no-requeue."""
+    lab = SlurmLaboratory(tmp_path, slurm_of_ones_own)
+    lab.runner = lab.open(partition="main", nodes=3)
+    slurm_of_ones_own.kill_node("n0")
+    id = lab.submit("job", "touch ran")
+    seen = []
+    wait_for(lambda: seen.append(lab.status(id)) or seen[-1].state.final)
+    assert {status.state for status in seen[:-1]} == {JobState.QUEUED}
+    assert "its nodes have not started it yet: n0" in {status.reason for status in seen}
+    assert (seen[-1].state, seen[-1].cause, seen[-1].failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n0",))
+    assert seen[-1].started_at is None
+    again = lab.wait(lab.submit("again", "true", avoid=seen[-1].failed_nodes))
+    assert (again.state, again.nodes) == (JobState.SUCCEEDED, ("n1",))
+    assert not lab.ran("job")
+    lab.close()
+
+
+@long
 def test_a_job_that_another_one_displaces_is_lost_by_preemption(lab):
     humble = lab.submit("humble", FOREVER, processes=4)
     lab.wait_file("humble", "started-0")

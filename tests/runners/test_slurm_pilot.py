@@ -92,3 +92,45 @@ def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
     with pytest.raises(Refused, match=r"[Ii]nvalid partition"):
         runner.submit(pilots.spec("job", "true"))
     assert runner.find("job") is None
+    pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=5")
+    try:
+        told = r"needs 12 min, but partition one allows 5; a pilot lasts pilot_s\(600\)$"
+        with pytest.raises(Refused, match=told):
+            pilots.submit("long", "true")
+    finally:
+        pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=INFINITE")
+
+
+@pytest.mark.long
+def test_a_job_that_needs_more_nodes_than_are_left_of_its_pilot_runs_in_the_next_one_elsewhere(
+    slurm_of_ones_own, tmp_path
+):
+    lab = PilotLaboratory(tmp_path, slurm_of_ones_own)
+    try:
+        lab.runner = lab.wide()
+        lab.lose_node(first=False)
+        lost = lab.wait(lab.submit("lost", "true", nodes=2))
+        assert (lost.cause, lost.failed_nodes) == (Cause.NODE_FAULT, ("n1",))
+        again = lab.wait(lab.submit("again", "true", nodes=2, avoid=lost.failed_nodes))
+        assert (again.state, again.nodes) == (JobState.SUCCEEDED, ("n0", "n2"))
+        assert len(lab.pilots()) == 2
+    finally:
+        lab.close()
+
+
+@pytest.mark.long
+def test_a_pilot_whose_first_node_dies_loses_what_ran_and_the_next_one_runs_what_waited(frail_slurm, tmp_path):
+    """The server of the jobs dies with it."""
+    lab = PilotLaboratory(tmp_path, frail_slurm)
+    try:
+        lab.runner = lab.wide()
+        long = lab.submit("long", "touch started-$RANK; exec sleep 300", nodes=2, processes=2)
+        lab.wait_file("long", "started-3")
+        waiting = lab.submit("waiting", "true", nodes=2)
+        frail_slurm.kill_node("n0")
+        lost = lab.wait(long)
+        assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n0",)), lost
+        done = lab.wait(waiting)
+        assert (done.state, done.nodes) == (JobState.SUCCEEDED, ("n1", "n2")), done
+    finally:
+        lab.close()

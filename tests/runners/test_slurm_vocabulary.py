@@ -24,7 +24,14 @@ from meshtune.runners.schedulers.slurm.nodes import (
     room_for,
     share_per_device,
 )
-from meshtune.runners.schedulers.slurm.vocabulary import REFUSALS, SILENCES, meaning_of, parse_jobs, status_of, suspects
+from meshtune.runners.schedulers.slurm.vocabulary import (
+    SILENCES,
+    meaning_of,
+    parse_jobs,
+    read_failed_nodes,
+    status_of,
+    suspects,
+)
 
 
 # The words of job_state_string (src/common/slurm_protocol_defs.c, 22.05), and those that
@@ -141,28 +148,29 @@ def test_partitions_are_read_and_say_what_they_can_never_run():
 
 # As sbatch said it, or as slurm_strerror has it (src/common/slurm_errno.c).
 @pytest.mark.parametrize(
-    ("complaint", "refused", "silent"),
+    ("complaint", "silent"),
     [
         ("sbatch: error: invalid partition specified: nope sbatch: error: Batch job submission failed: Invalid "
-         "partition name specified", True, False),
-        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", True, False),
-        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
-         True, False),
-        ("sbatch: error: Batch job submission failed: User's group not permitted to use this partition", True, False),
-        ("sbatch: unrecognized option '--wibble' Try \"sbatch --help\" for more information", True, False),
-        ("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
-         "size and/or time limits)", True, False),
-        ("sbatch: error: Batch job submission failed: MaxJobCount limit reached", False, False),
-        ("sbatch: error: Batch job submission failed: I/O error writing script/environment to file", False, False),
-        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
-         False, True),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False, True),
-        ("slurm_load_jobs error: Zero Bytes were transmitted or received", False, True),
+         "partition name specified", False),
+        ("sbatch: error: Batch job submission failed: MaxJobCount limit reached", False),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
+        ("slurm_load_jobs error: Zero Bytes were transmitted or received", True),
     ],
 )  # fmt: skip
-def test_refusals_are_told_from_what_may_work_later_and_from_silence(complaint, refused, silent):
-    answer = Answer(1, "", complaint)
-    assert (answer.says(REFUSALS), answer.says(SILENCES)) == (refused, silent)
+def test_refusals_are_told_from_silence(complaint, silent):
+    assert Answer(1, "", complaint).says(SILENCES) is silent
+
+
+def test_the_nodes_that_srun_says_failed_are_read_from_its_own_words_alone(tmp_path):
+    (tmp_path / "log").write_text(
+        "srun: error: Task launch for StepId=2.2 failed on node n1: Communication connection failure\n"
+        "srun: error: Application launch failed: Communication connection failure\n"
+        "srun: error: Node failure on n[3-4]\n"
+        "rank 0 says: srun: error: Node failure on n7\n"
+    )
+    assert read_failed_nodes(tmp_path / "log") == ("n1", "n3", "n4")
+    assert read_failed_nodes(tmp_path / "none") == ()
 
 
 @pytest.mark.parametrize(

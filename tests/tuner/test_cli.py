@@ -331,7 +331,7 @@ def test_pausing_resuming_and_cancelling_by_command(meshtune, spec, tmp_path):
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0
+    assert process.returncode == 3
     assert "is paused: paused" in rest
     check_refused(meshtune("pause", "last", "--home", "h"), "is paused and cannot become paused")
     cancelled = meshtune("cancel", "last", "--home", "h")

@@ -62,3 +62,4 @@ def test_polls_and_errors_are_counted_by_kind_and_an_answer_ends_the_trouble():
     with metrics.polling("slurm", lambda: 4.0):  # an answer that others had before
         pass
     assert metrics.runners()["slurm"] == RunnerHealth(poll_errors=1, answered_at=196.0)
+    assert metrics.polls.labels("slurm")._value.get() == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -119,6 +120,20 @@ def test_hours_that_are_spent_and_jobs_that_are_too_large_are_told_with_numbers(
     assert exhausted(ServiceLimits(), 10**6, 10**9) == ""
 
 
+def test_shares_are_by_owner_and_then_by_campaign():
+    """Of five campaigns of one owner and one of another's, each owner has half."""
+    of_a = [
+        Demand(campaign_id=f"a{n}", owner="a", devices=1, in_flight=0, wanted=9, used_device_s=0.0) for n in range(5)
+    ]
+    of_b = Demand(campaign_id="b", owner="b", devices=1, in_flight=0, wanted=9, used_device_s=0.0)
+    given = shares(ServiceLimits(jobs=12), [*of_a, of_b])
+    assert given == {"a0": 2, "a1": 1, "a2": 1, "a3": 1, "a4": 1, "b": 6}
+    # Who used less lately is next, whichever of the owner's campaigns did it.
+    used = [replace(of_a[0], used_device_s=7.0), *of_a[1:], replace(of_b, used_device_s=5.0)]
+    assert shares(ServiceLimits(jobs=1), used)["b"] == 1
+    assert shares(ServiceLimits(jobs=12), [*of_a, replace(of_b, wanted=1)])["b"] == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -180,6 +195,21 @@ def test_two_campaigns_share_device_time_however_long_their_jobs_are(lab, make, 
     shares = [held_s(each, until) for each in times]
     assert lab.machine.most_at_once == jobs
     assert min(shares) > 0.8 * max(shares), shares
+
+
+def test_five_campaigns_of_one_owner_take_no_more_than_one_of_anothers(lab, make):
+    limit(lab.home, "jobs: 2")
+    lab.machine.script = lambda name: make.Behaviour(run_s=2.0)
+    owners = {}
+    for owner in ("a", "a", "a", "a", "a", "b"):
+        space = {"zero_stage": [0, 1], "micro_batch_size": [1, 2, 4, 8], "tp": [1, 2, 4]}
+        document = lab.document(space=space, parallel=3, budget={"trials": 12})
+        owners[lab.service.create(document, owner).id] = owner
+    while len(lab.machine.sent) < 17:
+        if not any([lab.service.tick(id) for id in owners]):
+            lab.now += 0.5
+    starts = [owners[name.rpartition("-t")[0]] for name in lab.machine.sent][:17]
+    assert starts.count("b") in (8, 9), starts
 
 
 def test_a_campaign_that_waits_says_for_what(lab, make):

@@ -211,11 +211,11 @@ def test_a_bug_of_the_user_is_shown_with_its_log_and_is_a_failure(lab, make, com
     assert "crashed (user_bug)" in command("show", "last")[1]
 
 
-def test_no_time_left_is_no_failure_and_resume_goes_on(lab, make, command, spec):
+def test_no_time_left_has_a_code_of_its_own_and_resume_goes_on(lab, make, command, spec):
     lab.machine.script = lambda name: make.Behaviour(run_s=0.01)
     lab.machine.closes = True
     code, out, _ = command("run", spec())
-    assert code == 0
+    assert code == 3
     assert " is paused: 12 s are left, and a trial may take 300 s; resume it to go on" in out
     lab.machine.closes = False
     code, out, _ = command("resume", "last")

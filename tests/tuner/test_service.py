@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -70,6 +71,32 @@ def test_a_refused_campaign_collects_what_runs_and_obeys_an_order_to_cancel(lab,
     lab.service.cancel(id)
     lab.run(id, ticks=5)
     assert lab.campaign(id).state is CampaignState.CANCELLED
+
+
+def test_a_campaign_whose_first_job_is_refused_goes_on_where_it_is_taken_within_some_tries(lab):
+    lab.machine.largest = 3
+    id = lab.create(budget={"trials": 1})
+    lab.run(id, until=lambda: lab.now > 1010.0)
+    assert lab.trials(id)[0].last.wait.startswith("the runner refuses jobs: ")
+    lab.machine.largest = 4
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"]
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_trial_that_is_refused_for_longer_than_its_queue_limit_pauses_the_campaign(taken, lab):
+    limit_s = 100.0 if taken else 10.0
+    id = lab.create(budget={"trials": 2}, trial={"queue_limit_s": limit_s})
+    lab.run(id, until=lambda: lab.verdicts(id)[:taken] == ["ok"] * taken)
+    lab.machine.largest = 3
+    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
+    told = rf"trial {taken} waited longer than its queue limit of {limit_s:g} s: the runner refuses jobs: .*resume it"
+    assert re.match(told, lab.campaign(id).reason)
+    assert [trial.outcome.cause for trial in lab.trials(id)[taken:]] == [Cause.QUEUE_LIMIT]
+    lab.machine.largest = 4
+    lab.service.resume(id)
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok", "ok"]
 
 
 def test_a_campaign_of_which_no_job_was_ever_taken_fails_with_the_refusal(lab):

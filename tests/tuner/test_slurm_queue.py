@@ -99,12 +99,22 @@ def test_a_dry_run_of_sbatch_asks_slurm_too(slurm, tmp_path, capfd):
 
 
 @pytest.mark.long
-def test_a_partition_that_is_not_there_ends_the_run_with_slurms_words_and_a_status(slurm, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "invalid partition specified: nowhere"),
+        ("one", "Required partition not available (inactive or drain)"),
+    ],
+)
+def test_a_partition_that_is_not_there_or_inactive_ends_the_run_with_slurms_words_and_a_status(
+    name, words, partition, tmp_path
+):
+    partition.run("scontrol", "update", "PartitionName=one", "State=INACTIVE")
     site = Driven(tmp_path)
-    site.write({**document(site, trials=3), "runner": {"kind": "slurm", "partition": "nowhere"}})
+    site.write({**document(site, trials=3), "runner": {"kind": "slurm", "partition": name}})
     said = site.finish(site.start("run", "spec.yaml"), code=1)
-    told = r"is failed: the runner takes no such jobs, .* options are wrong: .*invalid partition specified: nowhere"
-    assert re.search(told, said)
+    told = r"is failed: the runner takes no such jobs, .* options are wrong: .*"
+    assert re.search(told + re.escape(words), said)
     assert [trial.verdict for trial in site.trials()] == [Verdict.CANCELLED]
 
 
@@ -148,3 +158,17 @@ def test_a_held_job_says_who_holds_it_and_is_withdrawn_by_the_queue_limit(partit
     assert {job: state for job, _, state in partition.jobs() if job == withdrawn.job_id} == {
         withdrawn.job_id: "CANCELLED"
     }
+
+
+@pytest.mark.long
+def test_a_job_whose_node_never_starts_it_is_withdrawn_by_the_queue_limit_and_held_no_devices(
+    slurm_of_ones_own, tmp_path
+):
+    slurm_of_ones_own.kill_node("n0")  # Slurm calls the job running
+    site = Driven(tmp_path)
+    site.write(document(site, trials=1, queue_limit_s=6.0))
+    said = site.finish(site.start("run", "spec.yaml"), code=3)
+    told = r"is paused: trial 0 waited longer than its queue limit of 6 s: its nodes have not started it yet: n0"
+    assert re.search(told, said)
+    (attempt,) = site.trials()[0].attempts
+    assert (attempt.outcome.cause, attempt.started_at, attempt.running_s) == (Cause.QUEUE_LIMIT, None, 0.0)

@@ -1,7 +1,8 @@
 """How much campaigns may use, and which of them may start a job next: limits of all together, and quotas of one token.
 
-Pure. Shares of the limits are max-min fair by devices: the campaign that holds fewest gets the next job, and of equals
-the one that has used least lately. What one leaves goes to the others. No job is ended to make room for another.
+Pure. Shares of the limits are max-min fair by devices, by owner and then by campaign: the owner whose campaigns hold
+fewest gets the next job, and of equals the one that has used least lately; so do the owner's campaigns among
+themselves. What one leaves goes to the others. No job is ended to make room for another.
 
 A campaign that asks for more than its token's quotas leave is not created. One that runs into a quota waits for the
 day's trials to come back, and is paused where device-hours are spent: those come back within a month.
@@ -9,6 +10,7 @@ day's trials to come back, and is paused where device-hours are spent: those com
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -51,6 +53,7 @@ class Demand:
     """The jobs that one campaign has and wants."""
 
     campaign_id: str
+    owner: str = ""
     # Of each of its jobs.
     devices: int
     # Jobs that were sent, or are about to be.
@@ -67,6 +70,14 @@ def shares(limits: ServiceLimits, demands: Sequence[Demand]) -> dict[str, int]:
     A campaign that has more already keeps them until they end, so a share may not be free yet: see `refusal`.
     """
     given = {demand.campaign_id: 0 for demand in demands}
+    held, used = defaultdict[str, int](int), defaultdict[str, float](float)
+    for demand in demands:
+        used[demand.owner] += demand.used_device_s
+
+    def turn(one: Demand) -> tuple[float | str, ...]:
+        own = (given[one.campaign_id] * one.devices, one.used_device_s, one.campaign_id)
+        return (held[one.owner], used[one.owner], one.owner, *own)
+
     jobs, devices = limits.jobs or inf, limits.devices or inf
     while True:
         open_to = [
@@ -76,8 +87,9 @@ def shares(limits: ServiceLimits, demands: Sequence[Demand]) -> dict[str, int]:
         ]
         if not open_to:
             return given
-        least = min(open_to, key=lambda one: (given[one.campaign_id] * one.devices, one.used_device_s, one.campaign_id))
+        least = min(open_to, key=turn)
         given[least.campaign_id] += 1
+        held[least.owner] += least.devices
         jobs, devices = jobs - 1, devices - least.devices
 
 

@@ -70,7 +70,7 @@ class TrialLimits(Closed):
     attempts: Some = 3
     # A trial that is surely slower than the best so far ends early as `pruned`, without a measurement.
     racing: bool = False
-    # A job that has not started so many seconds after it was sent is withdrawn, and the campaign pauses with the
+    # A job that has waited, or was refused, for so many seconds is withdrawn, and the campaign pauses with the
     # scheduler's reason; `meshtune resume` sends it again. None: it may wait for ever.
     queue_limit_s: TimeLimit | None = None
 

@@ -29,8 +29,11 @@ def overdue_reason(campaign: Campaign, trial: Trial, at: float) -> str:
     limit_s, last = campaign.spec.trial.queue_limit_s, trial.last
     if limit_s is None or last.submitted_at is None or trial.state is not TrialState.SUBMITTED:
         return ""
-    why = f": {last.wait}" if last.wait else ""
-    return f"waited longer than its queue limit of {limit_s:g} s{why}" if at - last.submitted_at > limit_s else ""
+    return overdue_text(limit_s, last.wait) if at - last.submitted_at > limit_s else ""
+
+
+def overdue_text(limit_s: float, wait: str) -> str:
+    return f"waited longer than its queue limit of {limit_s:g} s{f': {wait}' if wait else ''}"
 
 
 def withdrawn_reason(campaign: Campaign, trials: Sequence[Trial]) -> str:

@@ -1,8 +1,8 @@
 """The command line.
 
-Exit codes: 0 done, or paused with the reason told; 1 the campaign ended without a measured setting, or `doctor` found
-an error; 2 a mistake in what was asked for, or something that meshtune needs and does not get, told in one message; 130
-interrupted, and the campaign can be resumed.
+Exit codes: 0 done; 1 the campaign ended without a measured setting, or `doctor` found an error; 2 a mistake in what was
+asked for, or something that meshtune needs and does not get, told in one message; 3 the campaign is paused; 130
+interrupted. The campaign can be resumed after the last two.
 """
 
 from __future__ import annotations

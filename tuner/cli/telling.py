@@ -36,16 +36,20 @@ from meshtune.tuner.search.warm_start import lessons_text
 
 # Stands where a campaign has its id, whose end is drawn when it is created.
 CAMPAIGN = "dry-run"
+PAUSED_CODE = 3
 
 
 def print_result(record: Record) -> None:
-    """Print how a campaign ended and what it found. Exits with 1 where nothing was measured."""
+    """Print how a campaign ended and what it found. Exits with 1 where nothing was measured, with PAUSED_CODE where it
+    is to be resumed."""
     ended, trials = record.campaign, record.trials
     console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
     if (checked := check_forecasts(trials).steps) is not None:
         console.print(forecast_sentence(checked, "simulated" if ended.simulated else "measured"), soft_wrap=True)
     if not print_best(ended, trials, 10) and ended.state.final:
         raise typer.Exit(1)
+    if ended.state.resting:
+        raise typer.Exit(PAUSED_CODE)
 
 
 def dry_run_lines(spec: CampaignSpec, space: Space, home: Path, basis: Basis) -> Iterator[str]:

@@ -203,7 +203,7 @@ class Session:
             job_id = self.runner.find(job.name)
             if job_id is None:
                 if not self.store.leases.mark_sending(self.hold.lease, job.name):
-                    self._withdraw(trial, Outcome(verdict=Verdict.LOST, reason=VANISHED))
+                    self.withdraw(trial, Outcome(verdict=Verdict.LOST, reason=VANISHED))
                     return
                 self.hold.confirm()
                 job_id = self.runner.submit(job)
@@ -225,7 +225,7 @@ class Session:
         name = trial.last.job_name
         job_id = trial.last.job_id or self.runner.find(name)
         if job_id is None:
-            self._withdraw(trial, Outcome(verdict=Verdict.CANCELLED, reason=reason))
+            self.withdraw(trial, Outcome(verdict=Verdict.CANCELLED, reason=reason))
             return True
         if trial.state is TrialState.PLANNED:
             self.store.mark_submitted(self.campaign.id, trial.number, job_id, now=self.clock())
@@ -257,7 +257,7 @@ class Session:
             self.reading = None
         return outcome
 
-    def _withdraw(self, trial: Trial, outcome: Outcome) -> None:
+    def withdraw(self, trial: Trial, outcome: Outcome) -> None:
         """End an attempt that was not sent. A process that sent it before it could see this end is found out here; one
         that sends it later sees the end (`send`)."""
         self._end(trial, outcome)

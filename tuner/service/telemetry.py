@@ -196,18 +196,20 @@ class ServiceMetrics:
 
     @contextmanager
     def polling(self, kind: str, age_s: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
-        """Counts the poll in its body. Only a RunnerError counts as the runner's; every error is raised again.
+        """Counts the poll in its body, unless it was answered by an earlier one, of another campaign's. Only a
+        RunnerError counts as the runner's; every error is raised again.
 
         age_s: how old the answer is, once it is there."""
+        begun = time.monotonic()
         try:
             yield
         except RunnerError as error:
-            self._count(kind, str(error), 0.0)
+            self._count(kind, str(error), 0.0, polled=True)
             raise
-        self._count(kind, "", age_s())
+        self._count(kind, "", age_s(), polled=age_s() <= time.monotonic() - begun)
 
-    def _count(self, kind: str, trouble: str, age_s: float) -> None:
-        self.polls.labels(kind).inc()
+    def _count(self, kind: str, trouble: str, age_s: float, *, polled: bool) -> None:
+        self.polls.labels(kind).inc(polled)
         self.poll_errors.labels(kind).inc(bool(trouble))
         for counter in (self.refusals, self.repeats):  # from 0 on, so that the first one is an increase
             counter.labels(kind).inc(0)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
-from meshtune.runners.base import JobStatus, NoTimeLeft, Refused
+from meshtune.runners.base import Cause, JobStatus, NoTimeLeft, Refused
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.calibration import CALIBRATION
@@ -18,6 +18,7 @@ from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import ADVICE, search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
+from meshtune.tuner.campaign.waiting import overdue_text
 from meshtune.tuner.search.base import SearchError, propose
 from meshtune.tuner.service.ask_tell import result_of
 from meshtune.tuner.service.calibrations import keep_calibration
@@ -26,7 +27,7 @@ from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.session import Session, senseless
 from meshtune.tuner.service.telemetry import ServiceMetrics
-from meshtune.tuner.service.trouble import refused
+from meshtune.tuner.service.trouble import MOST_TRIES, refused
 from meshtune.tuner.store import AlreadyExists, IllegalMove, Store, StoreError
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
@@ -201,11 +202,18 @@ class Ticker:
 
     def _refused(self, session: Session, trial: Trial, why: str) -> bool:
         """All jobs of a campaign ask for the same. Where the runner took one, the cluster has changed, and may change
-        back: the trial waits. Where it never did, the campaign has failed."""
+        back: the trial waits, for its queue limit at the most. Where it never did, the campaign fails after some tries,
+        whatever the words."""
         session.look()
-        if any(attempt.job_id is not None for other in session.trials for attempt in other.attempts):
-            session.refusal = refused(why, session.refusal, session.timer())
-            wait = session.refusal.trouble.words
+        session.refusal = refusal = refused(why, session.refusal, session.timer())
+        limit_s, wait = session.campaign.spec.trial.queue_limit_s, refusal.trouble.words
+        if limit_s is not None and session.timer() - refusal.since > limit_s:
+            late = Outcome(verdict=Verdict.CANCELLED, cause=Cause.QUEUE_LIMIT, reason=overdue_text(limit_s, wait))
+            session.withdraw(trial, late)
+            session.refusal = None
+            return True
+        taken = any(attempt.job_id is not None for other in session.trials for attempt in other.attempts)
+        if taken or refusal.tries < MOST_TRIES:
             if wait == session.trials[trial.number].last.wait:
                 return False
             self.store.note_wait(session.campaign.id, trial.number, wait, now=self.clock())

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 # Between two tries, twice as long each time.
 LEAST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+# So many refusals, some 15 s, of a campaign none of whose jobs was ever taken are the spec's fault.
+MOST_TRIES = 5
 
 
 class TroubleKind(StrEnum):
@@ -32,10 +34,12 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The runner takes no job of the campaign just now. again_at: when to ask again, by the session's timer."""
+    """The runner takes no job of the campaign just now. since, again_at: of the first of so many tries, and when to ask
+    again, by the session's timer."""
 
     why: str
-    pause_s: float
+    tries: int
+    since: float
     again_at: float
 
     @property
@@ -45,5 +49,5 @@ class Refusal:
 
 def refused(why: str, before: Refusal | None, now: float) -> Refusal:
     """before: the refusal that this one follows, with no job taken in between."""
-    pause_s = LEAST_PAUSE_S if before is None else min(MAX_PAUSE_S, 2 * before.pause_s)
-    return Refusal(why, pause_s, now + pause_s)
+    tries, since = (1, now) if before is None else (before.tries + 1, before.since)
+    return Refusal(why, tries, since, now + min(MAX_PAUSE_S, LEAST_PAUSE_S * 2 ** min(tries - 1, 10)))

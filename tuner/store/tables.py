@@ -140,7 +140,7 @@ attempts = Table(
     *_optional(PlainText, "job_id"),
     *_required(PlainText, "state"),
     *_optional(PlainText, "verdict"),
-    # wait: why it has not started, or had not before it did; empty where nobody said.
+    # wait: why it has not started; empty where it has, or nobody said.
     *_required(PlainText, "reason", "wait"),
     # Where somebody named one; else it is the verdict's own.
     *_optional(PlainText, "cause", "phase"),

@@ -141,7 +141,7 @@ class TrialRows:
     ) -> None:
         """The trial's last attempt is RUNNING since `started_at`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            values = {"started_at": started_at, **node_columns(nodes=nodes)}
+            values = {"started_at": started_at, "wait": "", **node_columns(nodes=nodes)}
             moved = _advance(connection, campaign_id, number, TrialState.RUNNING, values)
             add_event(connection, campaign_id, now, "trial.running", moved_data(number, moved))
 
@@ -168,6 +168,7 @@ class TrialRows:
                 **outcome_columns(outcome),
                 **node_columns(nodes=nodes, failed_nodes=failed_nodes),
                 "finished_at": finished_at,
+                "wait": "",
             }
             if started_at is not None:
                 values["started_at"] = started_at

@@ -98,7 +98,7 @@ def read_demands(connection: Connection, asking: str, now: float) -> list[Demand
     """One for each campaign that is not over; used_device_s counts from when the youngest of those that want jobs was
     created, since RECENT_S at the most: who comes later neither pays nor gains for what was before."""
     columns = (campaigns.c.id, campaigns.c.spec, campaigns.c.state, campaigns.c.created_at, campaigns.c.updated_at)
-    query: Select[Any] = select(*columns, campaigns.c.devices, campaigns.c.search_ended)
+    query: Select[Any] = select(*columns, campaigns.c.owner, campaigns.c.devices, campaigns.c.search_ended)
     query = query.where(campaigns.c.state.in_(ACTIVE))
     rows = connection.execute(query).all()
     alive = {row.id for row in rows if row.id == asking or now - row.updated_at < ALIVE_S}
@@ -169,6 +169,7 @@ def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: fl
         wanted = max(min(unfinished, parallel), in_flight, 0 if campaign.search_ended else parallel)
     return Demand(
         campaign_id=campaign.id,
+        owner=campaign.owner or "",
         devices=campaign.devices,
         in_flight=in_flight,
         wanted=wanted,

@@ -11,12 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
 from meshtune.runners.command import Answer, call
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.log_lines import read_tail
+from meshtune.runners.schedulers.batch.launch_wrapper import noted_status, read_notes
 from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
-from meshtune.runners.schedulers.batch.script import BatchOptions, SubmitHost, read_setup_failure, submit_host
+from meshtune.runners.schedulers.batch.script import (
+    REQUEUED_FILE,
+    BatchOptions,
+    SubmitHost,
+    read_setup_failure,
+    submit_host,
+)
 
 Options = TypeVar("Options", bound=BatchOptions)
 
@@ -28,8 +35,6 @@ class BatchRunner(RecordingRunner[Options]):
     script_file: ClassVar[str]
     # Of the scheduler's log there.
     log_file: ClassVar[str]
-    # Parts of a complaint by which the scheduler refuses a request, as it is set up now.
-    refusals: ClassVar[Sequence[str]]
     # The words of the command that ends jobs, and parts of its complaint about one that has ended.
     cancel_command: ClassVar[str]
     over: ClassVar[Sequence[str]]
@@ -66,8 +71,7 @@ class BatchRunner(RecordingRunner[Options]):
     def _deliver(self, spec: JobSpec) -> str:
         answer, id = self._send(spec, spec.directory / self.script_file)
         if answer.code != 0 and not answer.says(self.silences):
-            kind = Refused if answer.says(self.refusals) else SubmitFailed
-            raise kind(f"{spec.name} was refused: {answer.complaint}")
+            raise Refused(f"{spec.name} was refused: {answer.complaint}")
         if id is None:
             raise RunnerUnavailable(answer.complaint)
         return id
@@ -76,10 +80,38 @@ class BatchRunner(RecordingRunner[Options]):
         return record.claimed_by or self._search(record)
 
     def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
+        seen = {id: self._begun(id, records[id], status) for id, status in self._look(records).items()}
         return {
             id: explained(status, records[id].directory, self.log_file) if status.state.final else status
-            for id, status in self._look(records).items()
+            for id, status in seen.items()
         }
+
+    def _begun(self, id: str, record: JobRecord, status: JobStatus) -> JobStatus:
+        """A job has begun when its script has claimed its folder. A scheduler says so once it has nodes, and puts it
+        back into its queue where these do not start it, however much we ask for no second run."""
+        claimed = record.claimed_by
+        if claimed is not None:
+            back = status.state is JobState.QUEUED and claimed == record.number
+            if back:  # its second run would end at once, and take its nodes from others till then
+                self._call(*self.cancel_command.split(), record.number)
+            if back or (status.state is JobState.FAILED and (record.directory / REQUEUED_FILE).exists()):
+                return noted_status(_REQUEUED, read_notes(record.directory), cause=Cause.PREEMPTION)
+            return status
+        if read_notes(record.directory):
+            return status
+        again = bool(record.given) and not status.state.final and status.started_at != record.given_at
+        if status.state is JobState.TIMED_OUT or (again and not record.cancel_asked):
+            self._call(*self.cancel_command.split(), id)
+            nodes = record.given or status.nodes
+            lost = JobStatus(state=JobState.LOST, nodes=nodes, failed_nodes=nodes[:1], cause=Cause.NODE_FAULT)
+            return replace(lost, reason=f"its nodes did not start it: {', '.join(nodes)}")
+        if status.state is JobState.RUNNING:
+            if not record.given:
+                with suppress(OSError):  # the next look sees it again
+                    self._records.save(replace(record, given=status.nodes, given_at=status.started_at))
+            starts = f"its nodes have not started it yet: {', '.join(status.nodes)}"
+            return JobStatus(state=JobState.QUEUED, reason=status.reason or starts)
+        return replace(status, started_at=None, elapsed_s=0.0) if status.state.final else status
 
     def cancel(self, id: str) -> None:
         record = self._records.of(id)
@@ -127,4 +159,5 @@ def explained(status: JobStatus, directory: Path, log_file: str) -> JobStatus:
     return status
 
 
+_REQUEUED = JobStatus(state=JobState.LOST, reason="requeued from outside after it had started")
 _COMPLAINT = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)

@@ -39,6 +39,9 @@ class JobRecord:
     sent_at: float
     # The scheduler's number of it; None while it is not known whether it was sent.
     id: str | None = None
+    # The nodes on which the scheduler first began it, and when by its clock, while no script had claimed the folder.
+    given: tuple[str, ...] = ()
+    given_at: float | None = None
     # Once we asked for the job's end.
     cancel_asked: bool = False
     # Its final status: schedulers forget.

@@ -161,13 +161,6 @@ def _is_template(text: str) -> bool:
 
 
 _ID = re.compile(r"[0-9]+(\.[A-Za-z0-9.-]+)?")
-# pbs_messages.c: the same request would be refused again.
-_REFUSALS = (
-    *("Illegal attribute or resource value", "Undefined attribute", "Unknown resource", "Unknown queue"),
-    *("Job violates queue and/or server resource limits", "Resource limit exceeds allowable", "Invalid Account"),
-    *("Access to queue is denied", "Job rejected by all possible destinations", "Resource invalid in", "illegal -"),
-    *("Bad UID for job execution", "Bad GID for job execution", "Cannot have", "Cannot be used with", "usage:"),
-)
 _UNKNOWN = "Unknown Job Id"
 _NO_HISTORY = "not configured to maintain job history"
 
@@ -175,7 +168,7 @@ _NO_HISTORY = "not configured to maintain job history"
 class PbsRunner(BatchRunner[PbsOptions]):
     script_file = SCRIPT_FILE
     log_file = LOG_FILE
-    refusals = _REFUSALS
+    silences = ("cannot connect to server", "Connection refused", "End of File", "Communication failure")
     # Where the server is, and Kerberos's ticket for it.
     connection = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER", "KRB5CCNAME")
     cancel_command = "qdel"

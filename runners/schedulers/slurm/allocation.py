@@ -16,7 +16,17 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
+from meshtune.runners.base import (
+    Cause,
+    InvalidJob,
+    JobSpec,
+    JobState,
+    JobStatus,
+    NoTimeLeft,
+    RunnerUnavailable,
+    Start,
+    is_fit,
+)
 from meshtune.runners.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.runners.schedulers.batch.base import explained
@@ -35,9 +45,9 @@ from meshtune.runners.schedulers.batch.records import refuse_wider
 from meshtune.runners.schedulers.batch.script import render_launch, render_preparation, render_rank, submit_host
 from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.runners.schedulers.local.spool import Spool
-from meshtune.runners.schedulers.slurm.nodes import ask_states, duration_s, parse_bad_nodes
+from meshtune.runners.schedulers.slurm.nodes import ask_states, duration_s, expand_hosts, parse_bad_nodes
 from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions, minutes, step_arguments
-from meshtune.runners.schedulers.slurm.vocabulary import UNKNOWN_JOB
+from meshtune.runners.schedulers.slurm.vocabulary import UNKNOWN_JOB, read_failed_nodes
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -50,6 +60,8 @@ SCRIPT_FILE = "step.sh"
 STEP_LOG = "rank-0.log"
 # Of a local job, that is of an srun: those in which its step may go on without it.
 ENDED_APART = (JobState.CANCELLED, JobState.LOST, JobState.FAILED)
+# Nodes that failed a step, files below the spool's root; Slurm notices a dead one by itself within so long.
+FAILED_FOLDER, NOTICED_S = "failed-nodes", 600.0
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # Names need not resolve everywhere; then the controller is asked by every rank, which large sites do not need. The
 # local server ends what carries its mark, on its own node: that is srun, while a step is for Slurm to end.
@@ -121,7 +133,8 @@ class AllocationRunner:
         if (known := self.find(spec.name)) is not None:
             return known
         self._check_time(spec)
-        spec = replace(spec, directory=spec.directory.resolve())
+        avoid = tuple(dict.fromkeys((*spec.avoid, *failed_nodes(self._spool.root))))
+        spec = replace(spec, directory=spec.directory.resolve(), avoid=avoid)
         for stale in spec.directory.glob("rank-*.json"):  # of a job of this name in an earlier allocation
             with suppress(OSError):
                 stale.unlink()
@@ -154,11 +167,17 @@ class AllocationRunner:
         return self._allocation.id
 
     def _check_time(self, spec: JobSpec) -> None:
-        """Raises NoTimeLeft."""
-        left_s = self._time_left_s()
+        """Raises NoTimeLeft, RunnerUnavailable."""
+        goes_on, left_s, nodes = self._now()
+        if not goes_on:
+            raise NoTimeLeft(f"allocation {self._number()} is over")
         if left_s < spec.time_limit_s + MARGIN_S:
             ends = f"allocation {self._number()} ends in {max(0.0, left_s):.0f} s"
             raise NoTimeLeft(f"{ends}, and a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)")
+        failed = failed_nodes(self._spool.root).intersection(nodes)
+        if len(nodes) - len(failed) < spec.nodes:
+            has = f"allocation {self._number()} has {len(nodes)} nodes, of which failed: {', '.join(sorted(failed))}"
+            raise NoTimeLeft(f"{has}; a trial takes {spec.nodes}")
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         seen = dict(self._local.poll(ids))
@@ -169,13 +188,17 @@ class AllocationRunner:
         there = {id: self._spool.job(id).spec.directory for id in judged if self._spool.has(id)}
         return {id: doubted(status, there[id]) if id in there else status for id, status in judged.items()}
 
-    def _time_left_s(self) -> float:
-        """Until the allocation's end by Slurm's own clock, which a site may move. Raises RunnerUnavailable."""
-        answer = self._tell("squeue", "--noheader", f"--jobs={self._number()}", "--format=%L")
-        if answer.code != 0:
+    def _now(self) -> tuple[bool, float, tuple[str, ...]]:
+        """Whether the allocation goes on, the seconds until its end by Slurm's own clock, which a site may move, and
+        its nodes. Raises RunnerUnavailable."""
+        form = ("--states=all", "--format=%T|%L|%N")
+        answer = self._tell("squeue", "--noheader", f"--jobs={self._number()}", *form)
+        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
             raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        left_s = duration_s(answer.out.strip())
-        return inf if left_s is None else left_s
+        line = answer.out.strip().rpartition("\n")[2] if answer.code == 0 else ""
+        word, left, nodes = line.split("|") if line else ("", "", "")
+        left_s = duration_s(left)
+        return word == "RUNNING", inf if left_s is None else left_s, expand_hosts(nodes)
 
     def _left_steps(self) -> dict[str, tuple[str, ...]]:
         """The steps that run without their srun, by job: a killed srun does not take its step along, which keeps others
@@ -213,21 +236,31 @@ class AllocationRunner:
             return replace(seen, state=end.state, reason=end.reason, exit_code=end.exit_code)
         if status.state is JobState.SUCCEEDED:
             return seen
-        if not notes:
-            failed = replace(seen, reason=f"srun started nothing: {status.reason}", exit_code=None)
-            return explained(failed, spec.directory, STEP_LOG)
+        named = self._named(spec.directory)
         silent = noted_hosts([note for note in notes if note.end is None])
-        failed_nodes, goes_on = self._down(silent), self._goes_on()
-        if not failed_nodes and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
-            failed_nodes = silent
-        if failed_nodes:
-            reason, cause = f"a node failed: {', '.join(failed_nodes)}", Cause.NODE_FAULT
+        failed, (goes_on, _, _) = named or self._down(silent), self._now()
+        if not failed and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
+            failed = silent
+        if not failed and goes_on and not notes:
+            nothing = replace(seen, reason=f"srun started nothing: {status.reason}", exit_code=None)
+            return explained(nothing, spec.directory, STEP_LOG)
+        if failed:
+            reason, cause = f"a node failed: {', '.join(failed)}", Cause.NODE_FAULT
         elif goes_on:
             reason, cause = "its srun ended before its ranks, whose nodes answer", None
         else:
             reason, cause = "its allocation ended", Cause.PREEMPTION
         seen = replace(seen, state=JobState.LOST, reason=reason, exit_code=None, cause=cause)
-        return replace(seen, failed_nodes=failed_nodes)
+        return explained(replace(seen, failed_nodes=failed), spec.directory, STEP_LOG)
+
+    def _named(self, directory: Path) -> tuple[str, ...]:
+        """The nodes that srun says failed, which further steps keep away from."""
+        nodes = read_failed_nodes(directory / STEP_LOG)
+        with suppress(OSError):
+            for node in filter(is_fit, nodes):
+                (self._spool.root / FAILED_FOLDER).mkdir(exist_ok=True)
+                (self._spool.root / FAILED_FOLDER / node).touch()
+        return nodes
 
     def _down(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Those of these nodes that are down, failing or silent. Raises RunnerUnavailable."""
@@ -237,13 +270,6 @@ class AllocationRunner:
         if answer.code != 0:
             raise RunnerUnavailable(f"sinfo: {answer.complaint}")
         return parse_bad_nodes(answer.out)
-
-    def _goes_on(self) -> bool:
-        """Whether the allocation still runs. Raises RunnerUnavailable."""
-        answer = self._tell("squeue", "--noheader", f"--jobs={self._number()}", "--states=all", "--format=%T")
-        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
-            raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        return answer.code == 0 and answer.out.strip() == "RUNNING"
 
     def _end(self, left: Mapping[str, Sequence[str]]) -> None:
         """Let the ranks end what they started, then Slurm what is left."""
@@ -263,9 +289,6 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation, fa
     share = str(options.cpus_per_device or "")
     if not share:
         share = f"(cpus_on_node < {allocation.devices_per_node} ? 1 : cpus_on_node / {allocation.devices_per_node})"
-    keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
-    if allocation.nodes - len(keep_away) < spec.nodes:
-        keep_away = ()
     words = [
         *(f"--job-name={spec.name}", "--exact", "--input=none"),
         *(f"--nodes={spec.nodes}", f"--ntasks={spec.processes}", f"--ntasks-per-node={per_node}"),
@@ -273,7 +296,6 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation, fa
         *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
         "--mem=0",  # all memory of the allocation is there for all of its steps
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
-        *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
         *step_arguments(spec, options),
         *("bash", "-c", f'{_MEETING}exec "$@"', "rank"),
     ]
@@ -281,9 +303,31 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation, fa
     cpus = f"$(({share} * {spec.devices_per_node} / {per_node}))"
     # An allocation of GPUs has one CPU on each node unless more were asked for: steps would wait for each other's.
     crowded = f'$([ "$cpus_on_node" -lt {allocation.devices_per_node} ] && echo --overcommit)'
-    step = f'srun --jobid="$allocation" {crowded} --cpus-per-task={cpus} {shlex.join(words)}'
+    chosen = f"{crowded} ${{keep_away:+--exclude=$keep_away}} --cpus-per-task={cpus}"
+    step = f'srun --jobid="$allocation" {chosen} {shlex.join(words)}'
     rank = render_rank(shlex.quote(sys.executable), spec, options)
+    facts += _keep_away(spec, options)
     return facts + render_preparation(script, options, submit_host(), spec) + render_launch(f"{step} {rank}", options)
+
+
+def _keep_away(spec: JobSpec, options: SlurmOptions) -> str:
+    """Shell lines that set `keep_away` to those of the allocation's nodes, where enough others are left."""
+    avoid = " ".join(f"-e {shlex.quote(node)}" for node in dict.fromkeys((*options.exclude, *spec.avoid)))
+    if not avoid:
+        return ""
+    return f"""\
+nodes=$(scontrol show hostnames "$(squeue --noheader --jobs="$allocation" --format=%N | tail -n 1)")
+keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
+[ "$(grep -Fxvc {avoid} <<< "$nodes")" -ge {spec.nodes} ] || keep_away=
+"""
+
+
+def failed_nodes(root: Path) -> set[str]:
+    """Those that failed a step lately."""
+    with suppress(OSError):
+        files = list((root / FAILED_FOLDER).iterdir())
+        return {path.name for path in files if time.time() - path.stat().st_mtime < NOTICED_S}
+    return set()
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

@@ -31,7 +31,7 @@ from meshtune.runners.base import (
 from meshtune.runners.command import Answer
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.local.runner import LocalRunner
-from meshtune.runners.schedulers.slurm.allocation import MARGIN_S, Allocation, AllocationRunner
+from meshtune.runners.schedulers.slurm.allocation import MARGIN_S, Allocation, AllocationRunner, failed_nodes
 from meshtune.runners.schedulers.slurm.runner import create_jobs
 from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -90,7 +90,12 @@ class PilotServer(LocalRunner):
             left = any(not self._spool.status(name).state.final for name in self._spool.names())
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
-        if not left and (pilot := self._pilots.find(self._name(self._newest()))) is not None:
+        if not left:
+            self.end_pilot()
+
+    def end_pilot(self) -> None:
+        """Raises RunnerUnavailable."""
+        if (pilot := self._pilots.find(self._name(self._newest()))) is not None:
             self._pilots.cancel(pilot)
 
     def _wake_server(self) -> None:
@@ -102,7 +107,11 @@ class PilotServer(LocalRunner):
         if self.pilot.state.final:
             self._bury()
             write_whole(self._spool.root / NUMBER_FILE, str(number + 1))
-            self._pilots.submit(self._job(number + 1))
+            avoid = tuple({*self.pilot.failed_nodes, *failed_nodes(self._spool.root)})
+            try:
+                self._pilots.submit(replace(self._job(number + 1), avoid=avoid))
+            except Refused as error:
+                raise Refused(f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})") from None
             self.pilot = JobStatus(state=JobState.QUEUED)
         return True
 
@@ -162,6 +171,10 @@ class PilotRunner(AllocationRunner):
 
     mode = Mode.PILOT
 
+    def __init__(self, root: Path, options: SlurmOptions, allocation: Allocation, server: PilotServer) -> None:
+        super().__init__(root, options, allocation, server)
+        self._server = server
+
     @property
     def root(self) -> Path:
         """Of its files."""
@@ -182,10 +195,14 @@ class PilotRunner(AllocationRunner):
         return ""
 
     def _check_time(self, spec: JobSpec) -> None:
-        """Raises Refused."""
+        """See that the pilot has nodes enough that have not failed, or ends. Raises Refused, RunnerUnavailable."""
         if self._options.pilot_s < spec.time_limit_s + MARGIN_S:
             takes = f"a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)"
             raise Refused(f"pilot_s({self._options.pilot_s:g}): {takes}")
+        nodes = self._server.pilot.nodes
+        failed = failed_nodes(self._spool.root).intersection(nodes)
+        if failed and len(nodes) - len(failed) < spec.nodes:
+            self._server.end_pilot()
 
 
 def create_pilots(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> PilotRunner:

@@ -18,7 +18,7 @@ from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.batch.base import BatchRunner
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, noted_end, read_notes, render_gang
 from meshtune.runners.schedulers.batch.records import JobRecord
-from meshtune.runners.schedulers.batch.script import REQUEUED_FILE, submit_host
+from meshtune.runners.schedulers.batch.script import submit_host
 from meshtune.runners.schedulers.slurm.nodes import (
     NODE_FORMAT,
     Partition,
@@ -33,13 +33,12 @@ from meshtune.runners.schedulers.slurm.nodes import (
 from meshtune.runners.schedulers.slurm.sbatch import directives, option_value
 from meshtune.runners.schedulers.slurm.script import LOG_FILE, SCRIPT_FILE, SlurmOptions, minutes, render
 from meshtune.runners.schedulers.slurm.vocabulary import (
-    REFUSALS,
     SACCT_FORMAT,
     SILENCES,
     SQUEUE_FORMAT,
     UNKNOWN_JOB,
     parse_jobs,
-    requeued_status,
+    read_failed_nodes,
     status_of,
     suspects,
 )
@@ -61,7 +60,6 @@ CLOCKS_APART_S = 86400.0
 class SlurmRunner(BatchRunner[SlurmOptions]):
     script_file = SCRIPT_FILE
     log_file = LOG_FILE
-    refusals = REFUSALS
     silences = SILENCES
     cancel_command = "scancel"
     over = UNKNOWN_JOB
@@ -181,22 +179,21 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             for node in suspects(specs[id], known[number], notes[id])
         }
         self._lift({numbers[id]: specs[id] for id in numbers if _waits(known.get(numbers[id])) and specs[id].avoid})
-        bad_nodes: tuple[str, ...] = ()
+        # Slurm notices a dead node after minutes, srun at once.
+        bad_nodes = {
+            node
+            for id, number in numbers.items()
+            if number in known and known[number].state is JobState.FAILED
+            for node in read_failed_nodes(records[id].directory / LOG_FILE)
+        }
         if asked:
-            bad_nodes = parse_bad_nodes(self._ask(*ask_states(asked)))
-        statuses = {
+            bad_nodes.update(parse_bad_nodes(self._ask(*ask_states(asked))))
+        return {
             id: status_of(
                 specs[id], known.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
             )
             for id, record in records.items()
         }
-        for id, record in records.items():
-            back = statuses[id].state is JobState.QUEUED and record.claimed_by == numbers[id]
-            if back:  # its second run would end at once, and take its nodes from others till then
-                self._call("scancel", numbers[id])
-            if back or (statuses[id].state is JobState.FAILED and (record.directory / REQUEUED_FILE).exists()):
-                statuses[id] = requeued_status(notes[id])
-        return statuses
 
     def _lift(self, waiting: Mapping[str, JobSpec]) -> None:
         """Of waiting jobs, by number: let in the nodes that we keep a job away from where too few others run jobs by

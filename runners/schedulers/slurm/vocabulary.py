@@ -4,10 +4,14 @@ slurm.schedmd.com/job_state_codes.html."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
+from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.launch_wrapper import (
     End,
     Note,
@@ -67,24 +71,6 @@ _FAILED_BY: Mapping[str, JobStatus] = {
     "SystemFailure": _LOST_NODE,
     "FrontEndDown": _LOST_NODE,
 }
-# slurm_strerror, and sbatch's own: the same request is refused again, as long as the cluster is set up as it is.
-REFUSALS = (
-    *("Invalid partition name specified", "invalid partition specified", "No partition specified"),
-    *("Invalid account", "Invalid qos specification", "Invalid wckey specification", "Invalid license specification"),
-    *("Invalid feature specification", "Invalid generic resource", "Invalid Trackable RESource"),
-    *("Invalid node name specified", "Requested nodes not in this partition", "Requested reservation is invalid"),
-    *("Access denied to requested reservation", "User's group not permitted", "Access/permission denied"),
-    *("Requested node configuration is not available", "Node count specification invalid"),
-    *("More processors requested than permitted", "CPU count specification invalid"),
-    *("Task count specification invalid", "Memory required by task is not available"),
-    *("Requested time limit is invalid", "Invalid time specified", "Batch script is empty"),
-    *("Pathname of a file, directory or other parameter too long", "Invalid user id"),
-    # Of a site's plug-ins (cli_filter, job_submit), whose own words stand before it.
-    *("cli_filter plugin terminated with error", "Unspecified error"),
-    # Of a QOS with DenyOnLimit, and of a limit on submitted jobs.
-    "Job violates accounting/QOS policy",
-    *("unrecognized option", "Invalid --", "ambiguous", "requires an argument", "invalid option"),
-)
 # Of a job that the controller has forgotten.
 UNKNOWN_JOB = ("Invalid job id",)
 # The controller did not answer, or not in time: whether it took the request is not known.
@@ -94,6 +80,18 @@ SILENCES = (
     *("Unexpected missing socket error", "Transport endpoint", "standby mode", "Rate limit exceeded"),
     *("Slurm temporarily unable to accept job", "Protocol authentication error", "Insane message length"),
 )
+
+
+# srun's words of a node that could not start, or run any longer, its part of a step.
+_NODE_FAILED = re.compile(r"^srun: error: (?:Task launch for \S+ failed on node|Node failure on) ([\w.,\[\]-]+)", re.M)
+
+
+def read_failed_nodes(log: Path) -> tuple[str, ...]:
+    """The nodes that failed by the words of srun at the end of a log."""
+    said = ""
+    with suppress(OSError):
+        said = read_tail(log)
+    return tuple(dict.fromkeys(node for names in _NODE_FAILED.findall(said) for node in expand_hosts(names)))
 
 
 def meaning_of(word: str, reason: str = "") -> JobStatus:
@@ -191,12 +189,6 @@ def status_of(
         # Preemption with a grace time: all have ended before Slurm did it.
         return replace(status, state=JobState.LOST, reason="told to end before its time", cause=Cause.PREEMPTION)
     return status
-
-
-def requeued_status(notes: Sequence[Note]) -> JobStatus:
-    """Of a job that had started, and was put back into the queue: by an administrator, since we ask for no requeue."""
-    end = JobStatus(state=JobState.LOST, reason="requeued from outside after it had started")
-    return noted_status(end, notes, cause=Cause.PREEMPTION)
 
 
 def _timed(seen: JobStatus, notes: Sequence[Note]) -> JobStatus:

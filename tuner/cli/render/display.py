@@ -358,9 +358,10 @@ def pruned_text(partial: Measurement) -> str:
 
 
 def _why(trial: Trial) -> str:
-    if trial.outcome is None:
-        return wait_text(trial.last)
-    if trial.outcome.partial:
+    """Why it waits, or how it failed; else how the attempt before did, which is why there was another."""
+    if trial.outcome is None and (wait := wait_text(trial.last)):
+        return wait
+    if trial.outcome is not None and trial.outcome.partial:
         return pruned_text(trial.outcome.partial)
-    lines = trial.outcome.reason.strip().splitlines()
-    return lines[0][:100] if lines else ""
+    reasons = [one.outcome.reason.strip() for one in trial.attempts if one.outcome is not None]
+    return next((reason.splitlines()[0] for reason in reversed(reasons) if reason), "")
