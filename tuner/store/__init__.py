@@ -6,6 +6,7 @@ from meshtune.tuner.store.errors import (
     IllegalMove,
     LeaseLost,
     NotFound,
+    Outdated,
     StoreError,
     StoreUnavailable,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "NotFound",
+    "Outdated",
     "Store",
     "StoreError",
     "StoreUnavailable",

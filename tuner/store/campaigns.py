@@ -16,13 +16,13 @@ from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import require_room
 from meshtune.tuner.access.tokens import OPERATOR, UNLIMITED, Ownership, Rights
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
-from meshtune.tuner.campaign.trial import Attempt, Trial
+from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, StoreError
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
-from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts
+from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts, trials
 from meshtune.tuner.store.usage import owner_usage, token_quotas
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
@@ -33,6 +33,8 @@ _NEWEST_OF = _NEWEST.where(events.c.campaign_id == bindparam("of"))
 _OWNERSHIPS = select(campaigns.c.id, campaigns.c.owner, campaigns.c.project).where(
     campaigns.c.id.in_(bindparam("ids", expanding=True))
 )
+# What a state and the end of a search are decided on, beside the trials.
+_DECIDED_ON = ("state", "spec", "running_since", "search_ended")
 _NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
 
 
@@ -101,15 +103,22 @@ class CampaignRows:
             owners = connection.execute(_OWNERSHIPS, {"ids": list(ids)})
             return {id: Ownership(owner, project) for id, owner, project in owners}
 
-    def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
+    def move_campaign(
+        self, id: str, to: CampaignState, *, reason: str, now: float, seen: Campaign | None = None
+    ) -> Campaign:
         """The campaign in its new state, or as it is where the request that asks has moved it before (`act_once`).
-        Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
+
+        seen: the campaign that this was decided on, with trials that have ended where `to` is final. Raises NotFound,
+        IllegalMove by `CampaignState.may_become`, and Outdated where something else is so by now.
+        """
         with self._database.writing() as connection:
             if act_once(connection, id) is not None:
                 return read_campaign(connection, id)
             state = campaign_state(connection, id)
             if not state.may_become(to):
                 raise IllegalMove(f"campaign {id}", state, to)
+            if seen is not None:
+                _require_as_seen(connection, seen, closes=to.final)
             values = {"state": str(to), "reason": reason, "updated_at": now}
             if to is CampaignState.RUNNING:
                 values["running_since"] = now
@@ -129,16 +138,21 @@ class CampaignRows:
             if not update_campaign(connection, id, {"elapsed_s": campaigns.c.elapsed_s + seconds, "updated_at": now}):
                 raise NotFound(f"there is no campaign {id}")
 
-    def end_search(self, id: str, reason: str, *, chance_left: float | None = None, now: float) -> Campaign:
+    def end_search(
+        self, id: str, reason: str, *, chance_left: float | None = None, now: float, seen: Campaign | None = None
+    ) -> Campaign:
         """The campaign with its search ended for this reason; where it has ended already, the first reason stays.
 
-        chance_left: as in `plan_trials`. Raises NotFound, and IllegalMove when the campaign is not RUNNING.
+        chance_left: as in `plan_trials`; seen: as in `move_campaign`. Raises NotFound, IllegalMove when the campaign is
+        not RUNNING, and Outdated.
         """
         with self._database.writing() as connection:
             campaign = read_campaign(connection, id)
             if campaign.search_ended:
                 return campaign
             require_running(connection, id, f"the search of campaign {id}", "under way", "ended")
+            if seen is not None:
+                _require_as_seen(connection, seen, closes=False)
             values = {"search_ended": reason, "updated_at": now}
             update_campaign(connection, id, values if chance_left is None else {**values, "chance_left": chance_left})
             campaign = read_campaign(connection, id)
@@ -230,6 +244,16 @@ def require_running(connection: Connection, campaign_id: str, subject: str, stat
     campaign = campaign_state(connection, campaign_id)
     if campaign is not CampaignState.RUNNING:
         raise IllegalMove(subject, state, wanted, f"the campaign is {campaign}, not running")
+
+
+def _require_as_seen(connection: Connection, seen: Campaign, *, closes: bool) -> None:
+    """As `CampaignRows.move_campaign`. Raises Outdated."""
+    campaign = read_campaign(connection, seen.id)
+    same = all(getattr(campaign, name) == getattr(seen, name) for name in _DECIDED_ON)
+    ours = select(trials.c.id).where(trials.c.campaign_id == seen.id)
+    still_open = select(attempts.c.id).where(attempts.c.trial_id.in_(ours), attempts.c.state != str(TrialState.DONE))
+    if not same or (closes and connection.scalar(still_open.limit(1)) is not None):
+        raise Outdated(f"campaign {seen.id}", campaign.state, "what was decided", "it was changed since it was read")
 
 
 def update_campaign(connection: Connection, id: str, values: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@
     +-- BudgetSpent          the campaign's budget has no place for another trial; trying again fails until it has
     +-- LeaseLost            another process drives the campaign now; trying again fails while it does
     +-- IllegalMove          the state does not allow it; trying again fails until the state is another
+    |   +-- Outdated         it was decided on what the campaign is no more; look at it and decide again
     +-- StoreUnavailable     the database cannot be used now; `transient` says whether waiting can help
 
 Whatever is raised, the transaction left nothing behind. One exception: a server that is lost during the commit itself
@@ -86,6 +87,10 @@ class IllegalMove(StoreError):
     def __init__(self, thing: str, state: str, wanted: str, because: str = "") -> None:
         self.thing, self.state, self.wanted = thing, state, wanted
         super().__init__(f"{thing} is {state} and cannot become {wanted}" + (f": {because}" if because else ""))
+
+
+class Outdated(IllegalMove):
+    """The campaign was changed since what this was decided on."""
 
 
 class LeaseLost(StoreError):
