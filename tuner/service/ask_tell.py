@@ -123,7 +123,8 @@ class AskTell:
         gets the same trials again. Raises NotFound, CannotChange, RunnerUnavailable."""
         campaign = self._campaign(campaign_id)
         wanted = TrialsWanted(state=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
-        trials = {trial.last.job_name: trial for trial, _ in self._store.pages.trials(campaign_id, wanted, listed=True)}
+        page = self._store.pages.trials(campaign_id, wanted, listed=True)
+        trials = {trial.last.job_name: trial for _, trial, _ in page if isinstance(trial, Trial)}
         claimed = self._runner.claim(list(trials), count, by) if campaign.state is not CampaignState.CANCELLING else []
         suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]
         return Suggestions(suggestions=suggestions, state=campaign.state, reason=campaign.reason)

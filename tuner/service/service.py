@@ -67,8 +67,8 @@ class Service:
         self._clock = clock
         # What routes and commands read, and the audit log and tokens, as the store has them.
         self.campaign, self.campaigns = store.campaign, store.campaigns
-        self.readable_campaigns, self.ownerships = store.readable_campaigns, store.ownerships
-        self.trial, self.trials, self.verdict_counts = store.trial, store.trials, store.verdict_counts
+        self.ownerships, self.verdict_counts = store.ownerships, store.verdict_counts
+        self.trial, self.trials = store.trial, store.trials
         self.events, self.newest_event, self.figures = store.events, store.newest_event, store.figures
         self.pages, self.access = store.pages, store.access
         self.answers = SchedulerSilence()

@@ -9,6 +9,7 @@ from meshtune.tuner.store.errors import (
     Outdated,
     StoreError,
     StoreUnavailable,
+    Unreadable,
 )
 from meshtune.tuner.store.leases import Drivers, Lease
 from meshtune.tuner.store.store import Store
@@ -25,4 +26,5 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "Unreadable",
 ]

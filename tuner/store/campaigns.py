@@ -5,7 +5,6 @@ or a trial adds one, in the transaction that changes the rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +18,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Les
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, StoreError
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
 from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts, trials
@@ -79,23 +78,31 @@ class CampaignRows:
             return connection.scalar(select(spec_texts.c.text).where(spec_texts.c.campaign_id == id)) or ""
 
     def campaigns(
-        self, *, limit: int, states: Collection[CampaignState] = tuple(CampaignState), reader: Rights = OPERATOR
+        self,
+        *where: ColumnElement[bool],
+        limit: int,
+        states: Collection[CampaignState] | None = None,
+        reader: Rights = OPERATOR,
+        unreadable: list[str] | None = None,
     ) -> list[Campaign]:
-        """The newest ones in these states that the reader may read, newest first."""
-        among = campaigns.c.state.in_([str(state) for state in states])
+        """The newest ones in these states (None: in any) that the reader may read, newest first; among them, one that
+        this meshtune does not read is left out. unreadable: takes a sentence of each of those."""
+        query = _NEWEST_FIRST.where(*where, *readable_by(reader)).limit(limit)
+        if states is not None:
+            query = query.where(campaigns.c.state.in_([str(state) for state in states]))
+        readable: list[Campaign] = []
         with self._database.reading() as connection:
-            rows = connection.execute(_NEWEST_FIRST.where(among, *readable_by(reader)).limit(limit))
-            return [campaign_of(row) for row in rows]
+            for row in connection.execute(query):
+                try:
+                    readable.append(campaign_of(row))
+                except Unreadable as error:
+                    (unreadable if unreadable is not None else []).append(str(error))
+        return readable
 
     def campaigns_on(self, device: str, workload: str, *, limit: int, reader: Rights = OPERATOR) -> list[Campaign]:
-        """As `readable_campaigns`, of those on this device with this kind of workload."""
+        """As `campaigns`, of those on this device with this kind of workload."""
         where = (campaigns.c.device == device, campaigns.c.workload == workload)
-        return self._readable(limit, *where, *readable_by(reader))
-
-    def readable_campaigns(self, *, limit: int, reader: Rights = OPERATOR) -> list[Campaign]:
-        """The newest campaigns that the reader may read, newest first; among them, one whose spec this meshtune does
-        not read is left out."""
-        return self._readable(limit, *readable_by(reader))
+        return self.campaigns(*where, limit=limit, reader=reader)
 
     def ownerships(self, ids: Iterable[str]) -> dict[str, Ownership]:
         """Whose the campaigns are, by their ids; of those that there are."""
@@ -204,14 +211,6 @@ class CampaignRows:
         if campaign_id is not None and not newest:
             raise NotFound(f"there is no campaign {campaign_id}")
         return newest
-
-    def _readable(self, limit: int, *where: ColumnElement[bool]) -> list[Campaign]:
-        readable: list[Campaign] = []
-        with self._database.reading() as connection:
-            for row in connection.execute(_NEWEST_FIRST.where(*where).limit(limit)):
-                with suppress(StoreError):
-                    readable.append(campaign_of(row))
-        return readable
 
 
 def readable_by(reader: Rights, table: Table = campaigns) -> tuple[ColumnElement[bool], ...]:

@@ -1,6 +1,7 @@
 """The errors of the store; `translating` makes them of whatever SQLAlchemy and the drivers raise.
 
     StoreError               root; raised itself where the database refuses a statement: a defect, trying again fails
+    +-- Unreadable           a row holds what this meshtune does not read; trying again fails until it is mended
     +-- NotFound             no such campaign or trial; trying again fails until someone creates it
     +-- AlreadyExists        the campaign's id, or the plan within its campaign, is taken; trying again fails
     +-- BudgetSpent          the campaign's budget has no place for another trial; trying again fails until it has
@@ -67,6 +68,19 @@ _PASSING_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "re
 
 class StoreError(UserError):
     """The store could not do it. The message is fit for a user and holds no password."""
+
+
+class Unreadable(StoreError):
+    """What is stored is not what this meshtune reads; the message names the object and what is wrong."""
+
+
+@contextmanager
+def reading_row(what: str) -> Iterator[None]:
+    """Raise Unreadable of this object for a row that breaks today's rules."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unreadable(f"{what} is stored as this meshtune does not read it: {_first_line(error)}") from error
 
 
 class NotFound(StoreError):

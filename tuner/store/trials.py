@@ -23,7 +23,7 @@ from meshtune.tuner.store.campaigns import (
     submitted_data,
 )
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, reading_row
 from meshtune.tuner.store.rows import (
     LISTED_COLUMNS,
     StepTimes,
@@ -257,7 +257,7 @@ def read_trials(
     listed: bool = False,
 ) -> list[Trial]:
     """Trials of a campaign in the order of their numbers: in three queries, however many there are. listed: without
-    what LISTED_COLUMNS leaves out."""
+    what LISTED_COLUMNS leaves out. Raises Unreadable."""
     wanted = select(trials).where(trials.c.campaign_id == campaign_id, *where)
     rows = _rows(connection, wanted.order_by(trials.c.number).limit(limit))
     if not rows:
@@ -275,12 +275,17 @@ def read_trials(
         .order_by(attempts.c.trial_id, attempts.c.number)
     )
     for row in _rows(connection, attempted):
-        if listed:
-            measurement = listed_measurement_of(row)
-        else:
-            measurement = measurement_of(row, times[row["id"]]) if row["id"] in times else None
-        by_trial[row["trial_id"]].append(attempt_of(row, measurement))
-    return [trial_of(row, by_trial[row["id"]]) for row in rows]
+        with reading_row(f"attempt {row['job_name']}"):
+            if listed:
+                measurement = listed_measurement_of(row)
+            else:
+                measurement = measurement_of(row, times[row["id"]]) if row["id"] in times else None
+            by_trial[row["trial_id"]].append(attempt_of(row, measurement))
+    found: list[Trial] = []
+    for row in rows:
+        with reading_row(f"trial {row['number']} of campaign {campaign_id}"):
+            found.append(trial_of(row, by_trial[row["id"]]))
+    return found
 
 
 def _rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
