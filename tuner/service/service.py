@@ -135,9 +135,9 @@ class Service:
         Raises NotFound, and IllegalMove for a campaign that is not over: then nothing was deleted. Raises OSError where
         the rows are gone and the folder stays.
         """
-        self.store.remove_campaign(campaign_id)
         bin = self.home.bin
-        bin.mkdir(parents=True, exist_ok=True)
+        bin.mkdir(parents=True, exist_ok=True)  # where there is no space for it, nothing is deleted
+        self.store.remove_campaign(campaign_id)
         # By a rename first: a process that dies meanwhile leaves a part of a folder in the bin, which the next deletion
         # empties, and never one in its old place that looks whole.
         with suppress(FileNotFoundError):  # it never had a job, or somebody pruned it
