@@ -26,12 +26,12 @@ from service_fork import Forking
 from service_process import OVER, Postgres, new_token
 from trust_kills import Service
 
-CLIENTS, ASKERS = 3, 1
+CLIENTS, ASKERS = 5, 1
 # Of a hundred kills where there is a postmaster.
 POSTGRES_KILLS = 10
 QUIET_LIMIT_S = 300.0
 # Of one client's campaign.
-CHANGES = 12
+CHANGES = 20
 SPACE = {"tp": [1, 2, 4, 8], "micro_batch_size": [1, 2, 4, 8], "zero_stage": [0, 1], "recompute": ["none", "full"]}
 SPEC: dict[str, Any] = {
     "name": "changes",
@@ -40,7 +40,7 @@ SPEC: dict[str, Any] = {
     "global_batch_size": 64,
     "space": SPACE,
     "workload": "simulated",
-    "runner": {"kind": "simulated", "seconds_per_trial": 0.05, "slots": 50},
+    "runner": {"kind": "simulated", "seconds_per_trial": 0.02, "slots": 50},
     "search": "random",
     "budget": {"trials": 1},
     "parallel": 2,
@@ -93,9 +93,9 @@ class Client(threading.Thread):
                 (self._tell if self._tells else self._change)(made["id"])
 
     def _change(self, id: str) -> None:
-        path, budget = f"/v1/campaigns/{id}", 1
+        path, budget, again = f"/v1/campaigns/{id}", 1, 0
         for _ in range(CHANGES):
-            self._await_end(path)
+            self._await_end(path, budget + again)
             match self._moments.choice(("patch", "patch", "enqueue", "rerun", "revalidate", "resume")):
                 case "patch" | "resume" as how:
                     budget += 1
@@ -114,18 +114,19 @@ class Client(threading.Thread):
                 case "rerun":
                     status, made = self._send("POST", f"{path}/trials/0:rerun", None)
                     self._oplog.note("rerun", status, campaign=id, trials=[made.get("number")])
+                    again += status < 300
                 case _:
                     status, made = self._send("POST", f"{path}:revalidate", None)
                     numbers = [each["number"] for each in made] if status < 300 else []
                     self._oplog.note("revalidate", status, campaign=id, trials=numbers)
+                    again += len(numbers)
 
-    def _await_end(self, path: str) -> None:
-        """Until it may be about to close, or has closed: its measured trials are all there are."""
-        for _ in range(self._moments.choice((0, 5, 50))):
-            trials = self._send("GET", path, None)[1].get("trials", {})
-            if trials and set(trials) == {"ok"}:
+    def _await_end(self, path: str, trials: int) -> None:
+        """Mostly until so many trials are measured, all that there will be: then the campaign is about to close."""
+        for _ in range(self._moments.choice((0, 500, 500, 500))):
+            if self._send("GET", path, None)[1]["trials"].get("ok", 0) >= trials:
                 break
-            time.sleep(0.02)
+            time.sleep(0.01)
 
     def _tell(self, id: str) -> None:
         path = f"/v1/campaigns/{id}"
