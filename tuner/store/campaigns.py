@@ -124,8 +124,7 @@ class CampaignRows:
             state = campaign_state(connection, id)
             if not state.may_become(to):
                 raise IllegalMove(f"campaign {id}", state, to)
-            if seen is not None:
-                _require_as_seen(connection, seen, closes=to.final)
+            _require_as_seen(connection, seen, closes=to.final)
             values = {"state": str(to), "reason": reason, "updated_at": now}
             if to is CampaignState.RUNNING:
                 values["running_since"] = now
@@ -158,8 +157,7 @@ class CampaignRows:
             if campaign.search_ended:
                 return campaign
             require_running(connection, id, f"the search of campaign {id}", "under way", "ended")
-            if seen is not None:
-                _require_as_seen(connection, seen, closes=False)
+            _require_as_seen(connection, seen, closes=False)
             values = {"search_ended": reason, "updated_at": now}
             update_campaign(connection, id, values if chance_left is None else {**values, "chance_left": chance_left})
             campaign = read_campaign(connection, id)
@@ -245,8 +243,10 @@ def require_running(connection: Connection, campaign_id: str, subject: str, stat
         raise IllegalMove(subject, state, wanted, f"the campaign is {campaign}, not running")
 
 
-def _require_as_seen(connection: Connection, seen: Campaign, *, closes: bool) -> None:
+def _require_as_seen(connection: Connection, seen: Campaign | None, *, closes: bool) -> None:
     """As `CampaignRows.move_campaign`. Raises Outdated."""
+    if seen is None:
+        return
     campaign = read_campaign(connection, seen.id)
     same = all(getattr(campaign, name) == getattr(seen, name) for name in _DECIDED_ON)
     ours = select(trials.c.id).where(trials.c.campaign_id == seen.id)
