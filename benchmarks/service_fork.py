@@ -19,7 +19,9 @@ class Forking:
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).resolve())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
         assert self._process.stdin is not None
@@ -30,7 +32,7 @@ class Forking:
         return Forked(int(self._process.stdout.readline()))
 
     def stop(self) -> None:
-        """Its children stay."""
+        """With all that it started and that has not ended, as where this process is killed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)
@@ -78,7 +80,6 @@ def main() -> None:
             sys.stdout.flush()
             continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.setsid()
         log = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (log, 1), (log, 2)):
@@ -88,6 +89,7 @@ def main() -> None:
         sys.argv = ["meshtune", *wanted["words"]]
         run()
         os._exit(0)
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
