@@ -23,6 +23,7 @@ from starlette.routing import Match
 
 from meshtune.runners.base import RunnerError
 from meshtune.runners.extras import MissingExtra
+from meshtune.runners.job_files import FULL
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.runners.registry import UnknownBackend
@@ -155,6 +156,7 @@ def install(app: FastAPI) -> None:
     for kind in PROBLEMS:
         app.add_exception_handler(kind, answer_to)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(OSError, _full_disk)
     app.add_exception_handler(Exception, defect)
 
 
@@ -185,6 +187,14 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         # The framework names the methods of one route; others may have the same path.
         headers["Allow"] = ", ".join(_methods_at(request)) or headers.get("Allow", "")
     return _answer(request, error.status_code, "about:blank", phrase, detail, headers=headers)
+
+
+async def _full_disk(request: Request, error: Exception) -> JSONResponse:
+    """Space may come back. Any other error of the system is a defect."""
+    if getattr(error, "errno", None) not in FULL:
+        raise error
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    return _answer(request, status, "/problems/disk-full", "A disk is full", str(error), headers=RETRY_AFTER)
 
 
 def _methods_at(request: Request) -> list[str]:

@@ -64,10 +64,16 @@ class Server:
     def is_over(self, campaign_id: str) -> bool:
         return self.get(f"/v1/campaigns/{campaign_id}")["state"] in OVER
 
-    def text(self, path: str, body: bytes | None = None, more: Mapping[str, str] = MappingProxyType({})) -> str:
-        """The answer to a GET, or to a POST of this body. more: headers."""
+    def text(
+        self,
+        path: str,
+        body: bytes | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
+        method: str | None = None,
+    ) -> str:
+        """The answer to a GET, or to a POST of this body, or another method. more: headers."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **more}
-        request = urllib.request.Request(self.url + path, data=body, headers=headers)
+        request = urllib.request.Request(self.url + path, data=body, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=60) as response:
             text: str = response.read().decode()
             return text

@@ -1,6 +1,8 @@
 """What a service withstands, one command for each row of the table in docs/explanation/security.md:
 
     python benchmarks/trust.py kills --number 1000
+    python benchmarks/trust.py changes --number 1000 --database sqlite
+    python benchmarks/trust.py changes --number 1000 --database postgres
     python benchmarks/trust.py requests --cases 20000
     python benchmarks/trust.py inputs --specs 10000 --scripts 2000
     python benchmarks/trust.py neighbour --minutes 10
@@ -15,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import trust_changes
 import trust_inputs
 import trust_kills
 import trust_neighbour
@@ -27,6 +30,9 @@ def main() -> int:
     attacks = parser.add_subparsers(dest="attack", required=True)
     kills = attacks.add_parser("kills", help="deaths of services, runner, ranks and PostgreSQL")
     kills.add_argument("--number", type=int, default=50)
+    changes = attacks.add_parser("changes", help="deaths while campaigns are extended, enqueued, rerun, asked and told")
+    changes.add_argument("--number", type=int, default=50)
+    changes.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
     requests = attacks.add_parser("requests", help="generated requests with two tokens")
     requests.add_argument("--cases", type=int, default=2000)
     inputs = attacks.add_parser("inputs", help="mutated specs and launch scripts")
@@ -39,6 +45,9 @@ def main() -> int:
     match arguments.attack:
         case "kills":
             clean = trust_kills.attack(folder, arguments.number, arguments.seed)
+        case "changes":
+            sqlite = arguments.database == "sqlite"
+            clean = trust_changes.attack(folder, arguments.number, arguments.seed, sqlite=sqlite)
         case "requests":
             clean = trust_requests.attack(folder, arguments.cases, arguments.seed)
         case "inputs":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from service_fork import Forked, Forking
 from service_process import OVER, UNPACED, Postgres, Server, free_port, meshtune, new_token, without_ours
 from trust_reader import findings, totals
 
@@ -68,10 +69,11 @@ def spec_of(folder: Path) -> dict[str, Any]:
 
 
 class Service:
-    """One of the two; `kill` starts it again."""
+    """One of them; `kill` starts it again. forking: what starts it; None: a new interpreter."""
 
-    def __init__(self, home: Path, database: str, token: str) -> None:
+    def __init__(self, home: Path, database: str, token: str, forking: Forking | None = None) -> None:
         self.port = free_port()
+        self._forking = forking
         self._command = meshtune("serve", "--port", str(self.port), "--home", str(home))
         self._environment = {**without_ours(os.environ), **UNPACED, "MESHTUNE_DB": database}
         self._log = home / f"serve-{self.port}.log"
@@ -83,6 +85,10 @@ class Service:
         return Server("127.0.0.1", self.port, self._token, self._process.pid)
 
     def _start(self) -> None:
+        self._process: subprocess.Popen[bytes] | Forked
+        if self._forking is not None:
+            self._process = self._forking.start(self._command[3:], self._environment, self._log)
+            return
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

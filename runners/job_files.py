@@ -28,7 +28,8 @@ MAX_DOCUMENT_BYTES = 8 << 20
 MAX_ENTRIES = 20_000
 CHUNK_BYTES = 1 << 20
 # What the operating system says where the storage fails, not the program that uses it.
-STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+STORAGE_ERRORS = (*FULL, errno.EROFS, errno.EIO, errno.ESTALE)
 # A file system with less than this, in bytes, holds no result.
 _FULL_BYTES = 64 << 10
 _UNFIT_ERRORS = {

@@ -56,6 +56,7 @@ from meshtune.tuner.service.views.campaigns import (
 )
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import parse_spec
+from meshtune.tuner.store import Unreadable
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
 _CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
@@ -135,7 +136,6 @@ def list_events(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[EventView]:
     """What happened, in order."""
-    service.campaign(campaign_id)
     return [event_view(event) for event in service.events(campaign_id, after=after, limit=limit)]
 
 
@@ -236,5 +236,11 @@ def _page(
     def rendered(id: str) -> bytes:
         return _CAMPAIGN.dump_json(show_campaign(service.campaign(id), service, driver, cache))
 
-    views = [cache.get((id, "listed"), version, partial(rendered, id)) for id, version in versions.items()]
-    return b'{"campaigns":[%b],"next_page_token":%b}' % (b",".join(views), json.dumps(token).encode())
+    views, wrong = [], []
+    for id, version in versions.items():
+        try:
+            views.append(cache.get((id, "listed"), version, partial(rendered, id)))
+        except Unreadable as error:
+            wrong.append(str(error))
+    rest = json.dumps({"next_page_token": token, "unreadable": wrong}).encode()
+    return b'{"campaigns":[%b],%b' % (b",".join(views), rest[1:])

@@ -61,7 +61,7 @@ def resume_campaign(
     if changes:
         if not isinstance(changes, Mapping) or set(changes) != {"budget"}:
             raise InvalidBody([Problem("", "must be an object with the one key budget, or empty")])
-        _changed(service, campaign_id, changes)
+        return show(_changed(service, campaign_id, changes, resume=True))
     return show(service.resume(campaign_id))
 
 
@@ -129,8 +129,8 @@ def legal_plan(spec: CampaignSpec, given: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def _changed(service: Service, campaign_id: str, changes: object) -> Campaign:
+def _changed(service: Service, campaign_id: str, changes: object, *, resume: bool = False) -> Campaign:
     try:
-        return service.changing.change(campaign_id, changes)
+        return service.changing.change(campaign_id, changes, resume=resume)
     except (InvalidValue, InvalidSpec) as error:
         raise InvalidBody(error.problems) from None

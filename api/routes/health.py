@@ -75,7 +75,7 @@ class Readiness:
 
     def __init__(self, service: Service, driver: Driver, hub: StreamHub) -> None:
         self._driver, self._hub = driver, hub
-        self._leases = service.sessions.holder.heartbeat
+        self._holder = service.sessions.holder
         self._database = SharedCall(lambda: service.store.check())
         folders = {"the home": service.home.root}
         if service.store.file is not None:
@@ -124,9 +124,10 @@ class Readiness:
             events = "the thread that reads the events has ended, or the service is ending"
         else:
             events = self._hub.heartbeat.trouble("the thread that reads the events", THREAD_LIMIT_S)
-        leases = self._leases.trouble("the thread that renews the leases", THREAD_LIMIT_S)
+        leases = self._holder.heartbeat.trouble("the thread that renews the leases", THREAD_LIMIT_S)
         undriven = str(self._driver.troubles.get(ALL, ""))
-        troubles = (driver, *lanes, undriven and f"no campaign is driven: {undriven}", events, leases)
+        driven = undriven and f"no campaign is driven: {undriven}"
+        troubles = (driver, *lanes, driven, events, leases, self._holder.trouble)
         return [each for each in troubles if each]
 
 

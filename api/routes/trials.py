@@ -19,6 +19,7 @@ from meshtune.api.dependencies import (
     reads,
 )
 from meshtune.api.page_queries import TrialQuery
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.comparison import FEWEST, MOST, TrialComparison, side_by_side
 from meshtune.tuner.results.quantities import trial_briefs
@@ -56,13 +57,15 @@ def list_trials(
 
     def page() -> bytes:
         rows = service.pages.trials(campaign_id, wanted, listed=brief)
-        trials = [trial for trial, _ in rows[: query.page_size]]
-        more = len(rows) > query.page_size
-        token = query.next_token(rows[query.page_size - 1][1], trials[-1].number) if more else None
+        shown = rows[: query.page_size]
+        token = query.next_token(shown[-1][2], shown[-1][0]) if len(rows) > query.page_size else None
+        trials = [trial for _, trial, _ in shown if isinstance(trial, Trial)]
+        wrong = [trial for _, trial, _ in shown if isinstance(trial, str)]
         if brief:
             briefs = trial_briefs(service.campaign(campaign_id).spec, trials)
-            return _BRIEF_PAGE.dump_json(TrialBriefPage(trials=briefs, next_page_token=token))
-        return _WHOLE_PAGE.dump_json(TrialPage(trials=list(map(trial_view, trials)), next_page_token=token))
+            return _BRIEF_PAGE.dump_json(TrialBriefPage(trials=briefs, next_page_token=token, unreadable=wrong))
+        views = list(map(trial_view, trials))
+        return _WHOLE_PAGE.dump_json(TrialPage(trials=views, next_page_token=token, unreadable=wrong))
 
     return respond(request, cache.answer(campaign_id, f"trials {request.url.query}", page))
 

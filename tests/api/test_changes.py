@@ -221,7 +221,7 @@ def test_a_plan_is_put_in_once_and_only_where_the_budget_and_the_state_allow_it(
     problem(enqueue(client, id, PLAN), 409, "/problems/already-exists")
     enqueue(client, id, {**PLAN, "micro_batch_size": 1}).raise_for_status()
     told = problem(enqueue(client, id, {**PLAN, "micro_batch_size": 4}), 409, "/problems/budget-spent")
-    assert "2 of the 2 trials" in told["detail"]
+    assert "all 2 trials of" in told["detail"]
     drive(id)
     assert [each["state"] for each in trials(client, id)] == ["planned", "planned"]
     client.post(f"/v1/campaigns/{id}:resume")

@@ -49,7 +49,7 @@ def test_an_answer_is_that_of_the_command_line(shared_client, finished, nodes, a
     response = shared_client.get("/v1/recommendations", params=ASKED | {"nodes": nodes})
     assert response.status_code == 200, response.text
     service = shared_client.app.state.service
-    records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
+    records = CampaignRecords(service.store.campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
     told = response.json()
     assert told == plain(answer(LaunchQuestion(**ASKED | {"nodes": nodes}), records))
     assert (told["measured"], told["standing"]) == ((True, "measured") if nodes == 1 else (False, "projected"))

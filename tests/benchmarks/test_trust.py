@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trust_changes
 import trust_kills
 from service_process import postgres
 from trust_reader import findings
@@ -35,3 +36,19 @@ def test_the_reader_counts_what_the_ledger_and_the_answers_contradict(tmp_path):
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_doubled_or_started_twice_under_kills(tmp_path):
     assert trust_kills.attack(tmp_path, kills=10, seed=3)
+
+
+def test_the_oplog_is_held_against_the_database(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    with Store.open(url):
+        pass
+    asked = {"campaign": "gone", "operation": "patch", "status": 200, "budget": 2}
+    assert trust_changes.lost_changes(url, []) == []
+    assert trust_changes.lost_changes(url, [asked]) == [f"gone: {asked}"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sqlite", [True, False])
+def test_no_change_that_was_accepted_is_lost_under_kills(tmp_path, sqlite):
+    assert trust_changes.attack(tmp_path, kills=10, seed=3, sqlite=sqlite)

@@ -60,10 +60,13 @@ def test_a_plan_by_hand_is_numbered_on_and_counts_for_the_budget(store: Store, m
     with pytest.raises(AlreadyExists, match="as trial 2"):
         store.enqueue_trial("c1", OTHER, now=201.0)
     store.repeat_plans("c1", [OTHER], now=202.0)
-    assert store.plan_trials("c1", make.choices(5, first=3), Origin.SEARCH, most=4, now=203.0)[0].number == 4
+    store.change_campaign("c1", lambda campaign, _: _with_trials(campaign, 4), now=202.0)
+    assert [
+        trial.number
+        for trial in store.plan_trials("c1", make.choices(5, first=3), Origin.SEARCH, within_budget=True, now=203.0)
+    ] == [4]
     assert len(store.trials("c1")) == 5, "second runs are not counted, what is beyond is left out"
-    store.change_campaign("c1", lambda campaign, _: _with_trials(campaign, 4), now=204.0)
-    with pytest.raises(BudgetSpent, match="4 of the 4 trials"):
+    with pytest.raises(BudgetSpent, match="all 4 trials of campaign c1's budget"):
         store.enqueue_trial("c1", Plan(dp=8, micro_batch_size=98), now=205.0)
     store.move_campaign("c1", CampaignState.PAUSED, reason="", now=206.0)
     store.change_campaign("c1", lambda campaign, _: _with_trials(campaign, 5), now=207.0)

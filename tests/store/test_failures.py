@@ -198,5 +198,5 @@ def test_a_spec_that_this_meshtune_cannot_read_is_named(store: Store, make):
     store.create_campaign(make.campaign())
     with store._database.writing() as connection:
         connection.execute(text("""UPDATE campaigns SET spec = '{"name": "old"}'"""))
-    with pytest.raises(StoreError, match="campaign c1: its stored spec"):
+    with pytest.raises(StoreError, match="campaign c1 is stored as this meshtune does not read it"):
         store.campaign("c1")

@@ -124,7 +124,7 @@ def test_nothing_is_wrong_with_what_the_store_wrote(file, make):
         (
             "UPDATE campaigns SET state = 'completed';"
             " UPDATE attempts SET state = 'running', verdict = NULL WHERE verdict = 'oom'",
-            "over while jobs of theirs run: c1",
+            "though their campaigns are over: c1-t0001-a1",
         ),
         ("DELETE FROM campaigns", "refers to a row of campaigns that is not there"),
     ],

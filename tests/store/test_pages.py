@@ -101,8 +101,8 @@ def test_pages_in_every_order_are_the_trials_in_that_order(store: Store, make, s
     for order in [Order(key, descending) for key in SORT_KEYS for descending in (False, True)]:
         found, after = [], None
         while page := store.pages.trials("c1", TrialsWanted(order=order, after=after, limit=5)):
-            found += [trial for trial, _ in page]
-            after = Cursor(page[-1][1], page[-1][0].number)
+            found += [trial for _, trial, _ in page]
+            after = Cursor(page[-1][2], page[-1][0])
         assert [trial.number for trial in found] == in_order(make.campaign().spec, trials, order), order
         found.sort(key=lambda trial: trial.number)
         assert repr(found) == repr(trials)  # NaN is not equal to itself
@@ -127,7 +127,7 @@ def test_listed_trials_say_what_the_whole_trials_say(store: Store, make, seed: i
     random_history(store, make, seed)
     trials, few = store.trials("c1"), store.pages.listed("c1")
     assert repr(few) == repr([listed(trial) for trial in trials])
-    assert repr([trial for trial, _ in store.pages.trials("c1", TrialsWanted(), listed=True)]) == repr(few)
+    assert repr([trial for _, trial, _ in store.pages.trials("c1", TrialsWanted(), listed=True)]) == repr(few)
     for measured, short in ((trial.measurement, other.measurement) for trial, other in zip(trials, few, strict=True)):
         if measured is None:
             assert short is None
@@ -204,7 +204,7 @@ def test_filters_leave_the_trials_that_fit(store: Store, make):
     random_history(store, make, 0)
     trials = store.trials("c1")
     for name, (wanted, fits) in FILTERS.items():
-        found = [trial.number for trial, _ in store.pages.trials("c1", wanted)]
+        found = [trial.number for _, trial, _ in store.pages.trials("c1", wanted)]
         assert found == [trial.number for trial in trials if fits(trial)], name
 
 
@@ -254,7 +254,7 @@ def test_the_values_of_knobs_come_back_as_they_were_each_of_its_type(store: Stor
 )
 def test_knobs_filter_by_whole_values(store: Store, make, knobs, numbers):
     with_knobs(store, make)
-    assert [trial.number for trial, _ in store.pages.trials("c1", TrialsWanted(knobs=knobs))] == numbers
+    assert [trial.number for _, trial, _ in store.pages.trials("c1", TrialsWanted(knobs=knobs))] == numbers
 
 
 def names(store: Store, **wanted) -> list[str]:
@@ -291,7 +291,7 @@ def test_every_list_leaves_out_what_its_reader_may_not_read(store: Store, make):
         wanted = [id for id in reversed(owned) if reader.reads(owned[id])]
         assert [stamp.id for stamp in store.pages.stamps(CampaignsWanted(), reader)] == wanted, reader
         assert [each.id for each in store.campaigns(limit=99, reader=reader)] == wanted
-        assert [each.id for each in store.readable_campaigns(limit=99, reader=reader)] == wanted
+        assert [each.id for each in store.campaigns(limit=99, reader=reader)] == wanted
         assert [each.id for each in store.campaigns_on(*device, limit=99, reader=reader)] == wanted
         assert [each.campaign_id for each in store.events(None, reader=reader)] == wanted[::-1]
         assert [bool(store.events(id, reader=reader)) for id in owned] == [id in wanted for id in owned]

@@ -1,15 +1,22 @@
-"""A home on a disk of 3 MB that is full for a while: its campaign waits, loses nothing, and ends when it has space."""
+"""A home on a small disk that is full for a while: its campaign waits, loses nothing, and ends when it has space; its
+service and its commands say that trying again may help."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import yaml
+from service_lab import ServiceLab
+from service_process import meshtune
+from specs import simulated
 from toy import SPEC
 
 from meshtune.runners.outcome import Verdict
@@ -21,11 +28,13 @@ FULL_S = 3.0
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Of 3 MB, unless a test names another size."""
+    size = getattr(request, "param", "3m")
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, text=True, check=False
     )
     if mounted.returncode != 0:
         pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
@@ -71,6 +80,58 @@ def test_a_campaign_outlives_a_full_disk(small_disk: Path, tmp_path: Path):
     assert campaign.state is CampaignState.COMPLETED
     assert [trial.number for trial in trials] == list(range(TRIALS))
     assert [trial.verdict for trial in trials] == [Verdict.OK] * TRIALS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("small_disk", ["40m"], indirect=True)
+def test_a_service_on_a_full_disk_asks_to_try_again(small_disk: Path, tmp_path: Path):
+    service = ServiceLab(small_disk)
+    service.log = tmp_path / "serve.log"
+    spec = simulated(budget={"trials": 2}, confirm=0)
+    told = {"workload": {"kind": "command", "command": ["train", "{micro_batch_size}", "{grad_accum_steps}"]}}
+    try:
+        service.start()
+        over = service.completed(spec)
+        id = service.call("POST", "/v1/campaigns", spec | told | {"runner": "external"})["id"]
+        path = f"/v1/campaigns/{id}"
+        wait_for(lambda: service.call("GET", path)["trials"].get("submitted"))
+        trial = service.call("POST", f"{path}:suggest", {})["suggestions"][0]["trial"]
+        completion = f"{path}/trials/{trial}:complete", {"step_times_s": [0.1] * 2000}
+        asked = [
+            ("POST", "/v1/campaigns", spec),
+            ("PATCH", f"/v1/campaigns/{over}", {"notes": "x" * 5000}),
+            ("POST", f"/v1/campaigns/{over}/trials/0:rerun", None),
+            ("POST", f"{path}:suggest", {}),
+            ("POST", *completion),
+            ("POST", f"{path}:cancel", None),
+            ("DELETE", f"/v1/campaigns/{over}", None),
+        ]
+        with (small_disk / "ballast").open("wb", buffering=0) as ballast:
+            answers = {}
+            for method, path, body in asked:
+                fill(ballast)
+                status, answer = answers[path] = service.ask(method, path, body)
+                assert status < 300 or status == 503, (method, path, answer)  # the log may have had some room
+            assert answers[completion[0]][1]["type"] == "/problems/disk-full"
+            fill(ballast)
+            changed = subprocess.run(
+                meshtune("edit", over, "--notes", "y" * 5000, "--home", str(service.home)), check=False
+            )
+            assert changed.returncode == os.EX_TEMPFAIL
+        (small_disk / "ballast").unlink()
+        assert service.call("POST", *completion)["number"] == trial
+        service.wait_state(id, "running", "completed")
+    finally:
+        if service.process is not None:
+            service.kill()
+    assert "Traceback" not in service.log.read_text()
+
+
+def fill(ballast: BinaryIO) -> None:
+    for size in (65536, 512):
+        with suppress(OSError):
+            while True:
+                ballast.write(bytes(size))
 
 
 def wait_for(condition, limit_s: float = 60.0) -> None:

@@ -19,6 +19,8 @@ from meshtune.tuner.service.driving import lanes, rounds
 from meshtune.tuner.service.driving.loop import Driver, Periods
 from meshtune.tuner.service.driving.rounds import drive_all
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.session import Session
+from meshtune.tuner.store import NotFound, StoreUnavailable
 
 pytestmark = pytest.mark.slow
 
@@ -203,6 +205,44 @@ def test_a_campaign_that_another_process_took_leaves_its_lane_and_comes_back_to_
     lab.machine.script = lambda name: make.Behaviour()
     wait_for(lambda: lab.campaign(id).state is CampaignState.COMPLETED)
     assert set(lab.machine.sent.values()) == {1}
+
+
+def test_a_campaign_that_was_taken_without_an_answer_is_driven(lab, drive, monkeypatch):
+    take, taken = lab.store.leases.take, []
+
+    def take_and_lose(holder, ids):
+        found = take(holder, ids)
+        monkeypatch.setattr(lab.store.leases, "take", take)
+        taken.extend(found)
+        raise StoreUnavailable("the connection was lost", transient=True)
+
+    monkeypatch.setattr(lab.store.leases, "take", take_and_lose)
+    id = lab.create()
+    drive()
+    wait_for(lambda: lab.campaign(id).state is CampaignState.COMPLETED)
+    assert taken == [id]
+
+
+def test_a_campaign_that_is_gone_and_cannot_be_given_back_costs_no_lane(lab, drive, monkeypatch):
+    lost, good = lab.create(), lab.create()
+    look, release, refused = Session.look, lab.store.leases.release, []
+
+    def gone(session):
+        if session.campaign.id == lost and not refused:
+            raise NotFound("it was deleted")
+        look(session)
+
+    def refuse(lease):
+        if len(refused) < 2:
+            refused.append(lease.campaign_id)
+            raise StoreUnavailable("no space", transient=True)
+        release(lease)
+
+    monkeypatch.setattr(Session, "look", gone)
+    monkeypatch.setattr(lab.store.leases, "release", refuse)
+    drive()
+    wait_for(lambda: all(lab.campaign(id).state is CampaignState.COMPLETED for id in (lost, good)))
+    assert refused[0] == lost
 
 
 def test_searches_of_different_lanes_ask_one_at_a_time(lab, gate, drive):

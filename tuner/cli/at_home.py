@@ -47,7 +47,10 @@ class AtHome:
     def listed(self, most: int) -> list[CampaignRow]:
         """The newest campaigns, so many at the most."""
         with open_service(self._place) as service:
-            known = service.store.campaigns(limit=most)
+            wrong: list[str] = []
+            known = service.store.campaigns(limit=most, unreadable=wrong)
+            for problem in wrong:
+                errors.print(f"meshtune: left out: {problem}", style="yellow", soft_wrap=True)
             counts = service.store.verdict_counts([entry.id for entry in known])
             return [
                 CampaignRow(entry, datetime.fromtimestamp(entry.created_at, UTC), counts.get(entry.id, {}))
@@ -56,7 +59,7 @@ class AtHome:
 
     def recommend(self, question: LaunchQuestion) -> BestKnown:
         with open_service(self._place) as service:
-            records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
+            records = CampaignRecords(service.store.campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
             return best_measured(question, records) or best_projected(question, records)
 
 

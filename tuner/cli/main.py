@@ -1,13 +1,15 @@
 """The command line.
 
 Exit codes: 0 done; 1 the campaign ended without a measured setting, or `doctor` found an error; 2 a mistake in what was
-asked for, or something that meshtune needs and does not get, told in one message; 3 the campaign is paused; 130
-interrupted. The campaign can be resumed after the last two.
+asked for, or something that meshtune needs and does not get, told in one message; 3 the campaign is paused; 75 as 2,
+where it may pass by itself, such as a full disk; 130 interrupted. The campaign can be resumed after the last three.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from errno import EDQUOT, ENOSPC
 from typing import Annotated
 
 import typer
@@ -47,6 +49,7 @@ def main() -> None:
 
         message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         errors.print(f"meshtune: {message}", style="red", soft_wrap=True)
-        sys.exit(2)
+        passing = getattr(error, "transient", False) or getattr(error, "errno", None) in (ENOSPC, EDQUOT)
+        sys.exit(os.EX_TEMPFAIL if passing else 2)
     except KeyboardInterrupt:
         sys.exit(130)

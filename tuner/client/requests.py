@@ -7,6 +7,7 @@ nothing twice. Does no input or output.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 import uuid
@@ -200,6 +201,8 @@ class Calls:
             size = most if limit is None else min(most, limit - len(read))
             page = yield from self._ask(get(path, kind, {**query, "page_size": size, "page_token": token}))
             read += items(page)
+            for problem in getattr(page, "unreadable", ()):
+                logging.getLogger(__name__).warning("left out: %s", problem)
             token = page.next_page_token
             if token is None:
                 break

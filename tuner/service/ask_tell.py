@@ -125,7 +125,8 @@ class AskTell:
         Raises NotFound, CannotChange, RunnerUnavailable."""
         campaign = self._campaign(campaign_id)
         wanted = TrialsWanted(state=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
-        trials = {trial.last.job_name: trial for trial, _ in self._store.pages.trials(campaign_id, wanted, listed=True)}
+        page = self._store.pages.trials(campaign_id, wanted, listed=True)
+        trials = {trial.last.job_name: trial for _, trial, _ in page if isinstance(trial, Trial)}
         open_ = [] if campaign.state is CampaignState.CANCELLING else list(trials)
         claimed = self._runner.claim(open_, count, by, claimant)
         suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]

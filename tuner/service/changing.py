@@ -11,15 +11,14 @@ from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.access.quotas import QuotaExceeded
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, require_extendable
-from meshtune.tuner.campaign.decide import time_spent
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, running_again
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.specs.document import changed_document
-from meshtune.tuner.store import Store
+from meshtune.tuner.store import IllegalMove, Store
 
 
 class Changing:
@@ -28,9 +27,9 @@ class Changing:
     def __init__(self, store: Store, quotas: CampaignQuotas, clock: Callable[[], float]) -> None:
         self._store, self._quotas, self._clock = store, quotas, clock
 
-    def change(self, campaign_id: str, patch: object) -> Campaign:
+    def change(self, campaign_id: str, patch: object, *, resume: bool = False) -> Campaign:
         """Lay an RFC 7396 merge patch over the campaign's name, tags, notes and budget. One that is complete goes on
-        where its new budget leaves room.
+        where its new budget leaves room; resume: so does one that is paused, and any other raises IllegalMove.
 
         Raises NotFound, InvalidValue with every mistake, CannotChange, and InvalidSpec for a patch that no spec could
         hold. Then nothing was written.
@@ -39,7 +38,12 @@ class Changing:
 
         def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
             details = read_value(CampaignDetails, changed_document(plain(details_of(campaign)), patch))
-            return changed(campaign, details, trials, now)
+            after = changed(campaign, details, trials, now)
+            if not resume or after.state is CampaignState.RUNNING:
+                return after
+            if not after.state.may_become(CampaignState.RUNNING):
+                raise IllegalMove(f"campaign {campaign_id}", after.state, CampaignState.RUNNING)
+            return running_again(after, now)
 
         return self._store.change_campaign(campaign_id, laid_over, now=now)
 
@@ -53,7 +57,7 @@ class Changing:
         campaign = self._store.campaign(campaign_id)
         if plan == campaign.spec.baseline:
             raise InvalidValue([Problem("", f"{plan.key} is the baseline, which runs by itself, before all others")])
-        self._require_room(campaign, self._store.pages.listed(campaign_id), 1)
+        self._require_quota(campaign, 1)
         return self._store.enqueue_trial(campaign_id, plan, now=self._clock())
 
     def rerun(self, campaign_id: str, number: int) -> Trial:
@@ -68,20 +72,17 @@ class Changing:
 
     def _repeat(self, campaign_id: str, choose: Callable[[Campaign, Sequence[Trial]], list[Plan]]) -> list[Trial]:
         campaign, trials = self._store.recorded(campaign_id)
-        require_extendable(campaign)
         plans = choose(campaign, trials)
         measured = {trial.plan for trial in first_runs(trials) if trial.measurement is not None}
         if not plans or not measured.issuperset(plans):
             named = ", ".join(plan.key for plan in plans if plan not in measured)
             reason = f"{named} was not measured in its first run" if named else "nothing was measured yet"
             raise CannotChange(f"campaign {campaign_id}: only what was measured is measured once more, and {reason}")
-        self._require_room(campaign, trials, len(plans))
+        self._require_quota(campaign, len(plans))
         return self._store.repeat_plans(campaign_id, plans, now=self._clock())
 
-    def _require_room(self, campaign: Campaign, trials: Sequence[Trial], n: int) -> None:
-        """Raises CannotChange where the campaign would end such trials at once, QuotaExceeded."""
-        if used := time_spent(campaign, trials):
-            raise CannotChange(f"campaign {campaign.id} starts no more trials: {used}; raise the budget first")
+    def _require_quota(self, campaign: Campaign, n: int) -> None:
+        """Raises QuotaExceeded."""
         left = self._quotas.trials_left(campaign.owner, self._clock())
         if left is not None and left < n:
             reason = f"{left} of the trials within 24 h of the token {campaign.owner} are left"

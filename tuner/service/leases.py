@@ -105,6 +105,7 @@ class Holder:
         self.presence = Presence(1.5 * lease_s / RENEWALS, clock)
         self._renewing = threading.Lock()
         self._deadline, self._breaks = -inf, 0
+        self._refused, self._refused_at = "", -inf
         self._serves = False
         self._proof: int | None = None
 
@@ -162,20 +163,33 @@ class Holder:
             self.changes.labels("lost").inc()
 
     def release(self, campaign_id: str) -> None:
-        """Let others take the campaign at once."""
-        hold = self.holds.pop(campaign_id, None)
-        if hold is not None:
-            self.changes.labels("released").inc()
+        """Let others take the campaign at once; it is held until the store has heard of it."""
+        hold = self.holds.get(campaign_id)
+        if hold is None:
+            return
+        try:
             self._store.leases.release(hold.lease)
+        except StoreError as error:
+            self._refused, self._refused_at = f"campaigns cannot be given back: {error}", self._clock()
+            raise
+        self._refused_at = -inf
+        if self.holds.get(campaign_id) is hold:  # it was not taken anew meanwhile
+            del self.holds[campaign_id]
+        self.changes.labels("released").inc()
+
+    @property
+    def trouble(self) -> str:
+        """Of the last release, empty where there was none or it is old: it is tried again all the time."""
+        return self._refused if self._clock() < self._refused_at + self._lease_s else ""
 
     def leave(self) -> None:
         """Release everything; this holder drives nothing any more."""
-        self.holds.clear()
         proof, self._proof = self._proof, None
-        known, self._deadline = self._deadline > -inf, -inf
         try:
-            if known:
+            if self._deadline > -inf:
                 self._store.leases.leave(self.name)
+            self.holds.clear()
+            self._deadline = -inf
             if proof is not None:
                 self._file.unlink(missing_ok=True)
         finally:

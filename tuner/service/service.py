@@ -67,8 +67,8 @@ class Service:
         self._clock = clock
         # What routes and commands read, and the audit log and tokens, as the store has them.
         self.campaign, self.campaigns = store.campaign, store.campaigns
-        self.readable_campaigns, self.ownerships = store.readable_campaigns, store.ownerships
-        self.trial, self.trials, self.verdict_counts = store.trial, store.trials, store.verdict_counts
+        self.ownerships, self.verdict_counts = store.ownerships, store.verdict_counts
+        self.trial, self.trials = store.trial, store.trials
         self.events, self.newest_event, self.figures = store.events, store.newest_event, store.figures
         self.pages, self.access = store.pages, store.access
         self.answers = SchedulerSilence()
@@ -135,6 +135,7 @@ class Service:
         Raises NotFound, and IllegalMove for a campaign that is not over: then nothing was deleted. Raises OSError where
         the rows are gone and the folder stays.
         """
+        self.home.bin.mkdir(parents=True, exist_ok=True)  # where there is no space for it, nothing is deleted
         self.store.remove_campaign(campaign_id)
         remembered = [path for id, path in job_files(self.home) if id == campaign_id]
         discard(self.home, [self.home.campaign(campaign_id), *remembered])

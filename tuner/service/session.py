@@ -40,7 +40,7 @@ from meshtune.tuner.service.calibrations import known_calibration
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import JobReading, read_outcome
 from meshtune.tuner.service.trouble import Refusal
-from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
+from meshtune.tuner.store import LeaseLost, NotFound, Store, StoreUnavailable
 
 # Of more changes than this everything is read again.
 MAX_EVENTS = 1000
@@ -343,18 +343,15 @@ class Sessions:
         return session
 
     def release(self, campaign_id: str) -> None:
-        """Let another process have the campaign."""
-        try:
-            self._close(campaign_id)
-        finally:
-            self.holder.release(campaign_id)
+        """Let another process have the campaign; until the store has heard of it, all stays as it is."""
+        self._save(campaign_id)
+        self.holder.release(campaign_id)
+        self._close(campaign_id)
 
     def drop(self, campaign_id: str) -> None:
         """Let go of a campaign that another process has now, and write nothing."""
         self.holder.forget(campaign_id)
-        session = self._sessions.pop(campaign_id, None)
-        if session is not None:
-            session.runner.close()
+        self._close(campaign_id)
 
     def close(self, but: Collection[str] = ()) -> None:
         """Let other processes have all of them; where the database is away, when our leases end by themselves.
@@ -363,7 +360,8 @@ class Sessions:
         try:
             for campaign_id in self._sessions.keys() - but:
                 with _told_only(f"the time of campaign {campaign_id} was not saved"):
-                    self._close(campaign_id)
+                    self._save(campaign_id)
+                self._close(campaign_id)
         finally:
             with _told_only("the leases were not given back"):
                 if not but:
@@ -371,15 +369,16 @@ class Sessions:
                 for campaign_id in self.holder.holds.keys() - but:
                     self.holder.release(campaign_id)
 
-    def _close(self, campaign_id: str) -> None:
-        """Save the time worked on the campaign and close its session, but keep its lease."""
-        session = self._sessions.pop(campaign_id, None)
-        if session is None:
-            return
-        try:
-            with suppress(LeaseLost), self._store.leases.guarding(session.hold.lease):
+    def _save(self, campaign_id: str) -> None:
+        """The time worked on the campaign, as far as it is still ours."""
+        session = self._sessions.get(campaign_id)
+        if session is not None:
+            with suppress(LeaseLost, NotFound), self._store.leases.guarding(session.hold.lease):
                 session.save_time()
-        finally:
+
+    def _close(self, campaign_id: str) -> None:
+        session = self._sessions.pop(campaign_id, None)
+        if session is not None:
             session.runner.close()
 
 

@@ -28,7 +28,7 @@ from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.session import Session, senseless
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.service.trouble import MOST_TRIES, refused
-from meshtune.tuner.store import AlreadyExists, IllegalMove, Store, StoreError
+from meshtune.tuner.store import AlreadyExists, IllegalMove, Outdated, Store, StoreError
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
 LONG_TICK_S = 0.5
@@ -66,6 +66,8 @@ class Ticker:
             acted = True
             with suppress(IllegalMove):
                 self._pause(session, str(error))
+        except Outdated:
+            pass  # Somebody changed the campaign since it was read: decide again.
         except IllegalMove:
             # Somebody paused or cancelled the campaign since it was read: decide again on what it is now.
             if self.store.campaign(session.campaign.id).state is session.campaign.state:
@@ -148,7 +150,7 @@ class Ticker:
             case decisions.AskSearch(n):
                 return self._ask(session, n)
             case decisions.EndSearch(reason):
-                self.store.end_search(id, reason, now=now)
+                self.store.end_search(id, reason, now=now, seen=session.campaign)
             case decisions.Confirm(plans, round):
                 again = [Choice(plan) for plan in plans]
                 self.store.plan_trials(id, again, Origin.CONFIRMATION, round=round, now=now)
@@ -175,7 +177,8 @@ class Ticker:
         self._rest(session, CampaignState.PAUSED, f"{reason}; resume it to go on")
 
     def _rest(self, session: Session, state: CampaignState, reason: str) -> None:
-        self.store.move_campaign(session.campaign.id, state, reason=reason, now=self.clock())
+        seen = session.campaign
+        self.store.move_campaign(seen.id, state, reason=reason, now=self.clock(), seen=seen)
         session.over = True
 
     def _submit(self, session: Session, trial: Trial) -> bool:
@@ -248,10 +251,11 @@ class Ticker:
         reason = search_end(campaign, trials, proposal, _untried(session, trials))
         now, chance = self.clock(), proposal.chance_left
         if reason:
-            self.store.end_search(campaign.id, reason, chance_left=chance, now=now)
+            self.store.end_search(campaign.id, reason, chance_left=chance, now=now, seen=campaign)
             return True
-        most = campaign.spec.budget.trials
-        self.store.plan_trials(campaign.id, proposal.choices, Origin.SEARCH, most=most, chance_left=chance, now=now)
+        self.store.plan_trials(
+            campaign.id, proposal.choices, Origin.SEARCH, within_budget=True, chance_left=chance, now=now
+        )
         if not proposal.choices:
             session.stuck_at = ended
         return bool(proposal.choices)

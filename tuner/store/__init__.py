@@ -7,8 +7,10 @@ from meshtune.tuner.store.errors import (
     LeaseLost,
     NotFound,
     OtherSchema,
+    Outdated,
     StoreError,
     StoreUnavailable,
+    Unreadable,
 )
 from meshtune.tuner.store.leases import Drivers, Lease
 from meshtune.tuner.store.store import Store
@@ -22,7 +24,9 @@ __all__ = [
     "LeaseLost",
     "NotFound",
     "OtherSchema",
+    "Outdated",
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "Unreadable",
 ]

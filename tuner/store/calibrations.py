@@ -17,7 +17,7 @@ from meshtune.tuner.access.tokens import OPERATOR, Rights
 from meshtune.tuner.campaign.calibration import OF_FIT, CalibrationKey, StoredCalibration
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import NotFound, StoreError
+from meshtune.tuner.store.errors import NotFound, StoreError, reading_row
 from meshtune.tuner.store.tables import calibrations
 
 _KEY = [each.name for each in fields(CalibrationKey)]
@@ -48,7 +48,7 @@ class Calibrations:
         stored: list[StoredCalibration] = []
         with self._database.reading() as connection:
             for row in connection.execute(newest):
-                with suppress(StoreError):
+                with suppress(StoreError), reading_row(f"calibration {row.campaign}"):
                     stored.append(_stored_of(row))
         return stored
 

@@ -5,7 +5,6 @@ or a trial adds one, in the transaction that changes the rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +18,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Les
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
 from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts, trials
@@ -33,6 +32,8 @@ _NEWEST_OF = _NEWEST.where(events.c.campaign_id == bindparam("of"))
 _OWNERSHIPS = select(campaigns.c.id, campaigns.c.owner, campaigns.c.project).where(
     campaigns.c.id.in_(bindparam("ids", expanding=True))
 )
+# What a state and the end of a search are decided on, beside the trials.
+_DECIDED_ON = ("state", "spec", "running_since", "search_ended")
 _NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
 
 
@@ -77,23 +78,31 @@ class CampaignRows:
             return connection.scalar(select(spec_texts.c.text).where(spec_texts.c.campaign_id == id)) or ""
 
     def campaigns(
-        self, *, limit: int, states: Collection[CampaignState] = tuple(CampaignState), reader: Rights = OPERATOR
+        self,
+        *where: ColumnElement[bool],
+        limit: int,
+        states: Collection[CampaignState] | None = None,
+        reader: Rights = OPERATOR,
+        unreadable: list[str] | None = None,
     ) -> list[Campaign]:
-        """The newest ones in these states that the reader may read, newest first."""
-        among = campaigns.c.state.in_([str(state) for state in states])
+        """The newest ones in these states (None: in any) that the reader may read, newest first; among them, one that
+        this meshtune does not read is left out. unreadable: takes a sentence of each of those."""
+        query = _NEWEST_FIRST.where(*where, *readable_by(reader)).limit(limit)
+        if states is not None:
+            query = query.where(campaigns.c.state.in_([str(state) for state in states]))
+        readable: list[Campaign] = []
         with self._database.reading() as connection:
-            rows = connection.execute(_NEWEST_FIRST.where(among, *readable_by(reader)).limit(limit))
-            return [campaign_of(row) for row in rows]
+            for row in connection.execute(query):
+                try:
+                    readable.append(campaign_of(row))
+                except Unreadable as error:
+                    (unreadable if unreadable is not None else []).append(str(error))
+        return readable
 
     def campaigns_on(self, device: str, workload: str, *, limit: int, reader: Rights = OPERATOR) -> list[Campaign]:
-        """As `readable_campaigns`, of those on this device with this kind of workload."""
+        """As `campaigns`, of those on this device with this kind of workload."""
         where = (campaigns.c.device == device, campaigns.c.workload == workload)
-        return self._readable(limit, *where, *readable_by(reader))
-
-    def readable_campaigns(self, *, limit: int, reader: Rights = OPERATOR) -> list[Campaign]:
-        """The newest campaigns that the reader may read, newest first; among them, one whose spec this meshtune does
-        not read is left out."""
-        return self._readable(limit, *readable_by(reader))
+        return self.campaigns(*where, limit=limit, reader=reader)
 
     def ended_before(self, before: float) -> set[str]:
         """The campaigns that ended before then, and of which no job may be out."""
@@ -108,15 +117,21 @@ class CampaignRows:
             owners = connection.execute(_OWNERSHIPS, {"ids": list(ids)})
             return {id: Ownership(owner, project) for id, owner, project in owners}
 
-    def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
+    def move_campaign(
+        self, id: str, to: CampaignState, *, reason: str, now: float, seen: Campaign | None = None
+    ) -> Campaign:
         """The campaign in its new state, or as it is where the request that asks has moved it before (`act_once`).
-        Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
+
+        seen: the campaign that this was decided on, with trials that have ended where `to` is final. Raises NotFound,
+        IllegalMove by `CampaignState.may_become`, and Outdated where something else is so by now.
+        """
         with self._database.writing() as connection:
             if act_once(connection, id) is not None:
                 return read_campaign(connection, id)
             state = campaign_state(connection, id)
             if not state.may_become(to):
                 raise IllegalMove(f"campaign {id}", state, to)
+            _require_as_seen(connection, seen, closes=to.final)
             values = {"state": str(to), "reason": reason, "updated_at": now}
             if to is CampaignState.RUNNING:
                 values["running_since"] = now
@@ -136,16 +151,20 @@ class CampaignRows:
             if not update_campaign(connection, id, {"elapsed_s": campaigns.c.elapsed_s + seconds, "updated_at": now}):
                 raise NotFound(f"there is no campaign {id}")
 
-    def end_search(self, id: str, reason: str, *, chance_left: float | None = None, now: float) -> Campaign:
+    def end_search(
+        self, id: str, reason: str, *, chance_left: float | None = None, now: float, seen: Campaign | None = None
+    ) -> Campaign:
         """The campaign with its search ended for this reason; where it has ended already, the first reason stays.
 
-        chance_left: as in `plan_trials`. Raises NotFound, and IllegalMove when the campaign is not RUNNING.
+        chance_left: as in `plan_trials`; seen: as in `move_campaign`. Raises NotFound, IllegalMove when the campaign is
+        not RUNNING, and Outdated.
         """
         with self._database.writing() as connection:
             campaign = read_campaign(connection, id)
             if campaign.search_ended:
                 return campaign
             require_running(connection, id, f"the search of campaign {id}", "under way", "ended")
+            _require_as_seen(connection, seen, closes=False)
             values = {"search_ended": reason, "updated_at": now}
             update_campaign(connection, id, values if chance_left is None else {**values, "chance_left": chance_left})
             campaign = read_campaign(connection, id)
@@ -198,14 +217,6 @@ class CampaignRows:
             raise NotFound(f"there is no campaign {campaign_id}")
         return newest
 
-    def _readable(self, limit: int, *where: ColumnElement[bool]) -> list[Campaign]:
-        readable: list[Campaign] = []
-        with self._database.reading() as connection:
-            for row in connection.execute(_NEWEST_FIRST.where(*where).limit(limit)):
-                with suppress(StoreError):
-                    readable.append(campaign_of(row))
-        return readable
-
 
 def readable_by(reader: Rights, table: Table = campaigns) -> tuple[ColumnElement[bool], ...]:
     """`Rights.reads` over rows of campaigns, or of another table with an owner and a project; nothing where it may read
@@ -237,6 +248,18 @@ def require_running(connection: Connection, campaign_id: str, subject: str, stat
     campaign = campaign_state(connection, campaign_id)
     if campaign is not CampaignState.RUNNING:
         raise IllegalMove(subject, state, wanted, f"the campaign is {campaign}, not running")
+
+
+def _require_as_seen(connection: Connection, seen: Campaign | None, *, closes: bool) -> None:
+    """As `CampaignRows.move_campaign`. Raises Outdated."""
+    if seen is None:
+        return
+    campaign = read_campaign(connection, seen.id)
+    same = all(getattr(campaign, name) == getattr(seen, name) for name in _DECIDED_ON)
+    ours = select(trials.c.id).where(trials.c.campaign_id == seen.id)
+    still_open = select(attempts.c.id).where(attempts.c.trial_id.in_(ours), attempts.c.state != str(TrialState.DONE))
+    if not same or (closes and connection.scalar(still_open.limit(1)) is not None):
+        raise Outdated(f"campaign {seen.id}", campaign.state, "what was decided", "it was changed since it was read")
 
 
 def update_campaign(connection: Connection, id: str, values: Mapping[str, Any]) -> bool:

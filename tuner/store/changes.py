@@ -10,15 +10,16 @@ from sqlalchemy import Connection, func, select
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.changes import running_again
+from meshtune.tuner.campaign.changes import CannotChange, require_extendable, running_again
+from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial
 from meshtune.tuner.store.access import act_once
-from meshtune.tuner.store.campaigns import add_event, campaign_state, read_campaign, update_campaign
+from meshtune.tuner.store.campaigns import add_event, read_campaign, update_campaign
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import BudgetSpent, IllegalMove
 from meshtune.tuner.store.rows import campaign_row
 from meshtune.tuner.store.tables import trials
-from meshtune.tuner.store.trials import count_first_runs, insert_trials, read_trials
+from meshtune.tuner.store.trials import insert_trials, read_trials, room_left
 
 _GOES_ON = (CampaignState.RUNNING, CampaignState.PAUSED)
 
@@ -32,9 +33,12 @@ class Changes:
         self, id: str, change: Callable[[Campaign, Sequence[Trial]], Campaign], *, now: float
     ) -> Campaign:
         """The campaign as `change` makes it of what it is and its trials, as lists have them; nobody else writes
-        meanwhile. Raises NotFound, and what `change` raises."""
+        meanwhile. Where the request that asks has changed it before (`act_once`), as it is. Raises NotFound, and what
+        `change` raises."""
         with self._database.writing() as connection:
             before = read_campaign(connection, id)
+            if act_once(connection, id) is not None:
+                return before
             after = change(before, read_trials(connection, id, listed=True))
             _write(connection, before, after, now)
             return read_campaign(connection, id)
@@ -43,26 +47,27 @@ class Changes:
         """A new trial of a plan that a person chose, PLANNED; where the request that asks has made it before
         (`act_once`), that one. The campaign may be RUNNING or PAUSED.
 
-        Raises NotFound, IllegalMove, BudgetSpent, and AlreadyExists for a plan that the campaign has.
+        Raises NotFound, IllegalMove, BudgetSpent, CannotChange where the campaign would end it at once, and
+        AlreadyExists for a plan that the campaign has.
         """
         with self._database.writing() as connection:
             if act_once(connection, campaign_id) is not None:
                 return _newest(connection, campaign_id, [plan], (Origin.ENQUEUED,))[0]
-            _require_one_of(connection, campaign_id, _GOES_ON, "a plan put in by hand")
-            most = read_campaign(connection, campaign_id).spec.budget.trials
-            if most is not None and (planned := count_first_runs(connection, campaign_id)) >= most:
-                reason = f"{planned} of the {most} trials of campaign {campaign_id}'s budget are planned"
+            campaign = _going_on(connection, campaign_id, _GOES_ON, "a plan put in by hand")
+            if room_left(connection, campaign) == 0:
+                most = campaign.spec.budget.trials
+                reason = f"all {most} trials of campaign {campaign_id}'s budget are planned"
                 raise BudgetSpent(f"{reason}: raise the budget first")
             return insert_trials(connection, campaign_id, [Choice(plan)], Origin.ENQUEUED, 0, now)[0]
 
     def repeat_plans(self, campaign_id: str, plans: Sequence[Plan], *, now: float) -> list[Trial]:
         """New second runs of these plans side by side, in a round of their own; where the request that asks has made
-        them before (`act_once`), those. A COMPLETED campaign is RUNNING again. Raises NotFound, IllegalMove."""
+        them before (`act_once`), those. A COMPLETED campaign is RUNNING again. Raises NotFound, IllegalMove, and
+        CannotChange where the campaign does not go on, or would end them at once."""
         with self._database.writing() as connection:
             if act_once(connection, campaign_id) is not None:
                 return _newest(connection, campaign_id, plans, (Origin.CONFIRMATION,))
-            _require_one_of(connection, campaign_id, (*_GOES_ON, CampaignState.COMPLETED), "a second run")
-            campaign = read_campaign(connection, campaign_id)
+            campaign = _going_on(connection, campaign_id, (*_GOES_ON, CampaignState.COMPLETED), "a second run")
             if campaign.state is CampaignState.COMPLETED:
                 _write(connection, campaign, running_again(campaign, now), now)
             of_campaign = trials.c.campaign_id == campaign_id
@@ -100,8 +105,14 @@ def _newest(
     return [trial_of[plan] for plan in plans]
 
 
-def _require_one_of(connection: Connection, campaign_id: str, states: Collection[CampaignState], thing: str) -> None:
-    state = campaign_state(connection, campaign_id)
-    if state not in states:
-        why = "raise its budget first: it goes on then" if state is CampaignState.COMPLETED else "it is over or ends"
-        raise IllegalMove(f"campaign {campaign_id}", state, f"one with {thing}", why)
+def _going_on(connection: Connection, id: str, states: Collection[CampaignState], thing: str) -> Campaign:
+    """The campaign, in one of these states and with time for more trials. Raises as `Changes.repeat_plans`."""
+    campaign = read_campaign(connection, id)
+    require_extendable(campaign)
+    if campaign.state not in states:
+        completed = campaign.state is CampaignState.COMPLETED
+        why = "raise its budget first: it goes on then" if completed else "it is over or ends"
+        raise IllegalMove(f"campaign {id}", campaign.state, f"one with {thing}", why)
+    if used := time_spent(campaign, read_trials(connection, id, listed=True)):
+        raise CannotChange(f"campaign {id} starts no more trials: {used}; raise the budget first")
+    return campaign

@@ -1,11 +1,13 @@
 """The errors of the store; `translating` makes them of whatever SQLAlchemy and the drivers raise.
 
     StoreError               root; raised itself where the database refuses a statement: a defect, trying again fails
+    +-- Unreadable           a row holds what this meshtune does not read; trying again fails until it is mended
     +-- NotFound             no such campaign or trial; trying again fails until someone creates it
     +-- AlreadyExists        the campaign's id, or the plan within its campaign, is taken; trying again fails
     +-- BudgetSpent          the campaign's budget has no place for another trial; trying again fails until it has
     +-- LeaseLost            another process drives the campaign now; trying again fails while it does
     +-- IllegalMove          the state does not allow it; trying again fails until the state is another
+    |   +-- Outdated         it was decided on what the campaign is no more; look at it and decide again
     +-- StoreUnavailable     the database cannot be used now; `transient` says whether waiting can help
         +-- OtherSchema      its schema is not this meshtune's: upgraded meanwhile, or not yet
 
@@ -69,6 +71,19 @@ class StoreError(UserError):
     """The store could not do it. The message is fit for a user and holds no password."""
 
 
+class Unreadable(StoreError):
+    """What is stored is not what this meshtune reads; the message names the object and what is wrong."""
+
+
+@contextmanager
+def reading_row(what: str) -> Iterator[None]:
+    """Raise Unreadable of this object for a row that breaks today's rules."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unreadable(f"{what} is stored as this meshtune does not read it: {_first_line(error)}") from error
+
+
 class NotFound(StoreError):
     """No such object; the message names it."""
 
@@ -87,6 +102,10 @@ class IllegalMove(StoreError):
     def __init__(self, thing: str, state: str, wanted: str, because: str = "") -> None:
         self.thing, self.state, self.wanted = thing, state, wanted
         super().__init__(f"{thing} is {state} and cannot become {wanted}" + (f": {because}" if because else ""))
+
+
+class Outdated(IllegalMove):
+    """The campaign was changed since what this was decided on."""
 
 
 class LeaseLost(StoreError):

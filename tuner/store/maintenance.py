@@ -21,10 +21,12 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store import schema
+from meshtune.tuner.store.campaigns import read_campaign
 from meshtune.tuner.store.database import Database, parse_url
-from meshtune.tuner.store.errors import StoreError, StoreUnavailable
+from meshtune.tuner.store.errors import StoreError, StoreUnavailable, Unreadable
 from meshtune.tuner.store.leases import lives
 from meshtune.tuner.store.tables import attempts, campaigns, events, holders, measurements, steps, trials
+from meshtune.tuner.store.trials import read_trials
 
 _log = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 30.0
@@ -195,7 +197,8 @@ def check(url: str) -> Report:
     """
     with closing(Database(url).require_same()) as database, database.reading() as connection:
         version = schema.require_newest(connection, database.name)
-        troubles = [*_damage(connection), *_contradictions(connection), *_lost_ids(connection)]
+        looks = (_damage, _contradictions, _lost_ids, _unreadable)
+        troubles = [trouble for look in looks for trouble in look(connection)]
         rows = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in _COUNTED}
         return Report(schema=version, troubles=troubles, in_flight=_in_flight(connection), rows=rows)
 
@@ -276,13 +279,10 @@ _RULES: Sequence[tuple[str, Select[tuple[str]]]] = (
         .order_by(trials.c.campaign_id),
     ),
     (
-        "campaigns that are over while jobs of theirs run",
-        select(campaigns.c.id)
-        .join(trials, trials.c.campaign_id == campaigns.c.id)
-        .join(attempts, attempts.c.trial_id == trials.c.id)
-        .where(campaigns.c.state.in_(_FINAL), attempts.c.state.in_(_OUT))
-        .distinct()
-        .order_by(campaigns.c.id),
+        "trials that are open though their campaigns are over",
+        _attempts_where(~_done, campaigns.c.state.in_(_FINAL))
+        .join(trials, trials.c.id == attempts.c.trial_id)
+        .join(campaigns, campaigns.c.id == trials.c.campaign_id),
     ),
     (
         "campaigns that nothing tells of",
@@ -291,6 +291,15 @@ _RULES: Sequence[tuple[str, Select[tuple[str]]]] = (
         .order_by(campaigns.c.id),
     ),
 )
+
+
+def _unreadable(connection: Connection) -> Iterator[str]:
+    for id in connection.scalars(select(campaigns.c.id).order_by(campaigns.c.created_at)).all():
+        try:
+            read_campaign(connection, id)
+            read_trials(connection, id)
+        except Unreadable as error:
+            yield str(error)
 
 
 def _lost_ids(connection: Connection) -> Iterator[str]:

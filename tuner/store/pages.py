@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Double,
     FromClause,
     Row,
@@ -44,6 +45,7 @@ from meshtune.tuner.campaign.listing import (
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import Unreadable, reading_row
 from meshtune.tuner.store.tables import TRIAL_DEVICES, attempts, campaigns, events, measurements, trials
 from meshtune.tuner.store.trials import read_trials, trials_numbered
 
@@ -144,14 +146,13 @@ class Pages:
 
     def trials(
         self, campaign_id: str, wanted: TrialsWanted, *, listed: bool = False
-    ) -> list[tuple[Trial, float | None]]:
-        """A page of a campaign's trials, each with the value that it is sorted by; none for no campaign. listed:
-        without steps, values of single ranks, profiles and logs."""
+    ) -> list[tuple[int, Trial | str, float | None]]:
+        """A page of a campaign's trials, each with its number, or what is wrong with it, and the value that it is
+        sorted by; none for no campaign. listed: without steps, values of single ranks, profiles and logs."""
         with self._database.reading() as connection:
             rows = connection.execute(_trial_page(campaign_id, wanted)).all()
-            numbers = [row.number for row in rows]
-            trials_by_number = trials_numbered(connection, campaign_id, numbers, listed=listed)
-        return [(trials_by_number[row.number], row.value) for row in rows]
+            known = _readable(connection, campaign_id, [row.number for row in rows], listed)
+        return [(row.number, known[row.number], row.value) for row in rows]
 
     def listed(self, campaign_id: str) -> list[Trial]:
         """All trials of a campaign as `trials` lists them, in the order of their numbers."""
@@ -165,7 +166,8 @@ class Pages:
         repeated = trials.c.plan_key.in_(select(trials.c.plan_key).where(of_campaign, again))
         compared = or_(repeated, trials.c.origin == str(Origin.BASELINE))
         with self._database.reading() as connection:
-            tallies = [_tally(row) for row in connection.execute(_TALLIES, {"of": campaign_id})]
+            with reading_row(f"a trial of campaign {campaign_id}"):
+                tallies = [_tally(row) for row in connection.execute(_TALLIES, {"of": campaign_id})]
             first = [row.number for row in connection.execute(_trial_page(campaign_id, wanted))]
             others = connection.scalars(select(trials.c.number).where(of_campaign, compared))
             by_number = trials_numbered(connection, campaign_id, {*first, *others}, listed=True)
@@ -175,6 +177,19 @@ class Pages:
         """Those of the campaign's trials that there are, complete, by number."""
         with self._database.reading() as connection:
             return trials_numbered(connection, campaign_id, numbers)
+
+
+def _readable(
+    connection: Connection, campaign_id: str, numbers: Sequence[int], listed: bool
+) -> Mapping[int, Trial | str]:
+    """The trials of these numbers; of one that is unreadable, what is wrong."""
+    try:
+        return trials_numbered(connection, campaign_id, numbers, listed=listed)
+    except Unreadable as error:
+        if len(numbers) == 1:
+            return {numbers[0]: str(error)}
+    halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    return {n: trial for half in halves for n, trial in _readable(connection, campaign_id, half, listed).items()}
 
 
 def _tally(row: Row[Any]) -> Tally:

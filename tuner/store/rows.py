@@ -25,7 +25,7 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
-from meshtune.tuner.store.errors import StoreError
+from meshtune.tuner.store.errors import reading_row
 from meshtune.tuner.store.tables import attempts, campaigns, measurements
 
 
@@ -97,14 +97,12 @@ def campaign_row(campaign: Campaign) -> dict[str, Any]:
 
 
 def campaign_of(row: Row[Any]) -> Campaign:
-    """Raises StoreError for a spec that today's rules do not read."""
-    try:
+    """Raises Unreadable."""
+    with reading_row(f"campaign {row.id}"):
+        lessons = tuple(Lesson(**lesson) for lesson in row.lessons)
+        state, tags = CampaignState(row.state), tuple(row.tags.split())
         spec = decode_spec(row.spec)
-    except ValueError as error:
-        raise StoreError(f"campaign {row.id}: its stored spec is not one that this meshtune reads") from error
-    lessons = tuple(Lesson(**lesson) for lesson in row.lessons)
-    state, tags = CampaignState(row.state), tuple(row.tags.split())
-    return Campaign(spec=spec, state=state, lessons=lessons, tags=tags, **_fields(row, _OF_CAMPAIGN))
+        return Campaign(spec=spec, state=state, lessons=lessons, tags=tags, **_fields(row, _OF_CAMPAIGN))
 
 
 def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import CLAIM_S, ServiceLimits, refusal
+from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Attempt, Choice, Origin, Trial, TrialState, job_name
 from meshtune.tuner.store.campaigns import (
     add_event,
@@ -17,11 +18,12 @@ from meshtune.tuner.store.campaigns import (
     event_row,
     moved_data,
     planned_data,
+    read_campaign,
     require_running,
     submitted_data,
 )
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, reading_row
 from meshtune.tuner.store.rows import (
     LISTED_COLUMNS,
     StepTimes,
@@ -64,17 +66,17 @@ class TrialRows:
         origin: Origin,
         *,
         round: int = 0,
-        most: int | None = None,
+        within_budget: bool = False,
         chance_left: float | None = None,
         now: float,
     ) -> list[Trial]:
         """The new trials, numbered on from the last one, each with a PLANNED first attempt: all of them or none.
 
-        round: of second runs. most: first runs of the campaign; the choices beyond are left out: people may have put in
-        plans since it was asked for them. chance_left: the search's word on what it did not choose; it is kept even
-        where nothing is chosen. None: what it said before stays. Raises NotFound, IllegalMove when the campaign is not
-        RUNNING, AlreadyExists for a plan that comes twice or that the campaign has; each round of confirmations may
-        repeat it once.
+        round: of second runs. within_budget: choices beyond the campaign's are left out: people may have put in plans
+        since it was asked for them, or changed the budget. chance_left: the search's word on what it did not choose; it
+        is kept even where nothing is chosen. None: what it said before stays. Raises NotFound, IllegalMove when the
+        campaign is not RUNNING, AlreadyExists for a plan that comes twice or that the campaign has; each round of
+        confirmations may repeat it once.
         """
         with self._database.writing() as connection:
             subject = f"a new trial of campaign {campaign_id}"
@@ -83,8 +85,8 @@ class TrialRows:
                 values = {"chance_left": chance_left, "updated_at": now}
                 connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(values))
                 add_event(connection, campaign_id, now, "search.asked", {"chance_left": chance_left})
-            if most is not None:
-                choices = choices[: max(0, most - count_first_runs(connection, campaign_id))]
+            if within_budget:
+                choices = choices[: room_left(connection, read_campaign(connection, campaign_id))]
             return insert_trials(connection, campaign_id, choices, origin, round, now) if choices else []
 
     def plan_attempt(self, campaign_id: str, number: int, *, now: float) -> Trial:
@@ -239,11 +241,13 @@ def insert_trials(
     return planned
 
 
-def count_first_runs(connection: Connection, campaign_id: str) -> int:
-    """What a budget of trials counts."""
+def room_left(connection: Connection, campaign: Campaign) -> int | None:
+    """How many first runs the campaign's budget of trials leaves; None for any number."""
+    if (most := campaign.spec.budget.trials) is None:
+        return None
     first = trials.c.origin.in_([str(origin) for origin in FIRST_RUNS])
-    query = select(func.count()).select_from(trials).where(trials.c.campaign_id == campaign_id, first)
-    return connection.scalar(query) or 0
+    query = select(func.count()).select_from(trials).where(trials.c.campaign_id == campaign.id, first)
+    return max(0, most - (connection.scalar(query) or 0))
 
 
 def read_trials(
@@ -254,7 +258,7 @@ def read_trials(
     listed: bool = False,
 ) -> list[Trial]:
     """Trials of a campaign in the order of their numbers: in three queries, however many there are. listed: without
-    what LISTED_COLUMNS leaves out."""
+    what LISTED_COLUMNS leaves out. Raises Unreadable."""
     wanted = select(trials).where(trials.c.campaign_id == campaign_id, *where)
     rows = _rows(connection, wanted.order_by(trials.c.number).limit(limit))
     if not rows:
@@ -272,12 +276,17 @@ def read_trials(
         .order_by(attempts.c.trial_id, attempts.c.number)
     )
     for row in _rows(connection, attempted):
-        if listed:
-            measurement = listed_measurement_of(row)
-        else:
-            measurement = measurement_of(row, times[row["id"]]) if row["id"] in times else None
-        by_trial[row["trial_id"]].append(attempt_of(row, measurement))
-    return [trial_of(row, by_trial[row["id"]]) for row in rows]
+        with reading_row(f"attempt {row['job_name']}"):
+            if listed:
+                measurement = listed_measurement_of(row)
+            else:
+                measurement = measurement_of(row, times[row["id"]]) if row["id"] in times else None
+            by_trial[row["trial_id"]].append(attempt_of(row, measurement))
+    found: list[Trial] = []
+    for row in rows:
+        with reading_row(f"trial {row['number']} of campaign {campaign_id}"):
+            found.append(trial_of(row, by_trial[row["id"]]))
+    return found
 
 
 def _rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:

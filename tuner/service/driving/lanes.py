@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.service.answers import SILENT_S
@@ -112,7 +113,8 @@ class Lane:
         self._wake.set()
 
     def let_go(self, campaign_id: str, *, lost: bool) -> None:
-        """Give the campaign back once its tick has ended. lost: another process has it already."""
+        """Give the campaign back once its tick has ended, or drive it on where the store does not hear of it. lost:
+        another process has it already."""
         with self._lock:
             self._campaigns.discard(campaign_id)
             self._leaving[campaign_id] = lost
@@ -139,8 +141,11 @@ class Lane:
                     self._service.sessions.drop(campaign_id)
                 else:
                     self._service.release(campaign_id)
-            except StoreError as error:
-                self._driver.trouble(campaign_id, Trouble(str(error)))
+            except StoreError:  # it is driven on, until whoever shares campaigns out asks again
+                with self._lock:
+                    del self._leaving[campaign_id]
+                    self._campaigns.add(campaign_id)
+                continue
             for memory in (self._due, self._asked_at, self._turns.idle_s):
                 memory.pop(campaign_id, None)
             with self._lock:
@@ -185,8 +190,8 @@ class Lane:
             return bool(asks_since)
 
         try:
-            return self._driver.step(campaign_id, may_ask)
-        except NotFound:
+            with suppress(NotFound):
+                return self._driver.step(campaign_id, may_ask)
             self._service.release(campaign_id)
         except (CampaignBusy, StoreUnavailable, InvalidValue) as error:
             # InvalidValue: its runner's options held where it was created, such as in an allocation of a scheduler.

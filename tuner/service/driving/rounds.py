@@ -49,6 +49,7 @@ class Rounds:
     def _share_out(self) -> Drivers:
         holder, lanes, leases = self._holder, self.lanes, self._service.store.leases
         holder.live()
+        held = set(holder.holds)
         drivers = leases.drivers()
         others = set(drivers.by_campaign.values()) - {"", holder.name}
         if any([holder.bury(other) for other in others]):
@@ -62,8 +63,10 @@ class Rounds:
         for campaign_id in to_release(drivers, holder.name):
             if campaign_id in lanes.campaigns:
                 lanes.let_go(campaign_id)
+        # Of a take whose answer was lost, only the store knows.
+        unknown = [id for id, driver in drivers.by_campaign.items() if driver == holder.name and id not in held]
         # What a lane is to let go of is taken, if at all, when it has.
-        free = [id for id in to_take(drivers, holder.name) if id not in lanes.leaving]
+        free = [id for id in (*to_take(drivers, holder.name), *unknown) if id not in lanes.leaving]
         holder.take(free)
         for campaign_id in free:
             if campaign_id in lanes.campaigns and campaign_id in holder.holds:

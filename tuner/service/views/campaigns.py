@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -122,8 +122,11 @@ class CampaignView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPage:
+    """unreadable: of rows that are left out, since this version does not read them, a sentence each."""
+
     campaigns: list[CampaignView]
     next_page_token: str | None
+    unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

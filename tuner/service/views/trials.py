@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
 
@@ -131,14 +131,18 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPage:
+    """unreadable: of rows that are left out, since this version does not read them, a sentence each."""
+
     trials: list[TrialView]
     next_page_token: str | None
+    unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialBriefPage:
     trials: list[TrialBrief]
     next_page_token: str | None
+    unreadable: list[str] = field(default_factory=list)
 
 
 # Named, so that the document has one model for the route's answer.

@@ -156,6 +156,7 @@ export interface components {
         CampaignPage: {
             campaigns: components["schemas"]["CampaignView"][];
             next_page_token: string | null;
+            unreadable?: string[];
         };
         CampaignSpec: {
             accept?: "numerics"[];
@@ -1663,6 +1664,7 @@ export interface components {
         TrialBriefPage: {
             next_page_token: string | null;
             trials: components["schemas"]["TrialBrief"][];
+            unreadable?: string[];
         };
         TrialComparison: {
             campaign: string;
@@ -1673,6 +1675,7 @@ export interface components {
         TrialPage: {
             next_page_token: string | null;
             trials: components["schemas"]["TrialView"][];
+            unreadable?: string[];
         };
         /** @enum {string} */
         TrialState: "planned" | "submitted" | "running" | "done";

@@ -58,6 +58,7 @@ export function Campaigns() {
         )}
       </div>
       <Filters page={page.data} />
+      {page.data?.unreadable?.map((words) => <p class="muted">Left out: {words}</p>)}
       {page.problem && !page.data ? (
         <ErrorState problem={page.problem} onRetry={page.refresh} />
       ) : (

@@ -1,0 +1,102 @@
+"""A row that this version does not read, in the database of a real service: lists show the rest and say so, and
+`meshtune db check` names it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from service_lab import ServiceLab
+from service_process import meshtune
+from specs import simulated
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
+    with ServiceLab(tmp_path_factory.mktemp("service")) as service:
+        yield service
+
+
+@pytest.fixture
+def ids(service: ServiceLab) -> list[str]:
+    """A campaign, and another one that the test spoils."""
+    return [service.completed(simulated(budget={"trials": 3}, confirm=0)) for _ in range(2)]
+
+
+def run(service: ServiceLab, *statements: str, **values: str) -> None:
+    with closing(sqlite3.connect(service.home / "meshtune.db", isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement, values)
+
+
+def command(service: ServiceLab, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*meshtune(*words, "--home", str(service.home))], capture_output=True, text=True, check=False)
+
+
+def spoil(service: ServiceLab, statement: str, id: str) -> None:
+    news = "INSERT INTO events (campaign_id, at, kind, data) VALUES (:id, 1.0, 'trial.done', '{\"number\": 1}')"
+    run(service, statement, news, id=id)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "spec = '{\"name\": 1}'",
+        "spec = '{torn'",
+        "state = 'asleep'",
+        "lessons = '[{\"x\": 1}]'",
+    ],
+)
+def test_one_unreadable_campaign_is_named_and_the_others_are_listed(service, ids, change):
+    good, bad = ids
+    spoil(service, f"UPDATE campaigns SET {change} WHERE id = :id", bad)
+    page = service.call("GET", "/v1/campaigns")
+    assert good in [each["id"] for each in page["campaigns"]]
+    assert f"campaign {bad}" in [words.partition(" is stored as ")[0] for words in page["unreadable"]]
+    status, problem = service.ask("GET", f"/v1/campaigns/{bad}")
+    assert (status, problem["type"]) == (500, "/problems/store-error")
+    assert service.call("GET", f"/v1/campaigns/{bad}/events")
+    shown = command(service, "show")
+    assert (shown.returncode, good in shown.stdout, f"campaign {bad} is stored as" in shown.stderr) == (0, True, True)
+    checked = command(service, "db", "check")
+    assert (checked.returncode, f"campaign {bad} is stored as" in checked.stdout + checked.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("UPDATE trials SET tp = -3 WHERE campaign_id = :id AND number = 1", "trial 1 of campaign {}"),
+        ("UPDATE trials SET origin = 'moon' WHERE campaign_id = :id AND number = 1", "trial 1 of campaign {}"),
+        ("UPDATE attempts SET cause = 'whim' WHERE job_name = :id || '-t0001-a1'", "attempt {}-t0001-a1"),
+    ],
+)
+@pytest.mark.parametrize("view", ["full", "brief"])
+def test_one_unreadable_trial_is_named_and_the_others_are_listed(service, ids, change, what, view):
+    good, bad = ids
+    spoil(service, change, bad)
+    first = service.call("GET", f"/v1/campaigns/{bad}/trials?view={view}&page_size=2")
+    rest = service.call(
+        "GET", f"/v1/campaigns/{bad}/trials?view={view}&page_size=2&page_token={first['next_page_token']}"
+    )
+    assert [[each["number"] for each in page["trials"]] for page in (first, rest)] == [[0], [2]]
+    assert [len(page["unreadable"]) for page in (first, rest)] == [1, 0]
+    assert first["unreadable"][0].startswith(f"{what.format(bad)} is stored as")
+    assert good in [each["id"] for each in service.call("GET", "/v1/campaigns")["campaigns"]]
+    checked = command(service, "db", "check")
+    assert json.dumps(checked.stdout + checked.stderr).count(f"{what.format(bad)} is stored as") == 1
+
+
+def test_trials_left_open_by_a_campaign_that_is_over_are_told(service: ServiceLab, ids: list[str]):
+    run(
+        service,
+        "UPDATE attempts SET state = 'planned', verdict = NULL WHERE job_name = :name",
+        name=f"{ids[1]}-t0002-a1",
+    )
+    checked = command(service, "db", "check")
+    assert f"trials that are open though their campaigns are over: {ids[1]}-t0002-a1" in checked.stdout + checked.stderr
