@@ -22,6 +22,7 @@ from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.service import session
+from meshtune.tuner.service.trouble import MOST_TRIES
 from meshtune.tuner.store import StoreUnavailable
 from meshtune.tuner.store.tables import attempts, trials
 
@@ -85,8 +86,9 @@ def test_jobs_in_flight_count_once_and_their_time_on_devices_grows(client, creat
     id = create(budget={"trials": 1})
     while not any(trial.state == "running" for trial in service.store.trials(id)):
         service.tick(id)
-    time.sleep(0.02)
-    service.tick(id)
+    for _ in range(2):  # what one look saw is saved by the next
+        time.sleep(0.02)
+        service.tick(id)
     before = read(client)
     assert before["meshtune_trials_in_flight", "running"] == 1
     time.sleep(0.02)
@@ -126,7 +128,7 @@ def test_each_refusal_of_a_job_is_counted(client, create, service, runner):
     runner.refusal = "no such partition"
     while service.store.campaign(id).state != "failed":
         service.tick(id)
-    assert read(client)["meshtune_refusals_total", "instant"] == 1
+    assert read(client)["meshtune_refusals_total", "instant"] == MOST_TRIES
 
 
 def test_device_hours_are_told_by_owner_and_those_with_fewest_together(
