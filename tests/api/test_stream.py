@@ -12,6 +12,7 @@ from stream_lab import Sent, StreamClient, soon
 from meshtune.api import stream_hub
 from meshtune.api.routes import stream
 from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.store import StoreUnavailable
 
 
@@ -276,7 +277,7 @@ def test_a_database_that_does_not_answer_delays_events_and_loses_none(
 
 
 def test_text_with_lines_stays_one_event(service, paused):
-    service.store.move_campaign(paused, "cancelling", reason="one\ntwo\r\nthree", now=0.0)
+    service.store.move_campaign(paused, CampaignState.CANCELLING, reason="one\ntwo\r\nthree", now=0.0)
     frame = stream_hub.frame_of(service.store.events(None)[-1]).decode()
     assert frame.count("\n") == 4
     assert "\r" not in frame

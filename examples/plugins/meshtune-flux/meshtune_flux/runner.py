@@ -28,11 +28,10 @@ _UNKNOWN_HOST = ("host constraint contains invalid hosts",)
 class FluxRunner(BatchRunner[FluxOptions]):
     script_file = SCRIPT_FILE
     log_file = LOG_FILE
-    # Those of `flux batch` 0.88 and its validators (RFC 14, 20, 33), by their constant parts.
-    refusals = (
-        *("is not a valid queue", "is disabled", "not enabled", "unsatisfiable", "exceeds policy limit", "infeasible"),
-        *("invalid hosts", "no queue specified", "requested duration", "usage: flux batch", "cannot submit"),
-        *("invalid bank", "not a member of", "user/bank"),
+    # Of an instance that is not there, or does not answer: the client's own words, and the system's for its connection.
+    silences = (
+        *("Unable to connect to Flux", "lost connection", "Connection refused", "Connection reset"),
+        *("Connection timed out", "No route to host", "Function not implemented"),
     )
     # Where the instance is, and what its connection needs. In the locale C, Flux writes ids in ASCII.
     connection = ("FLUX_URI", "FLUX_SSH", "KRB5CCNAME")
