@@ -1,6 +1,8 @@
 """Every error is a problem document (RFC 9457) that says what is wrong, where."""
 
+import errno
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -237,3 +239,18 @@ def test_a_defect_of_ours_is_a_problem_without_secrets(app, service, problem):
     response = TestClient(app, raise_server_exceptions=False).get("/broken")
     document = problem(response, 500, ABOUT)
     assert "secret" not in json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "type_"), [(errno.ENOSPC, 503, "/problems/disk-full"), (errno.EACCES, 500, ABOUT)]
+)
+def test_no_space_is_a_trouble_that_may_pass_and_other_errors_of_the_system_are_defects(
+    app, problem, number, status, type_
+):
+    def full() -> None:
+        raise OSError(number, os.strerror(number), "result.json")
+
+    app.get("/full")(full)
+    response = TestClient(app, raise_server_exceptions=False).get("/full")
+    problem(response, status, type_)
+    assert ("retry-after" in response.headers) is (status == 503)

@@ -18,7 +18,7 @@ from meshtune_flux.script import FluxOptions, render, render_script
 from meshtune_flux.vocabulary import RESULTS, STATES, expand_hosts, plain_id, read_jobs, read_status, status_of
 from recorded_programs import Recorded
 
-from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start, SubmitFailed
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable, Start
 from meshtune.runners.documents import read_value
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note
 from meshtune.runners.schedulers.batch.script import SubmitHost
@@ -221,8 +221,9 @@ def test_what_flux_does_not_take_is_refused_and_leaves_no_record(runner, shim, t
 def test_a_flux_that_is_not_there_may_be_tried_again(runner, shim, tmp_path):
     silent = "flux-batch: ERROR: Unable to connect to Flux: broker socket /run/flux/local was not found\n"
     shim.answer("flux-batch", "", silent, 1)
-    with pytest.raises(SubmitFailed, match="Unable to connect"):
+    with pytest.raises(RunnerUnavailable, match=r"may not have been sent: .*Unable to connect"):
         runner.submit(spec_of(tmp_path / "job"))
+    shim.answer("flux-jobs", json.dumps({"jobs": []}))
     shim.answer("flux-batch", "ƒg46jiMu\n")
     id = runner.submit(spec_of(tmp_path / "job"))
     assert id == "fg46jiMu"
