@@ -21,6 +21,7 @@ from meshtune.runners.base import JobSpec, JobStatus, RunnerError, RunnerUnavail
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_new, write_whole
 from meshtune.runners.untrusted_text import read_json
+from meshtune.search_spaces.checks import raising
 
 JOBS, CLAIMS, OVER = "jobs", "claims", "over"
 
@@ -67,7 +68,7 @@ class FileQueue(Generic[Job]):
     def alone(self, trouble: str, raised: type[RunnerError] = RunnerUnavailable) -> Iterator[float]:
         """Be the only one at the files; the time at which this began. trouble: what is told of an OSError or a
         ValueError inside, by the error that is raised then."""
-        try:
+        with raising(raised, trouble, OSError, ValueError):
             self.root.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -75,8 +76,6 @@ class FileQueue(Generic[Job]):
                 yield self._clock()
             finally:
                 os.close(descriptor)
-        except (OSError, ValueError) as error:
-            raise raised(f"{trouble}: {error}") from error
 
     def job(self, name: str) -> Job | None:
         """The job, None for one that is over or never was."""

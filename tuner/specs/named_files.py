@@ -14,7 +14,7 @@ from typing import Any
 from meshtune.runners.documents import plain
 from meshtune.runners.sites.profiles import SUFFIX, Site, find_site, own_folder, parse_site, read_site_file, with_site
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 
 # Under `runner`: a site's name, or the content of its profile. The command line reads it where a path stands.
 SITE = "site"
@@ -25,10 +25,8 @@ HF_CONFIG = "hf_config"
 @contextmanager
 def _under(section: str) -> Iterator[None]:
     """Problems get their path under that section."""
-    try:
+    with problems_as(InvalidValue, section):
         yield
-    except InvalidValue as error:
-        raise InvalidValue([problem.under(section) for problem in error.problems]) from None
 
 
 def with_local_files(document: dict[str, Any], folder: Path) -> dict[str, Any]:

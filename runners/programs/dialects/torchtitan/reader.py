@@ -27,6 +27,7 @@ from meshtune.runners.programs.dialects.torchtitan.models import CONFIG_FUNCTION
 from meshtune.runners.programs.dialects.torchtitan.options import Release
 from meshtune.runners.programs.dialects.torchtitan.reading import Reading
 from meshtune.runners.untrusted_text import UnreadableText, read_toml
+from meshtune.search_spaces.checks import raising
 
 _FILE = ("job", "config_file")
 _MODULE, _FUNCTION = ("", "module"), ("", "config")
@@ -55,10 +56,8 @@ def parse(text: str) -> Imported:
         return read_file_text("", text)
     lines = text.splitlines()
     kinds = [word for line in lines for word in line.split() if word.startswith(_RECOMPUTE)]
-    try:
+    with raising(CannotRead, "", UnreadableText):
         given, loose = read_lines(line for line in lines if not line.startswith(_RECOMPUTE))
-    except UnreadableText as error:
-        raise CannotRead(str(error)) from None
     if loose:
         raise CannotRead(f"{' '.join(loose)[:100]} stands before the first flag")
     return _read_flags(given, kinds, None)
