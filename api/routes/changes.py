@@ -58,11 +58,9 @@ def resume_campaign(
 ) -> CampaignView:
     """Go on with a paused campaign; one that runs stays as it is. With a `budget` in the body, one that is complete
     goes on, too."""
-    if changes:
-        if not isinstance(changes, Mapping) or set(changes) != {"budget"}:
-            raise InvalidBody([Problem("", "must be an object with the one key budget, or empty")])
-        return show(_changed(service, campaign_id, changes, resume=True))
-    return show(service.resume(campaign_id))
+    if changes and (not isinstance(changes, Mapping) or set(changes) != {"budget"}):
+        raise InvalidBody([Problem("", "must be an object with the one key budget, or empty")])
+    return show(_changed(service, campaign_id, changes or {}, resume=True))
 
 
 @router.get("/campaigns/{campaign_id}/spec.yaml", dependencies=[reads], response_class=Response, responses=_YAML)

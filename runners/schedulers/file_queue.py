@@ -19,6 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerError, RunnerUnavailable, SubmitFailed, is_fit
 from meshtune.runners.documents import plain, read_value
+from meshtune.runners.job_files import opened
 from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_new, write_whole
 from meshtune.runners.untrusted_text import read_json
 from meshtune.search_spaces.checks import raising
@@ -70,12 +71,9 @@ class FileQueue(Generic[Job]):
         ValueError inside, by the error that is raised then."""
         with raising(raised, trouble, OSError, ValueError):
             self.root.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with opened(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 yield self._clock()
-            finally:
-                os.close(descriptor)
 
     def job(self, name: str) -> Job | None:
         """The job, None for one that is over or never was."""

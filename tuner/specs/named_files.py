@@ -6,8 +6,7 @@ what is stored and run names none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,11 @@ SITE = "site"
 HF_CONFIG = "hf_config"
 
 
-@contextmanager
-def _under(section: str) -> Iterator[None]:
-    """Problems get their path under that section."""
-    with problems_as(InvalidValue, section):
-        yield
-
-
 def with_local_files(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The document with the content of every file that it names, relative to `folder`; the same object where it names
     none. Raises InvalidValue."""
     document = with_model_file(document, folder)
-    with _under(f"runner.{SITE}"):
+    with problems_as(InvalidValue, f"runner.{SITE}"):
         return with_site_file(document, folder)
 
 
@@ -64,12 +56,12 @@ def is_path(named: object) -> bool:
     return isinstance(named, str) and ("/" in named or named.endswith(SUFFIX))
 
 
-def read_named_site(named: object, folder: Path | None = None) -> Site:
-    """The profile that a spec names. folder: of own profiles. Raises InvalidValue, of a path too."""
+def read_named_site(named: object) -> Site:
+    """The profile that a spec names. Raises InvalidValue, of a path too."""
     if is_path(named):
         raise InvalidValue([Problem("", f"{named!r} is a path, which only the command line reads; give the content")])
     if isinstance(named, str):
-        return find_site(named, own_folder() if folder is None else folder)
+        return find_site(named, own_folder())
     return parse_site(named)
 
 
@@ -89,9 +81,9 @@ def resolved(document: Mapping[str, Any], *, to_run: bool) -> Mapping[str, Any]:
     named = named_site(document)
     if named is None:
         return document
-    with _under(f"runner.{SITE}"):
+    with problems_as(InvalidValue, f"runner.{SITE}"):
         site = read_named_site(named)
-    with _under("runner"):
+    with problems_as(InvalidValue, "runner"):
         runner = with_site(site, document["runner"])
     lacking = [name for name in site.needs if name not in runner]
     if lacking and to_run:
