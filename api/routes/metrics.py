@@ -73,7 +73,6 @@ class Metrics:
             self._request_s.labels(route).observe(seconds)
 
     async def text(self) -> bytes:
-        """All metrics, as Prometheus reads them."""
         await self._store.refresh()
         return generate_latest(self._registry)
 

@@ -255,7 +255,6 @@ class Holder:
             stop.wait(self._lease_s / RENEWALS)
 
     def live(self) -> None:
-        """Be known as alive."""
         if self._proof is None:
             self._prove()
         if self._clock() >= self._deadline:

@@ -211,7 +211,6 @@ class Service:
         self.sessions.release(campaign_id)
 
     def close(self) -> None:
-        """Release every campaign."""
         self.sessions.close()
 
 

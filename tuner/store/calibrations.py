@@ -25,8 +25,6 @@ _OF_ROW = [column.name for column in calibrations.c if column.name != "document"
 
 
 class Calibrations:
-    """`Store.calibrations`."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 

@@ -51,8 +51,6 @@ class DatabaseDump:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The findings of a check."""
-
     schema: str
     # Sentences, none where all is well.
     troubles: Sequence[str]

@@ -50,7 +50,6 @@ def parse(text: str) -> Imported:
 
 
 def is_file(name: str, text: str) -> bool:
-    """Whether a text is a ds_config."""
     if not name.endswith(".json"):
         return False
     try:

@@ -33,8 +33,6 @@ _MAX_CLAIM_BYTES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """One job."""
-
     name: str
     directory: Path
     sent_at: float

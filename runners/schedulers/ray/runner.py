@@ -51,7 +51,6 @@ class Link:
             return self._answer(ANSWER_LIMIT_S, (namespace, verb, arguments))
 
     def end(self) -> None:
-        """End the driver."""
         driver, self._driver = self._driver, None
         if driver is None:
             return

@@ -184,7 +184,6 @@ def sites(
 
 
 def _list_sites(*, as_json: bool) -> None:
-    """Print every profile in a line."""
     from rich.markup import escape
 
     from meshtune.runners.sites.profiles import own_folder, site_names

@@ -64,7 +64,6 @@ def parse(text: str) -> Imported:
 
 
 def is_file(name: str, text: str) -> bool:
-    """Whether a file is a configuration of torchtitan's."""
     if not name.endswith(".toml"):
         return False
     try:
