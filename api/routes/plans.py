@@ -28,7 +28,6 @@ from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL,
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
-from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.access.tokens import Token
@@ -109,7 +108,9 @@ async def explain_plan(
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
     campaign, trials = await run_in_threadpool(service.store.recorded, campaign_id)
     space = space_of(campaign.spec)
-    plan = space.complete(**{**given, "knobs": _knobs_of(space, given["knobs"])})
+    # A text that stands for no value of its knob stays, and `explain` refuses it.
+    knobs = {name: space.knobs.reading(name, text) for name, text in given["knobs"].items()}
+    plan = space.complete(**{**given, "knobs": knobs})
     trial = next((trial.number for trial in trials if trial.plan == plan), None)
     cost = space.combinations + PER_TRIAL * len(trials)
     start = await _start(service, caller, campaign)
@@ -164,11 +165,6 @@ async def project_campaign(
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
         start = await _start(service, caller, campaign)
         return await pool.run(caller.sha256, cost, _projected, campaign, trials, counts, start, layout)
-
-
-def _knobs_of(space: Space, texts: Mapping[str, str]) -> dict[str, KnobValue]:
-    """The values of the space's knobs that the texts stand for, else the text itself, which `explain` refuses."""
-    return {name: space.knobs.reading(name, text) for name, text in texts.items()}
 
 
 def space_view_of(spec: CampaignSpec) -> SpaceView:

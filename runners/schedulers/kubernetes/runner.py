@@ -25,7 +25,7 @@ from meshtune.runners.schedulers.kubernetes.manifests import (
     render_service,
 )
 from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions, options_for
-from meshtune.runners.schedulers.kubernetes.statuses import SeenJob, read_pod, status_of
+from meshtune.runners.schedulers.kubernetes.statuses import SeenJob, condition_of, read_pod, status_of
 from meshtune.search_spaces.checks import raising
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -161,15 +161,10 @@ def _workload_words(workloads: Sequence[Document]) -> dict[str, str]:
     """Why Kueue has not admitted each Job."""
     words = {}
     for workload in workloads:
-        conditions = (workload.get("status") or {}).get("conditions") or []
-        messages = [one.get("message") or "" for one in conditions if _says_why(one)]
+        waits = condition_of(workload, "QuotaReserved", "False")
         for owner in workload["metadata"].get("ownerReferences") or []:
-            words[owner["name"]] = f"Kueue: {messages[-1]}" if messages else "waits in a queue of Kueue"
+            words[owner["name"]] = f"Kueue: {waits.get('message') or ''}" if waits else "waits in a queue of Kueue"
     return words
-
-
-def _says_why(condition: Document) -> bool:
-    return condition.get("type") == "QuotaReserved" and condition.get("status") == "False"
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> SharedRunner:
