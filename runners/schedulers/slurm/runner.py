@@ -162,9 +162,7 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             f"--format={SQUEUE_FORMAT}",
         )
         # Of one job that it has forgotten squeue says so, of several it shows the others.
-        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
-            raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        known = parse_jobs(answer.out if answer.code == 0 else "")
+        known = parse_jobs(answer.output("squeue", UNKNOWN_JOB))
         unsettled = [
             number for id, number in numbers.items() if number not in known and noted_end(notes[id], specs[id]) is None
         ]
