@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect
 
 from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
 from meshtune.runners.untrusted_text import JSON_LIMITS, SLOW_LIMITS, UnreadableText, read_json, read_yaml
+from meshtune.search_spaces.checks import raising
 from meshtune.tuner.access.tokens import Ownership, Scope, Token
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.service import Service
@@ -94,10 +95,8 @@ def parse_json(content: bytes) -> object:
 
 def parse_yaml_body(content: bytes) -> object:
     """The value of a YAML text. Raises Malformed, with the place."""
-    try:
+    with raising(Malformed, "", UnreadableText):
         return read_yaml(content, off_is_word=True)
-    except UnreadableText as error:
-        raise Malformed(str(error)) from None
 
 
 async def optional_document(request: Request) -> object:

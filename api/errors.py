@@ -198,7 +198,6 @@ async def _full_disk(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods_at(request: Request) -> list[str]:
-    """The methods that a route takes at this path."""
     routes = request.app.router.routes
     return [
         method

@@ -38,8 +38,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """One open stream."""
-
     # Whose events it wants; None for all.
     campaign: str | None
     # Who opened it.

@@ -14,7 +14,6 @@ from meshtune.runners.base import RunnerUnavailable
 class Answer:
     """What a command said. code: its exit status."""
 
-    # Its exit status.
     code: int
     out: str
     err: str
@@ -26,6 +25,13 @@ class Answer:
 
     def says(self, messages: Iterable[str]) -> bool:
         return any(message in self.complaint for message in messages)
+
+    def output(self, subject: str, but: Iterable[str] = ()) -> str:
+        """What it wrote; nothing where it failed with one of these messages. Raises RunnerUnavailable, which begins
+        with the subject, where it failed otherwise."""
+        if self.code != 0 and not self.says(but):
+            raise RunnerUnavailable(f"{subject}: {self.complaint}")
+        return self.out if self.code == 0 else ""
 
 
 def call(

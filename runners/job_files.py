@@ -70,6 +70,16 @@ class OpenFile:
 
 
 @contextmanager
+def opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+    """The descriptor of a file of our own, closed afterwards. mode: of one that is made. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def opened_folder(folder: Path) -> Iterator[int]:
     """The folder's descriptor. Raises FileNotFoundError where it is gone, or no folder; OSError."""
     try:

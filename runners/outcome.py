@@ -22,7 +22,7 @@ from meshtune.runners.json_files import JOB_LIMITS, read_json_value, write_whole
 from meshtune.runners.measuring import MAX_STEP_S, MIN_STEP_S, Interval, mean_interval
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.untrusted_text import UnreadableText, read_json
-from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue, StrEnum
+from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue, StrEnum, raising
 from meshtune.search_spaces.knob_values import KnobValue
 
 RESULT_FILE = "result.json"
@@ -300,19 +300,15 @@ def read_result(directory: Path) -> Outcome:
 
 def parse_result(text: str) -> Outcome:
     """The outcome that a result file's text carries; words longer than people read are cut. Raises ResultMalformed."""
-    try:
+    with raising(ResultMalformed, "", UnreadableText):
         document = read_json(text, JOB_LIMITS, unique_keys=False)
-    except UnreadableText as error:
-        raise ResultMalformed(str(error)) from None
     if not isinstance(document, dict):
         raise ResultMalformed(f"must be an object, not {type(document).__name__}")
     version = document.get("version")
     if version != RESULT_VERSION:
         raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
-    try:
+    with raising(ResultMalformed, "", InvalidValue):
         outcome = read_json_value(Outcome, document)
-    except InvalidValue as error:
-        raise ResultMalformed(str(error)) from None
     for name, measured in (("measurement", outcome.measurement), ("partial", outcome.partial)):
         if measured is not None and measured.stored_summary is not None:
             raise ResultMalformed(f"{name}.stored_summary: is the store's; a job names its steps")

@@ -82,7 +82,6 @@ class Profile:
 
     @property
     def own_time_s(self) -> tuple[float, ...]:
-        """Each rank's median own time."""
         return tuple(median(times) for times in self.own_times_s)
 
     def exposed_s(self, timed_step_s: float) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from meshtune.runners.log_lines import read_tail
 from meshtune.runners.processes.gang import THREADS, exit_words, log_path, run_gang
 from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
 from meshtune.runners.untrusted_text import read_json
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, raising
 
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
 # A shape of 10^12 parameters takes about a minute per rank.
@@ -122,10 +122,8 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
             raise ProbeFailed(f"the probe failed: {complaint or end.reason}")
         if request.launch is not None and request.launch.rank != 0:
             return None
-        try:
+        with raising(ProbeFailed, "the probe left no figures", OSError, ValueError):
             return read_probed(directory)
-        except (OSError, ValueError) as error:
-            raise ProbeFailed(f"the probe left no figures: {error}") from None
 
 
 # Importing torch from a network disk takes a minute.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -63,6 +64,25 @@ class InvalidValue(UserError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:  # by default copies are made from the message
         return type(self), (self.problems,)
+
+
+@contextmanager
+def raising(kind: Callable[[str], Exception], words: str, *caught: type[Exception]) -> Iterator[None]:
+    """Raise such an error in place of those that are caught, with `words` before what they say."""
+    try:
+        yield
+    except caught as error:
+        raise kind(f"{words}: {error}" if words else str(error)) from error
+
+
+@contextmanager
+def problems_as(kind: Callable[[list[Problem]], Exception], prefix: str = "") -> Iterator[None]:
+    """Raise such an error with the problems of an InvalidValue, seen from the document that has the value at
+    `prefix`."""
+    try:
+        yield
+    except InvalidValue as error:
+        raise kind([problem.under(prefix) for problem in error.problems]) from None
 
 
 @dataclass(frozen=True, slots=True)

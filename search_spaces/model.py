@@ -225,7 +225,6 @@ class ModelSpec(Closed):
 
     @property
     def expert_layers(self) -> int:
-        """Layers with experts."""
         return (self.layers - self.dense_layers) // self.moe_every if self.experts else 0
 
     @property

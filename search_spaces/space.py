@@ -20,7 +20,7 @@ import numpy as np
 
 from meshtune.search_spaces.bounds import PIPELINE, dimensions, splits_bounded, splits_of, union
 from meshtune.search_spaces.bounds import Bounds as Bounds
-from meshtune.search_spaces.checks import InvalidValue, Problem, listed
+from meshtune.search_spaces.checks import InvalidValue, Problem, listed, raising
 from meshtune.search_spaces.columns import (
     BoolColumn,
     Columns,
@@ -203,10 +203,8 @@ class Space(Sequence[Plan]):
         layout. Raises SpaceTooLarge."""
         if not self.knobs.searched:
             return len(self)
-        try:
+        with raising(SpaceTooLarge, "", InvalidValue):
             each = self.knobs.assignments(self.columns, self.context.cluster.devices_per_node)
-        except InvalidValue as error:
-            raise SpaceTooLarge(str(error)) from None
         return sum(map(int, each.tolist()))
 
     @cached_property

@@ -27,7 +27,7 @@ from meshtune.api.errors import InvalidBody, TooManyRequests
 from meshtune.api.middleware.idempotency import HEADER
 from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.checks import problems_as
 from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.service.ask_tell import Ask, Completion, Suggestions
 from meshtune.tuner.service.views.trials import TrialView, trial_view
@@ -57,10 +57,8 @@ async def suggest_trials(
 ) -> Suggestions:
     """Claim trials that wait to be measured, each for one caller alone; none where nothing waits within `wait_s`, or
     the campaign is over (`state`). With an Idempotency-Key the same request gets the same trials again."""
-    try:
+    with problems_as(InvalidBody):
         ask = read_value(Ask, document or {})
-    except InvalidValue as error:
-        raise InvalidBody(error.problems) from None
     key = request.headers.get(HEADER, "")
     by = _word(caller, key) if key else ""
     suggest = partial(service.ask_tell.suggest, campaign_id, ask.count, by, _word(caller))
@@ -92,11 +90,9 @@ def complete_trial(
 ) -> TrialView:
     """Tell how a claimed trial went: what was measured, or a verdict. It is `done` when the driver has read that, which
     takes a moment; the answer is the trial as it was before."""
-    try:
+    with problems_as(InvalidBody):
         completion = read_value(Completion, document)
         trial = service.ask_tell.complete(campaign_id, number, completion, _word(caller))
-    except InvalidValue as error:
-        raise InvalidBody(error.problems) from None
     return trial_view(trial)
 
 

@@ -26,7 +26,7 @@ from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFE
 from meshtune.api.routes.campaigns import ShowCampaign
 from meshtune.api.routes.plans import given_fields
 from meshtune.api.worker_pool import PoolHandle
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, document_of, space_of
@@ -58,11 +58,9 @@ def resume_campaign(
 ) -> CampaignView:
     """Go on with a paused campaign; one that runs stays as it is. With a `budget` in the body, one that is complete
     goes on, too."""
-    if changes:
-        if not isinstance(changes, Mapping) or set(changes) != {"budget"}:
-            raise InvalidBody([Problem("", "must be an object with the one key budget, or empty")])
-        return show(_changed(service, campaign_id, changes, resume=True))
-    return show(service.resume(campaign_id))
+    if changes and (not isinstance(changes, Mapping) or set(changes) != {"budget"}):
+        raise InvalidBody([Problem("", "must be an object with the one key budget, or empty")])
+    return show(_changed(service, campaign_id, changes or {}, resume=True))
 
 
 @router.get("/campaigns/{campaign_id}/spec.yaml", dependencies=[reads], response_class=Response, responses=_YAML)
@@ -96,12 +94,10 @@ async def enqueue_trial(
     if not isinstance(document, Mapping) or set(document) != {"plan"}:
         raise InvalidBody([Problem("", "must be an object with the one key plan")])
     spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
-    try:
+    with problems_as(InvalidBody, "plan"):
         cost = space_of(spec).combinations
         plan = await pool.run(caller.sha256, cost, legal_plan, spec, document["plan"])
         trial = await run_in_threadpool(service.changing.enqueue, campaign_id, plan)
-    except InvalidValue as error:
-        raise InvalidBody([each.under("plan") for each in error.problems]) from None
     response.headers["Location"] = f"/v1/campaigns/{campaign_id}/trials/{trial.number}"
     return trial_view(trial)
 

@@ -61,13 +61,11 @@ class SharedCall(Generic[T]):
 
     async def result(self, limit_s: float) -> T:
         """The function's result. Raises TimeoutError after limit_s, and what the function raises."""
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._started())), limit_s)
-
-    def _started(self) -> Future[T]:
         with self._lock:
             if self._call is None or self._call.done():
                 self._call = answered(self._function, "shared call")
-            return self._call
+            call = self._call
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(call)), limit_s)
 
 
 class Readiness:

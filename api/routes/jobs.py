@@ -18,7 +18,7 @@ from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
 from meshtune.api.routes.records import attachment
 from meshtune.runners.outcome import ResultMalformed
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
 from meshtune.tuner.results.handover import README, pack, readme
@@ -84,12 +84,10 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
     campaign, trial = service.campaign(campaign_id), service.trial(campaign_id, number)
     spec, name = campaign.spec, trial.last.job_name
     script = FORMATS.get(spec.runner.kind)
-    try:
+    with raising(Unanswerable, "", InvalidValue):
         job = job_of(spec, trial.plan, name, service.home.job(campaign_id, name).resolve())
         job = replace(job, avoid=trial.last.avoid, labels=campaign.job_labels(number))
         files = script.render(Export(spec=spec, plan=trial.plan, job=job)) if script else job.files
-    except InvalidValue as error:  # a file that the spec names is gone
-        raise Unanswerable(str(error)) from None
     return JobView(
         name=job.name,
         command=job.command,
@@ -160,10 +158,8 @@ async def report_result(request: Request, job_name: JobName, bearer: Bearer, ser
     """Hand in the result file of a job in flight. Where its folder has one, that one stays."""
     service.reports.check(job_name, "" if bearer is None else bearer.credentials, time.time())
     content = await content_of(request, MAX_BYTES)
-    try:
+    with raising(ResultMalformed, "not UTF-8", UnicodeDecodeError):
         text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ResultMalformed(f"not UTF-8: {error}") from None
     # NotFound for a job that is not in flight.
     campaign_id = await run_in_threadpool(service.access.campaign_in_flight, job_name)
     await run_in_threadpool(service.reports.keep, campaign_id, job_name, text)
@@ -175,10 +171,8 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
     campaign, trials = service.store.recorded(campaign_id)
     entry = choose(campaign, trials, selector)
     directory = service.home.export(entry.trial.last.job_name).resolve()
-    try:
+    with problems_as(InvalidQuery, "option"):
         return exported(export_of(campaign, entry, directory, options), format)
-    except InvalidValue as error:
-        raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
 
 
 def _archive(view: ExportView, campaign_id: str) -> Response:

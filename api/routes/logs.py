@@ -103,8 +103,6 @@ def read_trial_log(
         headers={
             "Accept-Ranges": "bytes",
             "Content-Length": str(count),
-            "X-Content-Type-Options": "nosniff",
-            "Cache-Control": "no-store",
             **headers,
         },
     )

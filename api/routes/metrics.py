@@ -8,9 +8,9 @@ so that these are gauges. Counters and histograms are this process's own and beg
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -26,6 +26,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.telemetry import gauge
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.usage import Figures
 
@@ -72,7 +73,6 @@ class Metrics:
             self._request_s.labels(route).observe(seconds)
 
     async def text(self) -> bytes:
-        """All metrics, as Prometheus reads them."""
         await self._store.refresh()
         return generate_latest(self._registry)
 
@@ -86,9 +86,9 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         words = "Trials whose job waits in a queue, of campaigns of this process."
         queued = self._service.sessions.queued(self._clock())
-        yield _gauge("trials_queued", words, "runner", {kind: len(waits) for kind, waits in queued.items()})
+        yield gauge("trials_queued", words, "runner", {kind: len(waits) for kind, waits in queued.items()})
         longest = {kind: max(waits, default=0.0) for kind, waits in queued.items()}
-        yield _gauge("longest_queued_seconds", "The longest such wait.", "runner", longest)
+        yield gauge("longest_queued_seconds", "The longest such wait.", "runner", longest)
 
 
 class StoreCollector(Collector):
@@ -124,25 +124,17 @@ class StoreCollector(Collector):
         if not self._up or figures is None:
             return
         campaigns = {stage: figures.campaigns.get(stage, 0) for stage in CampaignState}
-        yield _gauge("campaigns", "Campaigns in the database.", "state", campaigns)
+        yield gauge("campaigns", "Campaigns in the database.", "state", campaigns)
         verdicts = {verdict: figures.verdicts.get(verdict, 0) for verdict in Verdict}
-        yield _gauge("trials", "Ended trials in the database.", "verdict", verdicts)
+        yield gauge("trials", "Ended trials in the database.", "verdict", verdicts)
         in_flight = {step: figures.in_flight.get(step, 0) for step in TrialState if not step.final}
-        yield _gauge("trials_in_flight", "Trials that have not ended.", "state", in_flight)
+        yield gauge("trials_in_flight", "Trials that have not ended.", "state", in_flight)
         words = "Devices times the hours that jobs held them."
         hours = {owner: held_s / 3600 for owner, held_s in figures.device_s.items()}
         yield GaugeMetricFamily("meshtune_device_hours", words, value=sum(hours.values()))
         most = sorted(hours, key=lambda owner: -hours[owner])[:MAX_OWNERS]
         named = {owner or NO_OWNER: hours.pop(owner) for owner in most}
-        yield _gauge("owner_device_hours", words, "owner", {**named, OTHER_OWNERS: sum(hours.values())})
-
-
-def _gauge(name: str, words: str, label: str, values: Mapping[Any, float]) -> GaugeMetricFamily:
-    """values: by the label's."""
-    family = GaugeMetricFamily(f"meshtune_{name}", words, labels=(label,))
-    for value, count in values.items():
-        family.add_metric((value,), count)
-    return family
+        yield gauge("owner_device_hours", words, "owner", {**named, OTHER_OWNERS: sum(hours.values())})
 
 
 def router(metrics_open: bool) -> APIRouter:

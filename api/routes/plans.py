@@ -27,8 +27,7 @@ from meshtune.api.openapi import KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters
 from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, PoolHandle
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.knob_values import KnobValue
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.access.tokens import Token
@@ -68,10 +67,8 @@ def plan_fields(request: Request) -> dict[str, Any]:
         unread = [Problem(KNOB, "names a knob twice")]
     if unknown or twice or unread:
         raise InvalidQuery([*unknown[:1], *twice, *unread[:1]])
-    try:
+    with problems_as(InvalidQuery):
         return {**given_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
-    except InvalidValue as error:
-        raise InvalidQuery(error.problems) from None
 
 
 PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
@@ -111,7 +108,9 @@ async def explain_plan(
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
     campaign, trials = await run_in_threadpool(service.store.recorded, campaign_id)
     space = space_of(campaign.spec)
-    plan = space.complete(**{**given, "knobs": _knobs_of(space, given["knobs"])})
+    # A text that stands for no value of its knob stays, and `explain` refuses it.
+    knobs = {name: space.knobs.reading(name, text) for name, text in given["knobs"].items()}
+    plan = space.complete(**{**given, "knobs": knobs})
     trial = next((trial.number for trial in trials if trial.plan == plan), None)
     cost = space.combinations + PER_TRIAL * len(trials)
     start = await _start(service, caller, campaign)
@@ -158,31 +157,20 @@ async def project_campaign(
 ) -> Projection:
     """The best plan, its speed and its efficiency at other node counts, from what the campaign measured, and where
     scaling ends."""
-    try:
+    with problems_as(InvalidQuery):
         layout = layout_of(plan)
-    except InvalidValue as error:
-        raise InvalidQuery(error.problems) from None
     campaign, trials = await run_in_threadpool(service.store.recorded, campaign_id)
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
-    try:
+    with raising(Unanswerable, "", InvalidValue):
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
         start = await _start(service, caller, campaign)
         return await pool.run(caller.sha256, cost, _projected, campaign, trials, counts, start, layout)
-    except InvalidValue as error:  # facts of the cluster are missing, or it cannot have so many nodes
-        raise Unanswerable(str(error)) from None
-
-
-def _knobs_of(space: Space, texts: Mapping[str, str]) -> dict[str, KnobValue]:
-    """The values of the space's knobs that the texts stand for, else the text itself, which `explain` refuses."""
-    return {name: space.knobs.reading(name, text) for name, text in texts.items()}
 
 
 def space_view_of(spec: CampaignSpec) -> SpaceView:
     """Raises InvalidSpec where no plan is legal, and TooCostly where plans are too many to be counted."""
-    try:
+    with raising(TooCostly, "knobs", SpaceTooLarge):
         return space_view(legal_space(spec))
-    except SpaceTooLarge as error:
-        raise TooCostly(f"knobs: {error}") from None
 
 
 def predictable_space(spec: CampaignSpec) -> Space:

@@ -15,6 +15,7 @@ from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.command import call
 from meshtune.runners.devices.facts import Accelerator, DeviceLink, DeviceProcess, Vendor
 from meshtune.runners.untrusted_text import UnreadableText, read_json
+from meshtune.search_spaces.checks import raising
 
 TOOL_LIMIT_S = 15.0
 MIB = 2**20
@@ -76,10 +77,8 @@ def parse_driver(text: str) -> str:
 
 
 def _xml(text: str) -> ElementTree.Element:
-    try:
+    with raising(UnreadableTool, "no XML", ElementTree.ParseError):
         return ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
-        raise UnreadableTool(f"no XML: {error}") from None
 
 
 def _nvidia(index: int, gpu: ElementTree.Element) -> Accelerator:

@@ -19,8 +19,10 @@ from typing import Generic, Protocol, TypeVar
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerError, RunnerUnavailable, SubmitFailed, is_fit
 from meshtune.runners.documents import plain, read_value
+from meshtune.runners.job_files import opened
 from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_new, write_whole
 from meshtune.runners.untrusted_text import read_json
+from meshtune.search_spaces.checks import raising
 
 JOBS, CLAIMS, OVER = "jobs", "claims", "over"
 
@@ -67,16 +69,11 @@ class FileQueue(Generic[Job]):
     def alone(self, trouble: str, raised: type[RunnerError] = RunnerUnavailable) -> Iterator[float]:
         """Be the only one at the files; the time at which this began. trouble: what is told of an OSError or a
         ValueError inside, by the error that is raised then."""
-        try:
+        with raising(raised, trouble, OSError, ValueError):
             self.root.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with opened(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 yield self._clock()
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            raise raised(f"{trouble}: {error}") from error
 
     def job(self, name: str) -> Job | None:
         """The job, None for one that is over or never was."""

@@ -22,7 +22,7 @@ from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.runners.schedulers.file_queue import FileQueue
 from meshtune.runners.schedulers.ground_truth import Conditions, Ending, run
-from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share, Some
+from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share, Some, raising
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.training import missing
 
@@ -106,10 +106,8 @@ class SimulatedRunner:
         job = _read_job(spec)
         options = self._options
         conditions = Conditions(seed=options.seed, noise=options.noise, fault_rate=options.fault_rate)
-        try:
+        with raising(InvalidJob, f"{spec.name} cannot be simulated", ValueError, ArithmeticError, LookupError):
             ending = run(job, spec.name, spec.time_limit_s, conditions)
-        except (ValueError, ArithmeticError, LookupError) as error:
-            raise InvalidJob(f"{spec.name} cannot be simulated: {error}") from error
         return self._queue.submit(
             spec,
             lambda now: PlayedJob(
@@ -175,10 +173,8 @@ def _read_job(spec: JobSpec) -> SimulatedJob:
         raise InvalidJob(
             f"{spec.name} has no {JOB_FILE}: the simulated runner runs jobs of the simulated workload only"
         )
-    try:
+    with raising(InvalidJob, f"{spec.name}: {JOB_FILE}", ValueError):
         job = parse_job(spec.files[JOB_FILE])
-    except ValueError as error:
-        raise InvalidJob(f"{spec.name}: {JOB_FILE}: {error}") from error
     unknown = missing(job.training)
     if unknown:
         raise InvalidJob(f"{spec.name} cannot be simulated: " + "; ".join(map(str, unknown)))

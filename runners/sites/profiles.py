@@ -48,8 +48,6 @@ class SiteEvidence(Closed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site(Closed):
-    """One profile."""
-
     # What it is a profile of, in a line.
     about: str
     # The `runner` section: `kind`, and options of that kind.

@@ -39,8 +39,6 @@ MAX_PASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """What one run found."""
-
     peak_bytes: int
     lasting_bytes: int
     parameters: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -135,6 +136,10 @@ class FrameworkProfile(Closed):
         return rows
 
 
+# Four bytes of everything, and no second copy of the weights.
+_FOUR_BYTES = ("weight_bytes", "gradient_bytes", "activation_bytes", "transfer_bytes", "reduce_bytes", "gather_bytes")
+FLOAT32: Mapping[str, Any] = {"dtype": "float32", **dict.fromkeys(_FOUR_BYTES, 4), "optimizer_bytes": 8}
+
 # The built-in trainer, as its exact estimate counts it (docs/explanation/physics-memory.md): torch's modules save
 # their inputs, gathered ones included; the norm is the CPU's, in float32 steps (`on_device` has CUDA's);
 # SwiGLU and the rotation of heads keep no more than Megatron's fused kernels. logit_bytes: the head's product, which
@@ -148,14 +153,7 @@ class FrameworkProfile(Closed):
 # than their bytes on an H100, so that its layers were predicted 5 % too fast (docs/gpu.md).
 TRAINER_FLOAT32 = FrameworkProfile(
     name="meshtune trainer, float32",
-    dtype="float32",
-    weight_bytes=4,
-    gradient_bytes=4,
-    optimizer_bytes=8,
-    activation_bytes=4,
-    transfer_bytes=4,
-    reduce_bytes=4,
-    gather_bytes=4,
+    **FLOAT32,
     logit_bytes=4,
     layer_launch_s=2.5e-4,
     hidden_passes=32 / 3,
@@ -272,12 +270,7 @@ MEGATRON_CORE: Mapping[str, FrameworkProfile] = {
     "float32": replace(
         _MEGATRON_CORE_BFLOAT16,
         name="Megatron-Core, float32",
-        dtype="float32",
-        weight_bytes=4,
-        optimizer_bytes=8,
-        activation_bytes=4,
-        transfer_bytes=4,
-        gather_bytes=4,
+        **FLOAT32,
         logit_bytes=4,
     ),
 }

@@ -143,7 +143,6 @@ class Home:
 
     @property
     def database_url(self) -> str:
-        """The default database."""
         return f"sqlite:///{self.root / DATABASE}"
 
     def campaign(self, campaign_id: str) -> Path:

@@ -101,8 +101,6 @@ class NoteWait:
 
 @dataclass(frozen=True, slots=True)
 class MarkRunning:
-    """The trial's attempt runs."""
-
     number: int
     started_at: float
     nodes: tuple[str, ...] = ()
@@ -153,8 +151,6 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the campaign."""
-
     state: CampaignState
     reason: str
 

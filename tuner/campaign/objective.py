@@ -138,7 +138,6 @@ class Yardstick:
 
 
 def yardstick_of(spec: CampaignSpec) -> Yardstick:
-    """The yardstick of a campaign's plans."""
     dtype = create_workload(spec.workload.kind, spec.workload.options).dtype
     return Yardstick(
         objective=spec.objective,

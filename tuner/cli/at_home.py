@@ -33,8 +33,6 @@ from meshtune.tuner.store import NotFound, Store, StoreError
 
 
 class AtHome:
-    """The campaigns of a home."""
-
     def __init__(self, place: HomePlace) -> None:
         self._place = place
 
@@ -85,7 +83,6 @@ class CampaignAtHome:
         return analyse(self.campaign, space_of(self.campaign.spec), self._service.store.trials(self.id))
 
     def waits(self) -> str:
-        """What it waits for."""
         return str(self._service.waits(self.id) or "")
 
     def excluded_nodes(self) -> Sequence[str]:

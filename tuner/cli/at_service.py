@@ -39,8 +39,6 @@ LOOK_SHARE = 4.0
 
 
 class AtService:
-    """The campaigns of a service."""
-
     def __init__(self, place: Place) -> None:
         self._place = place
 
@@ -62,7 +60,6 @@ class AtService:
 
     @contextmanager
     def created(self, spec: Path, *, cluster: Path | None, project: str) -> Iterator[CampaignAtService]:
-        """A new campaign of a spec."""
         body = _body_with(spec, cluster=cluster, changes={"project": project} if project else {})
         with Client(self._place.server) as client:
             with _spec_mistakes(spec):
@@ -110,7 +107,6 @@ class CampaignAtService:
         return self._remote.projection(nodes, plan)
 
     def waits(self) -> str:
-        """What it waits for."""
         return self._remote.view.trouble
 
     def excluded_nodes(self) -> Sequence[str]:

@@ -18,6 +18,7 @@ from rich.text import Text
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.trainer_answers import TRIAD, Exchange, LinkFit, NoFit, Pattern, Probed, Rate, Tier, best_rates
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.search_spaces.checks import raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.fitting import explained
@@ -56,14 +57,12 @@ def draft_of(output: Path) -> Path:
 def model_named(text: str) -> ModelSpec:
     """The model of a preset's name, or of a file: a spec's section `model`, or a whole document that has it. Raises
     WrongCall."""
-    try:
+    with raising(WrongCall, f"--model {text}", UnreadableText, InvalidSpec):
         if not (file := Path(text)).is_file():
             return read_model(text)
         document = parse_yaml(read_file(file, SLOW_LIMITS.max_bytes))
         section = document.get("model", document) if isinstance(document, dict) else document
         return read_model(section)
-    except (UnreadableText, InvalidSpec) as error:
-        raise WrongCall(f"--model {text}: {error}") from None
 
 
 def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict[str, Any]:

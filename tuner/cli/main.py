@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from errno import EDQUOT, ENOSPC
 from typing import Annotated
 
 import typer
 
+from meshtune.runners.job_files import FULL
 from meshtune.search_spaces.checks import UserError
 from meshtune.tuner.cli.commands import before, campaigns, cluster, predictions, results, service, studies
 
@@ -49,7 +49,7 @@ def main() -> None:
 
         message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         errors.print(f"meshtune: {message}", style="red", soft_wrap=True)
-        passing = getattr(error, "transient", False) or getattr(error, "errno", None) in (ENOSPC, EDQUOT)
+        passing = getattr(error, "transient", False) or getattr(error, "errno", None) in FULL
         sys.exit(os.EX_TEMPFAIL if passing else 2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, raising
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
@@ -53,10 +53,8 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
         raise wrong_spec(spec, error.problems) from None
     if not isinstance(document, dict):
         return document
-    try:
+    with raising(WrongCall, "", InvalidValue):
         whole = with_local_files(document if not model else _with_model(document, model), spec.parent)
-    except InvalidValue as error:
-        raise WrongCall(str(error)) from None
     return whole if cluster is None else {**whole, "cluster": _cluster_in(cluster)}
 
 
@@ -122,8 +120,6 @@ def plan_fields(option: str, text: str, knobs: KnobSet) -> dict[str, Any]:
     """Plan fields from the `name=value,name=value` of an option, values of knobs among them. Raises WrongCall."""
     given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
     values = {name: knobs.reading(name, given.pop(name)) for name in knobs.names if name in given}
-    try:
+    with raising(WrongCall, option, InvalidValue):
         plan = read_value(Plan, {**given, **({"knobs": values} if values else {})})
-    except InvalidValue as error:
-        raise WrongCall(f"{option}: {error}") from None
     return {name: getattr(plan, name) for name in (*given, *(["knobs"] if values else []))}

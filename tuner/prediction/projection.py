@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -124,12 +124,10 @@ def layout_of(text: str) -> Plan | None:
     it follows from the devices."""
     words = text.replace(",", " ").split()
     fields = dict(word.partition("=")[::2] for word in words)
-    try:
+    with problems_as(InvalidValue, "plan"):
         if "dp" in fields:
             raise InvalidValue([Problem("dp", "follows from the devices at each node count")])
         return read_value(Plan, fields) if words else None
-    except InvalidValue as error:
-        raise InvalidValue([problem.under("plan") for problem in error.problems]) from None
 
 
 def node_counts(text: str, reference: int) -> tuple[int, ...]:

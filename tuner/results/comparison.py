@@ -163,11 +163,10 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
                 notes.append(_above(one, start, efficiency))
         campaign, cluster = one.campaign, one.campaign.spec.cluster
         compared.append(
-            ComparedCampaign(
-                id=campaign.id,
+            view_of(
+                ComparedCampaign,
+                campaign,
                 name=campaign.spec.name,
-                state=campaign.state,
-                simulated=campaign.simulated,
                 nodes=cluster.nodes,
                 devices=cluster.devices,
                 model=campaign.spec.model.name,

@@ -69,8 +69,6 @@ def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """A setting to be written."""
-
     spec: CampaignSpec
     plan: Plan
     # Measures the plan in the folder that the files are written to.

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import Checked, InvalidValue, Problem, UserError, Whole, did_you_mean
+from meshtune.search_spaces.checks import Checked, InvalidValue, Problem, UserError, Whole, did_you_mean, raising
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import sized
@@ -263,10 +263,8 @@ def target_of(question: LaunchQuestion, campaigns: Sequence[Campaign]) -> Target
     clusters = {one.spec.cluster.name: one.spec.cluster for one in reversed(campaigns)}
     model = _named("model", question.model, models, model_presets(), ModelSpec)
     cluster = _named("cluster", question.cluster, clusters, cluster_presets(), ClusterSpec)
-    try:
+    with raising(NothingKnown, "no cluster is that large", InvalidValue):
         return Target(model, replace(cluster, nodes=question.nodes))
-    except InvalidValue as error:
-        raise NothingKnown(f"no cluster is that large: {error}") from None
 
 
 def advice_of(campaign: Campaign, trials: Sequence[Trial], nodes: int) -> Advice | None:

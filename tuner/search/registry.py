@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.runners.packages import Packaged, unloadable, with_packages
 from meshtune.runners.registry import load
-from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.checks import did_you_mean, raising
 from meshtune.search_spaces.listing import in_order, in_random_order, whole
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
@@ -126,10 +126,8 @@ def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def require_library(search: str, extra: str) -> None:
-    try:
+    with raising(SearchMisconfigured, "", MissingExtra):
         require_extra(extra, f"the search {search}")
-    except MissingExtra as missing:
-        raise SearchMisconfigured(str(missing)) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from meshtune.runners.base import JobSpec, JobStatus, Runner, RunnerUnavailable
+from meshtune.tuner.service.telemetry import gauge
 
 # A scheduler that has not answered for so long is said to be silent.
 SILENT_S = 10.0
@@ -64,14 +64,8 @@ class SchedulerSilence(Collector):
             self._age_s.pop(scheduler, None)
 
     def collect(self) -> Iterator[Metric]:
-        ages = GaugeMetricFamily(
-            "meshtune_scheduler_answer_age_seconds",
-            "Age of the answer by which campaigns go; of one that is owed, since it was asked for.",
-            labels=("scheduler",),
-        )
-        for name, age_s in sorted(self.ages_s().items()):
-            ages.add_metric((name,), age_s)
-        yield ages
+        words = "Age of the answer by which campaigns go; of one that is owed, since it was asked for."
+        yield gauge("scheduler_answer_age_seconds", words, "scheduler", dict(sorted(self.ages_s().items())))
 
     def _end(self, scheduler: str, first: float, begun: float, age_s: float | None) -> None:
         with self._lock:

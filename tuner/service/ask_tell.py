@@ -12,7 +12,7 @@ from meshtune.runners.documents import plain
 from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
 from meshtune.runners.registry import EXTERNAL
 from meshtune.runners.schedulers.external import ClaimableJob, ExternalRunner, NotClaimed
-from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit, raising
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
@@ -143,7 +143,7 @@ class AskTell:
         named = [attempt for attempt in trial.attempts if attempt.job_name == completion.claim]
         attempt, earlier = [*named, trial.last][0], [] if completion.claim else trial.attempts[:-1]
         job = attempt.job_name
-        try:
+        with raising(CannotChange, f"trial {number} of campaign {campaign_id} cannot be completed", NotClaimed):
             if completion.claim and not named:
                 raise NotClaimed(f"it has no claim {completion.claim[:100]!r}")
             if any(self._reports.kept(campaign_id, other.job_name) == text for other in earlier):
@@ -157,8 +157,6 @@ class AskTell:
             if self._reports.kept(campaign_id, job) != text:
                 ended = "completed with another result" if attempt.outcome is None else attempt.outcome.verdict
                 raise NotClaimed(f"it is {ended}")
-        except NotClaimed as error:
-            raise CannotChange(f"trial {number} of campaign {campaign_id} cannot be completed: {error}") from None
         return trial
 
     def _campaign(self, campaign_id: str) -> Campaign:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from prometheus_client import Counter
 
+from meshtune.runners.job_files import opened
 from meshtune.search_spaces.checks import UserError
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.service.clocks import Presence, Skews, uptime
@@ -226,18 +227,14 @@ class Holder:
         """True where that holder surely ended, and what it had is free now."""
         path = self._home.holder(holder)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            with opened(path, os.O_RDWR) as descriptor:
+                # Another machine's locks may not be seen here: whatever its file system promises, only this kernel
+                # counts.
+                if os.pread(descriptor, 64, 0) != _boot_id():
+                    return False
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
-        try:
-            # Another machine's locks may not be seen here: whatever its file system promises, only this kernel counts.
-            if os.pread(descriptor, 64, 0) != _boot_id():
-                return False
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
         self._store.leases.leave(holder)
         path.unlink(missing_ok=True)
         return True
@@ -258,7 +255,6 @@ class Holder:
             stop.wait(self._lease_s / RENEWALS)
 
     def live(self) -> None:
-        """Be known as alive."""
         if self._proof is None:
             self._prove()
         if self._clock() >= self._deadline:

@@ -38,8 +38,6 @@ def read_outcome(workload: Workload, directory: Path, status: JobStatus, cluster
 
 
 class JobReading:
-    """Of one job's files."""
-
     def __init__(self, job_name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds that never go back."""
         self.job_name = job_name

@@ -120,10 +120,7 @@ class Service:
 
     def resume(self, campaign_id: str) -> Campaign:
         """Go on with a paused campaign; one that runs already stays as it is. Raises NotFound, IllegalMove."""
-        campaign = self.store.campaign(campaign_id)
-        if campaign.state is CampaignState.RUNNING:
-            return campaign
-        return self.store.move_campaign(campaign_id, CampaignState.RUNNING, reason="", now=self._clock())
+        return self.changing.change(campaign_id, {}, resume=True)
 
     def cancel(self, campaign_id: str) -> Campaign:
         """End the campaign and its running jobs. Raises NotFound, IllegalMove."""
@@ -214,7 +211,6 @@ class Service:
         self.sessions.release(campaign_id)
 
     def close(self) -> None:
-        """Release every campaign."""
         self.sessions.close()
 
 

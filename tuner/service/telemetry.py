@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from prometheus_client import Counter, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
 from pythonjsonlogger.json import JsonFormatter
 
 from meshtune.runners.base import RunnerError
@@ -136,6 +137,14 @@ def _masked(value: Any) -> Any:
         case None | bool() | int() | float():
             return value
     return mask(str(value))
+
+
+def gauge(name: str, words: str, label: str, values: Mapping[Any, float]) -> GaugeMetricFamily:
+    """values: by the label's."""
+    family = GaugeMetricFamily(f"meshtune_{name}", words, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((value,), count)
+    return family
 
 
 class Heartbeat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
@@ -248,7 +248,9 @@ class Ticker:
                 return False
             self._rest(session, CampaignState.FAILED, f"the search {campaign.spec.search.kind} failed: {error}")
             return True
-        reason = search_end(campaign, trials, proposal, _untried(session, trials))
+        space = session.task.space
+        untried = space.plans - sum(plan in space for plan in {trial.plan for trial in trials})
+        reason = search_end(campaign, trials, proposal, untried)
         now, chance = self.clock(), proposal.chance_left
         if reason:
             self.store.end_search(campaign.id, reason, chance_left=chance, now=now, seen=campaign)
@@ -264,8 +266,3 @@ class Ticker:
 def node_faults(store: Store, campaign: Campaign, now: float) -> Mapping[str, int]:
     """How often each node failed lately under jobs of any campaign on the same device."""
     return store.node_faults(campaign.spec.cluster.device.name, now - FAULTS_S)
-
-
-def _untried(session: Session, trials: Sequence[Trial]) -> int:
-    space = session.task.space
-    return space.plans - sum(plan in space for plan in {trial.plan for trial in trials})

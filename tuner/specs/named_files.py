@@ -6,15 +6,14 @@ what is stored and run names none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.documents import plain
 from meshtune.runners.sites.profiles import SUFFIX, Site, find_site, own_folder, parse_site, read_site_file, with_site
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 
 # Under `runner`: a site's name, or the content of its profile. The command line reads it where a path stands.
 SITE = "site"
@@ -22,20 +21,11 @@ SITE = "site"
 HF_CONFIG = "hf_config"
 
 
-@contextmanager
-def _under(section: str) -> Iterator[None]:
-    """Problems get their path under that section."""
-    try:
-        yield
-    except InvalidValue as error:
-        raise InvalidValue([problem.under(section) for problem in error.problems]) from None
-
-
 def with_local_files(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The document with the content of every file that it names, relative to `folder`; the same object where it names
     none. Raises InvalidValue."""
     document = with_model_file(document, folder)
-    with _under(f"runner.{SITE}"):
+    with problems_as(InvalidValue, f"runner.{SITE}"):
         return with_site_file(document, folder)
 
 
@@ -66,12 +56,12 @@ def is_path(named: object) -> bool:
     return isinstance(named, str) and ("/" in named or named.endswith(SUFFIX))
 
 
-def read_named_site(named: object, folder: Path | None = None) -> Site:
-    """The profile that a spec names. folder: of own profiles. Raises InvalidValue, of a path too."""
+def read_named_site(named: object) -> Site:
+    """The profile that a spec names. Raises InvalidValue, of a path too."""
     if is_path(named):
         raise InvalidValue([Problem("", f"{named!r} is a path, which only the command line reads; give the content")])
     if isinstance(named, str):
-        return find_site(named, own_folder() if folder is None else folder)
+        return find_site(named, own_folder())
     return parse_site(named)
 
 
@@ -91,9 +81,9 @@ def resolved(document: Mapping[str, Any], *, to_run: bool) -> Mapping[str, Any]:
     named = named_site(document)
     if named is None:
         return document
-    with _under(f"runner.{SITE}"):
+    with problems_as(InvalidValue, f"runner.{SITE}"):
         site = read_named_site(named)
-    with _under("runner"):
+    with problems_as(InvalidValue, "runner"):
         runner = with_site(site, document["runner"])
     lacking = [name for name in site.needs if name not in runner]
     if lacking and to_run:

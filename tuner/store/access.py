@@ -104,7 +104,6 @@ class Access:
             return None if row is None else _token(row)
 
     def used_at(self, sha256: str, now: float) -> None:
-        """Keep when the token was last used."""
         with self._database.writing() as connection:
             connection.execute(update(tokens).where(tokens.c.sha256 == sha256).values(last_used_at=now))
 

@@ -25,8 +25,6 @@ _OF_ROW = [column.name for column in calibrations.c if column.name != "document"
 
 
 class Calibrations:
-    """`Store.calibrations`."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -34,7 +32,8 @@ class Calibrations:
         """Keep it, in place of an earlier one of the same campaign."""
         with self._database.writing() as connection:
             connection.execute(delete(calibrations).where(calibrations.c.campaign == stored.campaign))
-            connection.execute(insert(calibrations), _row(stored))
+            row = {**{name: getattr(stored, name) for name in _OF_ROW}, "document": _document(stored)}
+            connection.execute(insert(calibrations), row)
 
     def newest_first(
         self, key: CalibrationKey | None = None, *, reader: Rights = OPERATOR, limit: int = 1000
@@ -57,10 +56,6 @@ class Calibrations:
         with self._database.writing() as connection:
             if not connection.execute(delete(calibrations).where(calibrations.c.campaign == campaign_id)).rowcount:
                 raise NotFound(f"there is no calibration {campaign_id}")
-
-
-def _row(stored: StoredCalibration) -> dict[str, Any]:
-    return {**{name: getattr(stored, name) for name in _OF_ROW}, "document": _document(stored)}
 
 
 def _document(stored: StoredCalibration) -> dict[str, Any]:

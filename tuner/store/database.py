@@ -26,6 +26,8 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from meshtune.runners.extras import MissingExtra, require_extra
+from meshtune.runners.job_files import opened
+from meshtune.search_spaces.checks import raising
 from meshtune.tuner.store import mark
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable, translating
 
@@ -174,7 +176,7 @@ class Database:
             _make_private(path, self._file_mode)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         except OSError as error:
-            raise StoreUnavailable(f"{path} cannot be opened: {error.strerror}", transient=False) from error
+            raise StoreUnavailable(f"{path} cannot be opened: {error.strerror}") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,8 +184,7 @@ class Database:
                 holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise StoreUnavailable(
                     f"{self.name} is served by process {holder} already, and SQLite takes one service; stop that one, "
-                    "or use a PostgreSQL database, which several services may share",
-                    transient=False,
+                    "or use a PostgreSQL database, which several services may share"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -225,24 +226,19 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise StoreUnavailable(f"the database URL cannot be read; {_FORMS}", transient=False) from None
+        raise StoreUnavailable(f"the database URL cannot be read; {_FORMS}") from None
     if "@" in (parsed.host or ""):
-        raise StoreUnavailable(
-            "the database URL holds more than one @; write %40 for one that is part of the password", transient=False
-        )
+        raise StoreUnavailable("the database URL holds more than one @; write %40 for one that is part of the password")
     if parsed.drivername in ("postgresql", "postgresql+psycopg"):
-        try:
+        with raising(StoreUnavailable, "", MissingExtra):
             require_extra("postgres", "a PostgreSQL database")
-        except MissingExtra as missing:
-            raise StoreUnavailable(str(missing), transient=False) from None
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise StoreUnavailable(f"no support for {parsed.drivername} databases; {_FORMS}", transient=False)
+        raise StoreUnavailable(f"no support for {parsed.drivername} databases; {_FORMS}")
     if parsed.host:
         raise StoreUnavailable(
             f"the database URL names the host {parsed.host}, but SQLite is a file; "
-            "write sqlite:///relative.db or sqlite:////absolute.db",
-            transient=False,
+            "write sqlite:///relative.db or sqlite:////absolute.db"
         )
     return parsed
 
@@ -277,7 +273,7 @@ def _sqlite_engine(url: URL, file: Path | None, file_mode: int) -> Engine:
     """file: None for a database in memory."""
     in_memory, by_uri = file is None, (url.database or "").startswith("file:")
     if file is not None and not by_uri and not file.parent.is_dir():
-        raise StoreUnavailable(f"{_name(url)} cannot be opened: there is no folder {file.parent}", transient=False)
+        raise StoreUnavailable(f"{_name(url)} cannot be opened: there is no folder {file.parent}")
     if "timeout" not in url.query:
         url = url.update_query_dict({"timeout": str(LOCK_TIMEOUT_S)})
     pool: dict[str, Any] = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}} if in_memory else {}
@@ -292,12 +288,9 @@ def _sqlite_engine(url: URL, file: Path | None, file_mode: int) -> Engine:
 
 def _make_private(file: Path, mode: int) -> None:
     """Make the file where it is missing: SQLite would let everybody read it. Its -wal and -shm get the same mode."""
-    with suppress(OSError):  # it is there, or who opens it is told why it cannot be
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
-        try:
-            os.fchmod(descriptor, mode)
-        finally:
-            os.close(descriptor)
+    # Where that fails it is there, or who opens it is told why it cannot be.
+    with suppress(OSError), opened(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE) as descriptor:
+        os.fchmod(descriptor, mode)
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:

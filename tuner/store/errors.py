@@ -115,7 +115,7 @@ class LeaseLost(StoreError):
 class StoreUnavailable(StoreError):
     """The database does not answer or does not take writes. transient: it may pass without a change of settings."""
 
-    def __init__(self, message: str, *, transient: bool) -> None:
+    def __init__(self, message: str, *, transient: bool = False) -> None:
         self.transient = transient
         super().__init__(message)
 

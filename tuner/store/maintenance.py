@@ -17,6 +17,7 @@ from pathlib import Path
 from sqlalchemy import URL, ColumnElement, Connection, Select, and_, exists, func, or_, select, text
 
 from meshtune.runners.base import Cause
+from meshtune.runners.job_files import opened
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
@@ -50,8 +51,6 @@ class DatabaseDump:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The findings of a check."""
-
     schema: str
     # Sentences, none where all is well.
     troubles: Sequence[str]
@@ -120,11 +119,8 @@ def new_file(path: Path, *, force: bool) -> Iterator[Path]:
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         yield partial
-        descriptor = os.open(partial, os.O_RDONLY)
-        try:
+        with opened(partial, os.O_RDONLY) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         if force:
             os.replace(partial, path)
         else:
@@ -167,7 +163,7 @@ def sqlite_file(url: str) -> Path | None:
     with closing(Database(url)) as database:
         file = database.file
         if file is not None and not file.is_file():
-            raise StoreUnavailable(f"there is no database {file}", transient=False)
+            raise StoreUnavailable(f"there is no database {file}")
         database.require_same()
     return file
 

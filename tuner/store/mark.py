@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshtune.runners.job_files import opened
 from meshtune.tuner.store.errors import SQLITE_CODES, StoreUnavailable
 
 SUFFIX = ".mark"
@@ -45,13 +46,13 @@ def require_same(file: Path) -> None:
     """
     if file.exists() and file.stat().st_nlink > 1:  # SQLite keeps a log beside each name
         message = f"{file} has other names, by hard links: keep one of those in `find / -xdev -samefile {file}`"
-        raise StoreUnavailable(message, transient=False)
+        raise StoreUnavailable(message)
     path = path_of(file)
     advice = f"restore the newest backup, or remove {path} to go on with what is there"
     with suppress(FileNotFoundError):
         known = _FORM.fullmatch(text := path.read_text(encoding="ascii", errors="replace"))
         if known is None:
-            raise StoreUnavailable(f"{path}, the mark of {file}, is damaged: {text[:60]!r}; {advice}", transient=False)
+            raise StoreUnavailable(f"{path}, the mark of {file}, is damaged: {text[:60]!r}; {advice}")
         _compare(file, Mark(int(known[1], 16), int(known[2])), advice)
         return
     if file.exists() and file.stat().st_size:
@@ -63,16 +64,13 @@ def _compare(file: Path, mark: Mark, advice: str) -> None:
     actual = _look(file) if file.exists() and file.stat().st_size else None
     if actual is None:
         state = f"is empty, or its log {file.name}-wal is damaged or gone" if file.exists() else "is gone"
-        raise StoreUnavailable(
-            f"{file} {state}: it had {mark.written} events and audit records; {advice}", transient=False
-        )
+        raise StoreUnavailable(f"{file} {state}: it had {mark.written} events and audit records; {advice}")
     if actual.id != mark.id:
-        raise StoreUnavailable(f"{file} is another database than the one that was there; {advice}", transient=False)
+        raise StoreUnavailable(f"{file} is another database than the one that was there; {advice}")
     if actual.written < mark.written:
         raise StoreUnavailable(
             f"{file} has {actual.written} events and audit records, and had {mark.written}: its log {file.name}-wal is "
-            f"damaged or gone, or it is an older copy; {advice}",
-            transient=False,
+            f"damaged or gone, or it is an older copy; {advice}"
         )
 
 
@@ -85,7 +83,7 @@ def _look(file: Path) -> Mark | None:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             if tables and application != APPLICATION_ID:
                 message = f"{file} is a database of another program (application id {application})"
-                raise StoreUnavailable(message, transient=False)
+                raise StoreUnavailable(message)
             return mark_in(connection) if tables else None
     except sqlite3.Error as error:
         meaning, transient = SQLITE_CODES.get(error.sqlite_errorcode & 0xFF, ("cannot be read", False))
@@ -119,19 +117,15 @@ def require_sound(file: Path) -> None:
             verdict = str(error)
     if verdict != "ok":
         message = f"{file} is damaged: {' '.join(verdict.split())}; restore the newest backup, and remove {log} first"
-        raise StoreUnavailable(message, transient=False)
+        raise StoreUnavailable(message)
 
 
 def keep(file: Path, mark: Mark, mode: int) -> None:
     """Write the mark, after the commit; mode: of a new one. In place, so that a full disk takes it too; where it cannot
     be written, the old one says less and nothing wrong."""
-    with suppress(OSError):
-        descriptor = os.open(path_of(file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            new = os.fstat(descriptor).st_size == 0
-            os.pwrite(descriptor, f"{mark.id:08x} {mark.written:020d}\n".encode("ascii"), 0)
-            if new:
-                os.fchmod(descriptor, mode)
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), opened(path_of(file), os.O_WRONLY | os.O_CREAT) as descriptor:
+        new = os.fstat(descriptor).st_size == 0
+        os.pwrite(descriptor, f"{mark.id:08x} {mark.written:020d}\n".encode("ascii"), 0)
+        if new:
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)

@@ -261,7 +261,9 @@ def _trial_filters(wanted: TrialsWanted) -> list[ColumnElement[bool]]:
         *((trials.c[name], values) for name, values in wanted.plan.items()),
     ]
     filters: list[ColumnElement[bool]] = [
-        column.in_([_plain(value) for value in values]) for column, values in among if values
+        column.in_([str(value) if isinstance(value, StrEnum) else value for value in values])
+        for column, values in among
+        if values
     ]
     filters += [_has_knob(name, values) for name, values in wanted.knobs.items() if values]
     return [*filters, _failed(wanted.failure)] if wanted.failure else filters
@@ -288,7 +290,3 @@ def _failed(causes: Collection[Cause]) -> ColumnElement[bool]:
     own = [str(verdict) for verdict, cause in FAILED.items() if cause in causes]
     unnamed = and_(attempts.c.cause.is_(None), attempts.c.verdict.in_(own))
     return or_(attempts.c.cause.in_([str(cause) for cause in causes]), unnamed)
-
-
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, StrEnum) else value

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, column, create_engine, false, insert, inspect, select, table, update
 
+from meshtune.search_spaces.checks import raising
 from meshtune.tuner.store.errors import OtherSchema, StoreError, StoreUnavailable
 from meshtune.tuner.store.tables import probes
 
@@ -33,7 +34,7 @@ def upgrade(connection: Connection, database: str) -> None:
     present, known = version_of(connection), _known()
     if present and present not in known:
         words = f"{database} was written by a newer meshtune (schema {present}, this one knows up to {known[-1]})"
-        raise StoreUnavailable(f"{words}; install that version, or restore a copy from before it", transient=False)
+        raise StoreUnavailable(f"{words}; install that version, or restore a copy from before it")
     if present == known[-1]:
         return
     from alembic import command  # costs 0.1 s
@@ -41,10 +42,8 @@ def upgrade(connection: Connection, database: str) -> None:
 
     # A table that SQLite copies would count on from its rows, and newer ones may have been deleted.
     counters = connection.execute(select(_sequence)).all() if present and connection.dialect.name == "sqlite" else ()
-    try:
+    with raising(StoreError, f"{database} refused", CommandError):
         command.upgrade(_config(connection), "head")
-    except CommandError as error:
-        raise StoreError(f"{database} refused: {error}") from error
     for name, given in counters:
         connection.execute(update(_sequence).where(_sequence.c.name == name).values(seq=given))
 
@@ -66,7 +65,7 @@ def require_newest(connection: Connection, database: str) -> str:
     newest = _known()[-1]
     if present != newest:
         has = f"has the schema {present}" if present else "is no store of meshtune"
-        raise OtherSchema(f"{database} {has}, and this meshtune knows {newest}", transient=False)
+        raise OtherSchema(f"{database} {has}, and this meshtune knows {newest}")
     return present
 
 

@@ -161,7 +161,7 @@ def _jobs(connection: Connection, since: float) -> Mapping[str, Sequence[Row[Any
 
 
 def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: float, now: float) -> Demand:
-    time_limit_s = _time_limit_s(campaign.spec)
+    time_limit_s: float = campaign.spec["trial"]["time_limit_s"]
     in_flight = sum(_in_flight(job, alive, time_limit_s, now) for job in jobs)
     wanted = in_flight
     if alive and campaign.state == CampaignState.RUNNING:
@@ -191,11 +191,6 @@ def _held_s(job: Row[Any], since: float, now: float) -> float:
     end = now if job.finished_at is None else job.finished_at
     held_s: float = max(0.0, min(job.running_s, end - since))
     return held_s
-
-
-def _time_limit_s(spec: Mapping[str, Any]) -> float:
-    limit_s: float = spec["trial"]["time_limit_s"]
-    return limit_s
 
 
 def _of_campaigns(query: Select[Any]) -> Select[Any]:

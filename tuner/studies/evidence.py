@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from meshtune.runners.outcome import FAILED, Measurement, Verdict
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
@@ -141,10 +141,8 @@ def plan_in(spec: CampaignSpec, space: Space, chosen: PlanOf) -> Plan:
     assert isinstance(chosen, dict)
     axes = {name: value for name, value in chosen.items() if name in PLAN_FIELDS}
     knobs = {name: value for name, value in chosen.items() if name not in PLAN_FIELDS}
-    try:
+    with problems_as(InvalidValue, "plan"):
         plan = space.complete(**axes, **({"knobs": knobs} if knobs else {}))
-    except InvalidValue as error:
-        raise InvalidValue([problem.under("plan") for problem in error.problems]) from None
     if broken := space.explain(plan, ignore_bounds=True):
         raise InvalidValue([Problem("plan", f"{plan.key} is not legal: {broken[0]}")])
     return plan

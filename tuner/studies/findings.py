@@ -9,6 +9,7 @@ from math import floor, inf, isinf, log10
 from statistics import median
 from typing import Any
 
+from meshtune.tuner.results.views import view_of
 from meshtune.tuner.studies.evidence import Evidence, Unanswered
 from meshtune.tuner.studies.measures import MEASURED, PREDICTED, read_question
 from meshtune.tuner.studies.read import LoadedStudy
@@ -88,16 +89,14 @@ def _finding(row: StudyRow, evidence: Evidence, *, simulated: bool) -> StudyFind
     if row.published is not None and chosen is not None and chosen.value is not None and row.published.value:
         error = chosen.value / row.published.value - 1
         missed = abs(error) > row.within
-    return StudyFinding(
-        name=row.name,
-        unit=row.unit,
-        published=row.published,
+    return view_of(
+        StudyFinding,
+        row,
         predicted=ours[PREDICTED],
         measured=ours[MEASURED],
         compared=compared,
         error=error,
         missed=missed,
-        within=row.within,
         explanation=(row.explanation or UNEXPLAINED) if missed else "",
     )
 

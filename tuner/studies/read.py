@@ -10,7 +10,7 @@ from typing import Any
 from meshtune.runners.documents import read_value
 from meshtune.runners.registry import SIMULATED
 from meshtune.runners.untrusted_text import UnreadableText
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -58,10 +58,8 @@ def read_study(folder: Traversable) -> Study:
         raise InvalidValue([Problem(STUDY_FILE, f"cannot be read: {error.strerror or error}")]) from None
     except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
         raise InvalidValue([Problem(STUDY_FILE, str(error))]) from None
-    try:
+    with problems_as(InvalidValue, STUDY_FILE):
         return read_value(Study, document)
-    except InvalidValue as error:
-        raise InvalidValue([problem.under(STUDY_FILE) for problem in error.problems]) from None
 
 
 def load_study(folder: Traversable, home: Home | None, sections: Mapping[str, Any] | None = None) -> LoadedStudy:

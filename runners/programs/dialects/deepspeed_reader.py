@@ -21,7 +21,7 @@ from meshtune.runners.programs.dialects.base import (
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.deepspeed import Dtype, read_config
-from meshtune.search_spaces.checks import MAX_WHOLE
+from meshtune.search_spaces.checks import MAX_WHOLE, raising
 from meshtune.search_spaces.plan import ContextParallel
 
 # deepspeed.add_config_arguments in deepspeed/__init__.py.
@@ -50,7 +50,6 @@ def parse(text: str) -> Imported:
 
 
 def is_file(name: str, text: str) -> bool:
-    """Whether a text is a ds_config."""
     if not name.endswith(".json"):
         return False
     try:
@@ -150,10 +149,8 @@ def read_settings(config: Mapping[str, Any], filled: Mapping[str, Any]) -> Impor
 
 
 def _read(text: str) -> dict[str, Any]:
-    try:
+    with raising(CannotRead, "", ValueError):
         return read_config(text)
-    except ValueError as error:
-        raise CannotRead(str(error)) from error
 
 
 def _shapes(place: str) -> Question:

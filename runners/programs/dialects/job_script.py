@@ -16,6 +16,7 @@ from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
+from meshtune.search_spaces.checks import raising
 
 # sbatch(1) and srun(1).
 _SHORT: Mapping[str, str] = {
@@ -124,13 +125,11 @@ def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Jo
     step: dict[str, str] = {}
     for _, words in (around for around in under if around[0] == "srun"):
         step |= _options([as_written(word) for word in words])
-    try:
+    with raising(CannotRead, "its lines for the scheduler", UnreadableText):
         if options := slurm_options(script):
             return _slurm(options, step, login=bool(_LOGIN.match(script)))
         if words := directives(script, "PBS"):
             return _pbs(words, under)
-    except UnreadableText as error:
-        raise CannotRead(f"its lines for the scheduler: {error}") from None
     told = ""
     kept = [_line(*one) for one in step.items() if one[0] not in _OF_A_STEP or (one[0] == "export" and "=" in one[1])]
     if kept:

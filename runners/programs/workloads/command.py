@@ -52,7 +52,7 @@ from meshtune.runners.programs.workloads.knobs import (
 from meshtune.runners.report import DIRECTORY, STEPS
 from meshtune.runners.schedulers.batch.script import CALLS_MODULE
 from meshtune.runners.untrusted_text import UnreadableText, read_words
-from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import KNOB_NAME
 from meshtune.search_spaces.knobs import KnobSet
@@ -320,10 +320,8 @@ def _choices(options: CommandOptions) -> tuple[Choice, ...]:
 
 
 def _patterns(log: Mapping[str, str]) -> Patterns | None:
-    try:
+    with problems_as(InvalidValue, "log"):
         return Patterns(log) if log else None
-    except InvalidValue as error:
-        raise InvalidValue([problem.under("log") for problem in error.problems]) from None
 
 
 def program_of(command: Sequence[str] | str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshtune.runners.programs.workloads.config_file import Choice, code_of
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.columns import EVEN_ALONE, BoolColumn, Capabilities, Columns, Constraint, code
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
@@ -30,10 +30,8 @@ def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, 
             problems.append(Problem(f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}"))
     if problems:
         raise InvalidValue(problems)
-    try:
+    with problems_as(InvalidValue, "fixed"):
         plan = Plan(**fixed)
-    except InvalidValue as error:
-        raise InvalidValue([problem.under("fixed") for problem in error.problems]) from None
     known = set(told)
     if len(known.intersection(_BATCH)) >= 2:
         known.update(_BATCH)

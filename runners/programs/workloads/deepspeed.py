@@ -46,7 +46,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED, FLOAT32, FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 
 # What DeepSpeed's own checks say (runtime/config.py, runtime/engine.py, runtime/pipe/engine.py).
@@ -94,19 +94,7 @@ class DeepSpeedWorkload(Workload):
     def framework(self) -> FrameworkProfile:
         known = replace(DEEPSPEED, host_optimizer=offloads_optimizer(self._options))
         if self._options.dtype is Dtype.FLOAT32:
-            # Four bytes of everything, and no second copy of the weights.
-            return replace(
-                known,
-                name="DeepSpeed, float32",
-                dtype=str(Dtype.FLOAT32),
-                weight_bytes=4,
-                gradient_bytes=4,
-                optimizer_bytes=8,
-                activation_bytes=4,
-                transfer_bytes=4,
-                reduce_bytes=4,
-                gather_bytes=4,
-            )
+            return replace(known, name="DeepSpeed, float32", **FLOAT32)
         return replace(known, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))
 
     @property

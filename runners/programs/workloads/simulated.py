@@ -148,7 +148,6 @@ class SimulatedJob(Closed):
 
 
 def render_job(job: SimulatedJob) -> str:
-    """The job file's text."""
     return render_versioned(job, JOB_VERSION)
 
 

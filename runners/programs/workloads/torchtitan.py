@@ -37,7 +37,7 @@ from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FLOAT32, TORCHTITAN, FrameworkProfile
 
 # MetricsProcessor.log in torchtitan/components/metrics.py; grad_norm since 0.2.0, mfu N/A with quantization in 0.3.0.
 # Ranks that see no loss, of all stages of a pipeline but the last, say -1 (trainer.py, train_step).
@@ -73,14 +73,7 @@ class TorchtitanWorkload(Workload):
     @property
     def framework(self) -> FrameworkProfile:
         if self._options.dtype is Dtype.FLOAT32:
-            return replace(
-                TORCHTITAN,
-                name="torchtitan FSDP2, float32",
-                dtype=str(Dtype.FLOAT32),
-                activation_bytes=4,
-                transfer_bytes=4,
-                gather_bytes=4,
-            )
+            return replace(TORCHTITAN, name="torchtitan FSDP2, float32", **FLOAT32)
         return TORCHTITAN
 
     @property

@@ -119,8 +119,7 @@ class BatchRunner(RecordingRunner[Options]):
             return
         self._note_cancel(id, record)
         answer = self._call(*self.cancel_command.split(), *dict.fromkeys((id, record.number)))
-        if answer.code != 0 and not answer.says(self.over):
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
+        answer.output(f"{id} cannot be cancelled", self.over)
 
     def close(self) -> None:  # most schedulers hold nothing
         """There is nothing to give back."""
@@ -131,10 +130,7 @@ class BatchRunner(RecordingRunner[Options]):
 
     def _ask(self, *arguments: str) -> str:
         """The output of a command that must succeed. Raises RunnerUnavailable."""
-        answer = self._call(*arguments)
-        if answer.code != 0:
-            raise RunnerUnavailable(f"{arguments[0]}: {answer.complaint}")
-        return answer.out
+        return self._call(*arguments).output(arguments[0])
 
     def _write_script(self, spec: JobSpec) -> Path:
         path = spec.directory / self.script_file

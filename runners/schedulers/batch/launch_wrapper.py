@@ -42,8 +42,6 @@ _MAX_NOTE_BYTES = 16 << 10  # notes are read at each look, and a job may leave m
 
 
 class End(StrEnum):
-    """How a process came to its end."""
-
     ITSELF = "itself"
     TIME_LIMIT = "time_limit"
     TOLD = "told"
@@ -66,7 +64,6 @@ class Note:
 
 
 def render_gang(spec: JobSpec) -> str:
-    """The text of the gang file."""
     return json.dumps(encode_job(spec), indent=1) + "\n"
 
 

@@ -26,14 +26,13 @@ from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, doubted, read_gang, render_gang
 from meshtune.runners.schedulers.batch.script import CLAIM_FILE
+from meshtune.search_spaces.checks import raising
 
 _MAX_CLAIM_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """One job."""
-
     name: str
     directory: Path
     sent_at: float
@@ -183,7 +182,7 @@ class RecordingRunner(ABC, Generic[Options]):
 
     def _write(self, spec: JobSpec, more: Mapping[str, str]) -> JobRecord:
         """Write the job's files, and more of them by name, and then its record. Raises SubmitFailed."""
-        try:
+        with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
             spec.directory.mkdir(parents=True, exist_ok=True)
             for name, text in {**spec.files, GANG_FILE: render_gang(spec), **more}.items():
                 write_whole(spec.directory / name, text)
@@ -191,16 +190,12 @@ class RecordingRunner(ABC, Generic[Options]):
             if record is None:
                 record = JobRecord(name=spec.name, directory=spec.directory, sent_at=self._clock())
                 self._records.save(record)
-        except OSError as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         return record
 
     def _note_cancel(self, id: str, record: JobRecord) -> None:
         """Raises RunnerUnavailable."""
-        try:
+        with raising(RunnerUnavailable, f"{id} cannot be cancelled", OSError):
             self._records.save(replace(record, cancel_asked=True))
-        except OSError as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
 
     def _keep_id(self, record: JobRecord, id: str) -> str:
         """Raises RunnerUnavailable: what was sent is found again by its name, as after an answer that never came."""

@@ -62,7 +62,6 @@ class KubernetesApi:
         return self._items("BatchV1Api", "list_namespaced_job", label_selector=_SELECTOR)
 
     def pods(self) -> list[Document]:
-        """The pods of these Jobs."""
         return self._items("CoreV1Api", "list_namespaced_pod", label_selector=_SELECTOR)
 
     def warnings(self) -> list[Document]:
@@ -70,7 +69,6 @@ class KubernetesApi:
         return self._items("CoreV1Api", "list_namespaced_event", field_selector="type=Warning")
 
     def workloads(self) -> list[Document]:
-        """Kueue's view of what waits in its queues."""
         return list(self._kueue("list_namespaced_custom_object", "workloads").get("items") or [])
 
     def require_queue(self, name: str) -> None:

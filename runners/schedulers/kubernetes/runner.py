@@ -25,7 +25,8 @@ from meshtune.runners.schedulers.kubernetes.manifests import (
     render_service,
 )
 from meshtune.runners.schedulers.kubernetes.options import KubernetesOptions, options_for
-from meshtune.runners.schedulers.kubernetes.statuses import SeenJob, read_pod, status_of
+from meshtune.runners.schedulers.kubernetes.statuses import SeenJob, condition_of, read_pod, status_of
+from meshtune.search_spaces.checks import raising
 from meshtune.search_spaces.cluster import ClusterSpec
 
 # So many pods of a job tell what they wrote, when it has failed.
@@ -50,10 +51,8 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         return replace(spec, command=command)
 
     def _deliver(self, spec: JobSpec) -> str:
-        try:
+        with raising(Refused, f"{spec.name} was refused", Rejected):
             self._send(spec)
-        except Rejected as error:
-            raise Refused(f"{spec.name} was refused: {error}") from None
         return object_name(spec)
 
     def cancel(self, id: str) -> None:
@@ -62,17 +61,13 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         if record is None or self.poll([id])[id].state.final:
             return
         self._note_cancel(id, record)
-        try:
+        with raising(RunnerUnavailable, f"{id} cannot be cancelled", Rejected):
             self._api.delete_job(id)
-        except Rejected as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from None
 
     def _find_sent(self, record: JobRecord) -> str | None:
         id = object_name(JobSpec(name=record.name, command=(), directory=record.directory, time_limit_s=0.0))
-        try:
+        with raising(RunnerUnavailable, f"{record.name} cannot be looked for", Rejected):
             return id if self._api.job(id) is not None else None
-        except Rejected as error:
-            raise RunnerUnavailable(f"{record.name} cannot be looked for: {error}") from None
 
     def close(self) -> None:
         self._api.close()
@@ -123,14 +118,12 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
 
     def _look(self, ids: Mapping[str, JobRecord]) -> dict[str, SeenJob]:
         """Raises RunnerUnavailable."""
-        try:
+        with raising(RunnerUnavailable, "the jobs cannot be looked at", Rejected):
             jobs = {job["metadata"]["name"]: job for job in self._api.jobs()}
             pods: dict[str, list[Document]] = {}
             for pod in self._api.pods():
                 for owner in pod["metadata"].get("ownerReferences") or []:
                     pods.setdefault(owner["name"], []).append(pod)
-        except Rejected as error:
-            raise RunnerUnavailable(f"the jobs cannot be looked at: {error}") from None
         seen = {id: SeenJob(job=jobs[id], pods=pods.get(id, ())) for id in ids if id in jobs}
         idle = {id: one for id, one in seen.items() if not one.ended and not one.started}
         words: dict[str, str] = {}
@@ -154,10 +147,8 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
                         if text := self._api.log(pod.name):
                             write_whole(record.directory / f"pod-{pod.index}.log", text)
         if not seen.ended:
-            try:
+            with raising(RunnerUnavailable, f"{id} cannot be deleted", Rejected):
                 self._api.delete_job(id)
-            except Rejected as error:
-                raise RunnerUnavailable(f"{id} cannot be deleted: {error}") from None
 
 
 def _event_words(events: Sequence[Document]) -> dict[str, str]:
@@ -170,15 +161,10 @@ def _workload_words(workloads: Sequence[Document]) -> dict[str, str]:
     """Why Kueue has not admitted each Job."""
     words = {}
     for workload in workloads:
-        conditions = (workload.get("status") or {}).get("conditions") or []
-        messages = [one.get("message") or "" for one in conditions if _says_why(one)]
+        waits = condition_of(workload, "QuotaReserved", "False")
         for owner in workload["metadata"].get("ownerReferences") or []:
-            words[owner["name"]] = f"Kueue: {messages[-1]}" if messages else "waits in a queue of Kueue"
+            words[owner["name"]] = f"Kueue: {waits.get('message') or ''}" if waits else "waits in a queue of Kueue"
     return words
-
-
-def _says_why(condition: Document) -> bool:
-    return condition.get("type") == "QuotaReserved" and condition.get("status") == "False"
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> SharedRunner:

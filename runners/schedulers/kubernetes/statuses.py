@@ -61,7 +61,7 @@ class SeenJob:
         return bool(self.job["spec"].get("suspend"))
 
     def condition(self, kind: str) -> Document | None:
-        return _condition(self.job, kind)
+        return condition_of(self.job, kind)
 
     @property
     def started(self) -> bool:
@@ -105,7 +105,7 @@ def read_pod(document: Document) -> SeenPod:
     container: Document = next(iter(status.get("containerStatuses") or []), {})
     state = container.get("state") or {}
     waiting, running, ended = (state.get(kind) or {} for kind in ("waiting", "running", "terminated"))
-    scheduled = _condition(document, "PodScheduled", "False") or {}
+    scheduled = condition_of(document, "PodScheduled", "False") or {}
     taken, taken_by = _taken(document)
     code = ended.get("exitCode")
     return SeenPod(
@@ -128,7 +128,7 @@ def read_pod(document: Document) -> SeenPod:
 def _taken(document: Document) -> tuple[Cause | None, str]:
     status = document.get("status") or {}
     message, reason = status.get("message") or "", status.get("reason") or ""
-    if (disrupted := _condition(document, "DisruptionTarget")) is not None:
+    if (disrupted := condition_of(document, "DisruptionTarget")) is not None:
         kind = disrupted.get("reason") or ""
         cause, words = _DISRUPTIONS.get(kind, (Cause.PREEMPTION, f"disrupted ({kind})"))
         return cause, f"{words}: {message or disrupted.get('message') or kind}"
@@ -263,7 +263,7 @@ def _started(pods: Sequence[SeenPod], notes: Sequence[Note]) -> float | None:
     return noted_start(notes, min((pod.started_at for pod in pods if pod.started_at is not None), default=None))
 
 
-def _condition(document: Document, kind: str, status: str = "True") -> Document | None:
+def condition_of(document: Document, kind: str, status: str = "True") -> Document | None:
     conditions: Sequence[Document] = (document.get("status") or {}).get("conditions") or []
     return next((one for one in conditions if one.get("type") == kind and one.get("status") == status), None)
 

@@ -17,7 +17,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.processes.job_user import JobUser, job_user
 from meshtune.runners.schedulers.local.spool import Spool, SpooledJob
-from meshtune.search_spaces.checks import Checks, Closed, Positive
+from meshtune.search_spaces.checks import Checks, Closed, Positive, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # Servers outlive the runners that started them; kept here, they are reaped when they have ended.
@@ -76,7 +76,7 @@ class LocalRunner:
             if len(visible.names) < spec.devices:
                 has = f"{len(visible.names)} of this machine are visible ({visible.variable})"
                 raise Refused(f"{spec.name} needs {spec.devices} devices, but {has}")
-        try:
+        with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
             self._spool.create()
             if not self._spool.has(spec.name):
                 directory = spec.directory.resolve()
@@ -97,22 +97,16 @@ class LocalRunner:
                         needs_s=needs_s,
                     )
                 )
-        except OSError as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         self._wake_server()
         return spec.name
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        try:
+        with raising(RunnerUnavailable, f"the spool {self._spool.root} cannot be read", OSError, ValueError):
             statuses = {id: self._spool.status(id) for id in ids}
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the spool {self._spool.root} cannot be read: {error}") from error
         if all(status.state.final for status in statuses.values()):
             return statuses
-        try:
+        with raising(RunnerUnavailable, "the local server cannot be started", OSError):
             lives = self._ensure_server()
-        except OSError as error:
-            raise RunnerUnavailable(f"the local server cannot be started: {error}") from error
         if not lives:
             raise RunnerUnavailable(f"the local server has died; see {self._spool.log}")
         return statuses

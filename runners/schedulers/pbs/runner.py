@@ -185,10 +185,8 @@ class PbsRunner(BatchRunner[PbsOptions]):
         return answer, id if _ID.fullmatch(id) else None
 
     def _search(self, record: JobRecord) -> str | None:
-        answer = self._with_history("qselect", "-u", getpass.getuser(), "-N", record.name)
-        if answer.code != 0:
-            raise RunnerUnavailable(answer.complaint)
-        return min(answer.out.split(), key=lambda id: int(id.partition(".")[0]), default=None)
+        found = self._with_history("qselect", "-u", getpass.getuser(), "-N", record.name).output("qselect")
+        return min(found.split(), key=lambda id: int(id.partition(".")[0]), default=None)
 
     def _look(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
         numbers = {id: record.number for id, record in records.items()}

@@ -13,6 +13,7 @@ from typing import Any
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus
 from meshtune.runners.processes.gang import exit_words
 from meshtune.runners.schedulers.batch.launch_wrapper import Note, forgotten_status, noted_end, noted_status
+from meshtune.search_spaces.checks import raising
 
 # An item of an object: its indent, its key, and its value with the comma after it.
 _ITEM = re.compile(r'(\s*)"((?:[^"\\]|\\.)*)"\s*:\s*(.*)')
@@ -30,10 +31,8 @@ def read_jobs(text: str) -> Mapping[str, Mapping[str, Any]]:
     try:
         document = json.loads(text)  # noqa: TID251  # the scheduler's, whose word on our jobs is taken anyway
     except ValueError:
-        try:
+        with raising(Unreadable, "qstat's answer is not JSON", ValueError):
             document = json.loads(_repaired(text), strict=False)  # noqa: TID251
-        except ValueError as error:
-            raise Unreadable(f"qstat's answer is not JSON: {error}") from None
     jobs = document.get("Jobs", {}) if isinstance(document, dict) else None
     if not isinstance(jobs, dict):
         raise Unreadable("qstat's answer must be an object with the key Jobs")

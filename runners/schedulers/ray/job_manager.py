@@ -53,8 +53,6 @@ _MAX_CHARACTERS = 300
 
 @dataclass(slots=True)
 class ManagedJob:
-    """A job in the table."""
-
     job: RayJob
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.QUEUED))
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)

@@ -19,7 +19,7 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runn
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.schedulers.ray.job import RayJob, encode
-from meshtune.search_spaces.checks import Checks, Closed, Positive
+from meshtune.search_spaces.checks import Checks, Closed, Positive, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # A driver's imports and its connection take two seconds on an idle machine.
@@ -51,7 +51,6 @@ class Link:
             return self._answer(ANSWER_LIMIT_S, (namespace, verb, arguments))
 
     def end(self) -> None:
-        """End the driver."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
@@ -64,7 +63,7 @@ class Link:
 
     def _start(self) -> None:
         self._channel, theirs = Pipe()
-        try:
+        with raising(RunnerUnavailable, "the Ray driver cannot be started", OSError):
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with theirs, self._log.open("ab") as log:
                 self._driver = subprocess.Popen(
@@ -84,8 +83,6 @@ class Link:
                     env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
                     start_new_session=True,
                 )
-        except OSError as error:
-            raise RunnerUnavailable(f"the Ray driver cannot be started: {error}") from error
 
     def _answer(self, limit_s: float, request: tuple[Any, ...] | None = None) -> Any:
         """The driver's answer to a request; without one, its word that it is connected."""
@@ -166,12 +163,10 @@ class RayRunner:
         spec = replace(spec, directory=spec.directory.resolve())
         document = encode(RayJob(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
         if not self._ask("has", self._key(spec.name)):
-            try:
+            with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
                 spec.directory.mkdir(parents=True, exist_ok=True)
                 for name, text in spec.files.items():
                     write_whole(spec.directory / name, text)
-            except OSError as error:
-                raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
             self._ask("add", self._key(spec.name), document)
         return spec.name
 

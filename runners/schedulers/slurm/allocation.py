@@ -23,7 +23,6 @@ from meshtune.runners.base import (
     JobState,
     JobStatus,
     NoTimeLeft,
-    RunnerUnavailable,
     Start,
     is_fit,
 )
@@ -193,9 +192,7 @@ class AllocationRunner:
         its nodes. Raises RunnerUnavailable."""
         form = ("--states=all", "--format=%T|%L|%N")
         answer = self._tell("squeue", "--noheader", f"--jobs={self._number()}", *form)
-        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
-            raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        line = answer.out.strip().rpartition("\n")[2] if answer.code == 0 else ""
+        line = answer.output("squeue", UNKNOWN_JOB).strip().rpartition("\n")[2]
         word, left, nodes = line.split("|") if line else ("", "", "")
         left_s = duration_s(left)
         return word == "RUNNING", inf if left_s is None else left_s, expand_hosts(nodes)
@@ -206,9 +203,7 @@ class AllocationRunner:
         steps: dict[str, tuple[str, ...]] = {}
         if self._spool.root.is_dir() and (number := self._number()):
             answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={number}", "--format=%i|%j")
-            if answer.code != 0 and not answer.says(UNKNOWN_JOB):  # an allocation that is over has no steps
-                raise RunnerUnavailable(f"squeue: {answer.complaint}")
-            for line in answer.out.splitlines() if answer.code == 0 else ():
+            for line in answer.output("squeue", UNKNOWN_JOB).splitlines():  # an allocation that is over has no steps
                 step, _, name = line.partition("|")
                 if self._spool.has(name) and self._spool.status(name).state in ENDED_APART:
                     steps[name] = (*steps.get(name, ()), step)
@@ -266,10 +261,7 @@ class AllocationRunner:
         """Those of these nodes that are down, failing or silent. Raises RunnerUnavailable."""
         if not nodes:
             return ()
-        answer = self._tell(*ask_states(nodes))
-        if answer.code != 0:
-            raise RunnerUnavailable(f"sinfo: {answer.complaint}")
-        return parse_bad_nodes(answer.out)
+        return parse_bad_nodes(self._tell(*ask_states(nodes)).output("sinfo"))
 
     def _end(self, left: Mapping[str, Sequence[str]]) -> None:
         """Let the ranks end what they started, then Slurm what is left."""

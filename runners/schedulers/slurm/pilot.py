@@ -34,6 +34,7 @@ from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.runners.schedulers.slurm.allocation import MARGIN_S, Allocation, AllocationRunner, failed_nodes
 from meshtune.runners.schedulers.slurm.runner import create_jobs
 from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions
+from meshtune.search_spaces.checks import raising
 from meshtune.search_spaces.cluster import ClusterSpec
 
 # Below the spool's root: the number of the newest pilot; what the one that runs told of itself.
@@ -54,20 +55,16 @@ class PilotServer(LocalRunner):
     def submit(self, spec: JobSpec, needs_s: float = 0.0) -> str:
         """A pilot first: what the scheduler refuses was not sent."""
         self._labels = spec.labels
-        try:
+        with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
             self._spool.create()
             self._ensure_server()
-        except OSError as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         return super().submit(spec, needs_s)
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         with suppress(OSError, ValueError):
             self._labels = next((self._spool.job(id).spec.labels for id in ids if self._spool.has(id)), {})
-        try:
+        with raising(RunnerUnavailable, "the next pilot could not be sent", Refused, SubmitFailed):
             seen = super().poll(ids)
-        except (Refused, SubmitFailed) as error:
-            raise RunnerUnavailable(f"the next pilot could not be sent: {error}") from error
         waits = f"waits for its pilot allocation: {self.pilot.reason or self.pilot.state}"
         if self.pilot.state is JobState.RUNNING:
             waits = "waits for free nodes of its pilot allocation"

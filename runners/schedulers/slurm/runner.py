@@ -162,36 +162,29 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             f"--format={SQUEUE_FORMAT}",
         )
         # Of one job that it has forgotten squeue says so, of several it shows the others.
-        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
-            raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        known = parse_jobs(answer.out if answer.code == 0 else "")
+        known = parse_jobs(answer.output("squeue", UNKNOWN_JOB))
         unsettled = [
             number for id, number in numbers.items() if number not in known and noted_end(notes[id], specs[id]) is None
         ]
         if unsettled:
             out = self._sacct(f"--jobs={','.join(unsettled)}", f"--format={SACCT_FORMAT}")
             # The accounting may lag behind: only an end that it knows counts.
-            known |= {number: seen for number, seen in parse_jobs(out).items() if seen.state.final}
-        asked = {
-            node
-            for id, number in numbers.items()
-            if number in known
-            for node in suspects(specs[id], known[number], notes[id])
-        }
-        self._lift({numbers[id]: specs[id] for id in numbers if _waits(known.get(numbers[id])) and specs[id].avoid})
+            known |= {number: one for number, one in parse_jobs(out).items() if one.state.final}
+        seen = {id: known[number] for id, number in numbers.items() if number in known}
+        asked = {node for id, one in seen.items() for node in suspects(specs[id], one, notes[id])}
+        waiting = [id for id, one in seen.items() if one.state is JobState.QUEUED and specs[id].avoid]
+        self._lift({numbers[id]: specs[id] for id in waiting})
         # Slurm notices a dead node after minutes, srun at once.
         bad_nodes = {
             node
-            for id, number in numbers.items()
-            if number in known and known[number].state is JobState.FAILED
+            for id, one in seen.items()
+            if one.state is JobState.FAILED
             for node in read_failed_nodes(records[id].directory / LOG_FILE)
         }
         if asked:
             bad_nodes.update(parse_bad_nodes(self._ask(*ask_states(asked))))
         return {
-            id: status_of(
-                specs[id], known.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
-            )
+            id: status_of(specs[id], seen.get(id), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes)
             for id, record in records.items()
         }
 
@@ -234,10 +227,6 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         if program != "sbatch":
             environment["SLURM_TIME_FORMAT"] = "%s"
         return environment
-
-
-def _waits(seen: JobStatus | None) -> bool:
-    return seen is not None and seen.state is JobState.QUEUED
 
 
 def _oldest(text: str, directory: Path) -> str | None:

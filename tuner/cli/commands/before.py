@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshtune.search_spaces.checks import InvalidValue, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, did_you_mean, raising
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_json
 from meshtune.tuner.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 
@@ -184,7 +184,6 @@ def sites(
 
 
 def _list_sites(*, as_json: bool) -> None:
-    """Print every profile in a line."""
     from rich.markup import escape
 
     from meshtune.runners.sites.profiles import own_folder, site_names
@@ -220,10 +219,8 @@ def _found(name: str, folder: Path) -> Site:
     from meshtune.runners.sites.profiles import find_site, read_site_file
     from meshtune.tuner.specs.named_files import is_path
 
-    try:
+    with raising(WrongCall, "", InvalidValue):
         return read_site_file(Path(name)) if is_path(name) else find_site(name, folder)
-    except InvalidValue as error:
-        raise WrongCall(str(error)) from None
 
 
 @app.command("import", rich_help_panel=PANEL, short_help="Make a spec of a launch script or configuration.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.checks import did_you_mean, raising
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_page
 from meshtune.tuner.cli.options import (
     LEAST_EFFICIENCY,
@@ -146,12 +146,10 @@ def calibrate(
     elif spec is not None:
         # The runner need not have the whole cluster.
         _, campaign_spec, _ = read_spec_file(spec, None, cluster)
-        try:
+        with raising(WrongCall, f"{spec}: cannot be calibrated", InvalidSpec):
             setup = calibration_setup(
                 campaign_spec, Home(place.home.absolute()), nodes=nodes, devices=devices, trials=trials
             )
-        except InvalidSpec as error:
-            raise WrongCall(f"{spec}: cannot be calibrated: {error}") from None
         if not as_json:
             console.print(f"calibrating {'; '.join(setup.notes)}", soft_wrap=True)
         if dry_run:

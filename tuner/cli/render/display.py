@@ -192,7 +192,6 @@ class CampaignRow:
 
 
 def campaigns_table(rows: Sequence[CampaignRow]) -> Table:
-    """Campaigns with their progress."""
     table = new_table("Campaigns", "campaign", "state", "created", "trials", "legal plans", "reason")
     for row in rows:
         campaign = row.campaign

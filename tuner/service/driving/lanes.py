@@ -262,7 +262,6 @@ class Lanes:
                 self._show()
 
     def stop(self) -> None:
-        """Start no tick any more."""
         for lane, _ in self._lanes.values():
             lane.end()
 

@@ -241,13 +241,13 @@ def order_of(spec: CampaignSpec) -> Order[TrialKey]:
 def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | None:
     if entry is None:
         return None
-    return SummaryBestView(
+    return view_of(
+        SummaryBestView,
+        entry,
         trial=entry.trial.number,
         plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
         first_run=objective_view(spec, entry.first_run),
-        interval_known=entry.interval_known,
-        step_time_s=entry.step_time_s,
         gain_over_baseline=entry.gain,
     )
 

@@ -18,6 +18,7 @@ from meshtune.runners.programs.dialects.bash.script import Command, Script, read
 from meshtune.runners.programs.dialects.call import Call, call_of, choose, launch_of, starts_a_program
 from meshtune.runners.programs.dialects.job_script import slurm_variables, with_devices
 from meshtune.runners.programs.dialects.programs import not_read, recognised
+from meshtune.search_spaces.checks import raising
 
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
 # Files that are sourced for what programs find, not for what the script's own variables hold.
@@ -44,11 +45,9 @@ def find_launch(
     present = {"PWD": os.getcwd(), "0": str(path.absolute()), "SLURM_SUBMIT_DIR": os.getcwd()} if path else {}
     if path:
         present |= {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
-    try:
+    with raising(CannotRead, "", NotBash):
         script = read_script(text, budget, {**present, **slurm, **(given or {})})
         starts = list(_starts(script.commands, budget, slurm))
-    except NotBash as error:
-        raise CannotRead(str(error)) from None
     if not starts:
         raise CannotRead(_nothing(script, text))
     calls = [call for _, call in starts]

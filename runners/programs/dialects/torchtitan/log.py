@@ -53,7 +53,6 @@ FROM_WHERE = "set workload.directory to the folder that torchtitan is started in
 
 
 def is_log(text: str) -> bool:
-    """Whether a log is one of torchtitan's."""
     return bool(
         _DUMP.search(text) and ("'parallelism'" in text or '"parallelism"' in text or "'experimental'" in text)
     ) or (bool(_TITAN.search(text)) and "Building" in text and "step:" in text)

@@ -27,6 +27,7 @@ from meshtune.runners.programs.dialects.torchtitan.models import CONFIG_FUNCTION
 from meshtune.runners.programs.dialects.torchtitan.options import Release
 from meshtune.runners.programs.dialects.torchtitan.reading import Reading
 from meshtune.runners.untrusted_text import UnreadableText, read_toml
+from meshtune.search_spaces.checks import raising
 
 _FILE = ("job", "config_file")
 _MODULE, _FUNCTION = ("", "module"), ("", "config")
@@ -55,17 +56,14 @@ def parse(text: str) -> Imported:
         return read_file_text("", text)
     lines = text.splitlines()
     kinds = [word for line in lines for word in line.split() if word.startswith(_RECOMPUTE)]
-    try:
+    with raising(CannotRead, "", UnreadableText):
         given, loose = read_lines(line for line in lines if not line.startswith(_RECOMPUTE))
-    except UnreadableText as error:
-        raise CannotRead(str(error)) from None
     if loose:
         raise CannotRead(f"{' '.join(loose)[:100]} stands before the first flag")
     return _read_flags(given, kinds, None)
 
 
 def is_file(name: str, text: str) -> bool:
-    """Whether a file is a configuration of torchtitan's."""
     if not name.endswith(".toml"):
         return False
     try:
@@ -86,7 +84,7 @@ def is_program(launch: Launch) -> bool:
     name = PurePosixPath(script).name
     if script == "torchtitan.train" or script.endswith("torchtitan/train.py") or name in _SCRIPTS:
         return True
-    keys = _keys(launch.words)
+    keys = {key_of(word.partition("=")[0])[0] for word in launch.words if word.startswith("--")}
     return _FILE in keys or (name == "train.py" and {_MODULE, _FUNCTION} <= keys)
 
 
@@ -128,7 +126,8 @@ def read_launch(launch: Launch) -> Imported:
 def _read_file(config: Mapping[str, Any], flags: Arguments, devices: int | None) -> Imported:
     """A TOML file and the flags that stand beside it. Raises CannotRead."""
     base = modern(flat(config))
-    reading = Reading({**flat(config), **_without_file(of_flags(flags))}, release=Release.TOML, devices=devices)
+    told = {key: value for key, value in of_flags(flags).items() if key != _FILE}
+    reading = Reading({**flat(config), **told}, release=Release.TOML, devices=devices)
     imported = reading.imported()
     kept = nested({key: value for key, value in base.items() if key in reading.config})
     return replace(
@@ -166,10 +165,6 @@ def _stays(flag: str, reading: Reading) -> bool:
     return key != _FILE and (key in (_MODULE, _FUNCTION) or bool({key, *modern({key: 0})} & reading.config.keys()))
 
 
-def _without_file(config: Mapping[Key, Any]) -> dict[Key, Any]:
-    return {key: value for key, value in config.items() if key != _FILE}
-
-
 def _toml_of(launch: Launch, file: str) -> Mapping[str, Any]:
     """The file that a start names. Raises CannotRead."""
     if not is_known(file):
@@ -190,10 +185,6 @@ def _toml(name: str, text: str) -> Mapping[str, Any]:
         return read_toml(text)
     except UnreadableText as error:
         raise CannotRead(f"{name or 'neither TOML nor flags: the text'} {error}") from None
-
-
-def _keys(words: Iterable[str]) -> set[Key]:
-    return {key_of(word.partition("=")[0])[0] for word in words if word.startswith("--")}
 
 
 def _said(flags: Arguments, key: Key) -> str | None:

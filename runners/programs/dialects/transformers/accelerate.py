@@ -20,6 +20,7 @@ from meshtune.runners.programs.dialects.transformers.engine import (
     strategy,
 )
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_yaml
+from meshtune.search_spaces.checks import raising
 
 _DEFAULT_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
 # Who starts where is told to each trial anew.
@@ -90,10 +91,8 @@ class _Reading:
                 f"{self._words.place}: Accelerate's settings, {as_written(named[0])}, are not there; without them "
                 f"neither what shards the model nor its number format is known. Next: make the file, and import again"
             )
-        try:
+        with raising(CannotRead, f"{named[0]}", UnreadableText):
             document = read_json(text) if named[0].endswith(".json") else read_yaml(text)
-        except UnreadableText as error:
-            raise CannotRead(f"{named[0]}: {error}") from None
         if not isinstance(document, dict):
             raise CannotRead(f"{named[0]}: must be a mapping, not {shown(document)}")
         flat = {key: value for key, value in document.items() if not isinstance(value, dict)}

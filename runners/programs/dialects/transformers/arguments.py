@@ -14,7 +14,7 @@ from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Question, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
-from meshtune.search_spaces.checks import MAX_WHOLE
+from meshtune.search_spaces.checks import MAX_WHOLE, raising
 
 # Whoever is told one of these is a script of the Trainer (or of Accelerate, written in its manner).
 TRAINER_WORDS = frozenset(
@@ -141,10 +141,8 @@ def arguments_in_files(given: Arguments, files: Mapping[str, str]) -> Arguments:
     name = (given.get("--config") or ("",))[-1]
     if name not in files or not name.endswith((".yaml", ".yml")):
         return {}
-    try:
+    with raising(CannotRead, name, UnreadableText):
         found = read_yaml(files[name])
-    except UnreadableText as error:
-        raise CannotRead(f"{name}: {error}") from None
     if not isinstance(found, Mapping):
         raise CannotRead(f"{name}: must be a mapping of arguments, not {shown(found)}")
     listed = {key: value if isinstance(value, list) else [value] for key, value in found.items() if value is not None}

@@ -13,6 +13,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.deepspeed import read_config
 from meshtune.runners.programs.dialects.transformers.arguments import Words, quoted, truth
 from meshtune.runners.untrusted_text import UnreadableText, read_json
+from meshtune.search_spaces.checks import raising
 
 DS_FILE = "ds_config.json"
 # torch/distributed/fsdp/api.py, ShardingStrategy, by number as in accelerate/utils/constants.py.
@@ -81,10 +82,8 @@ def settings_of(words: Words, name: str, files: Mapping[str, str]) -> dict[str, 
             f"{words.place}: DeepSpeed's settings, {as_written(name)}, are not there; without them neither ZeRO stage "
             f"nor number format is known. Next: make the file, and import again"
         )
-    try:
+    with raising(CannotRead, name, ValueError):
         return read_config(files[name])
-    except ValueError as error:
-        raise CannotRead(f"{name}: {error}") from None
 
 
 def _deepspeed(words: Words, files: Mapping[str, str]) -> Engine:
@@ -138,10 +137,8 @@ def _fsdp_config(words: Words, files: Mapping[str, str]) -> dict[str, Any]:
             told = f"--fsdp_config {value} is not there: does it change when weights are gathered, or what recomputes?"
             words.ask("baseline.zero_stage", told)
         return {}
-    try:
+    with raising(CannotRead, f"{value[:60]}", UnreadableText):
         config = read_json(text)
-    except UnreadableText as error:
-        raise CannotRead(f"{value[:60]}: {error}") from None
     if not isinstance(config, dict):
         raise CannotRead(f"{value[:60]}: must be an object, not {shown(config)}")
     return {key.removeprefix("fsdp_"): inner for key, inner in config.items()}

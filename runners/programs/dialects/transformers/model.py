@@ -10,7 +10,7 @@ from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.transformers.arguments import SEQUENCE, Words
 from meshtune.runners.programs.dialects.transformers.config_json import FAMILIES, SHAPE_OF, read_config
 from meshtune.runners.untrusted_text import UnreadableText, read_json
-from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.checks import InvalidValue, raising
 from meshtune.search_spaces.presets import model_presets
 
 # What they are called on the Hub, in small letters, and the presets with their shapes.
@@ -76,10 +76,8 @@ def _ask_shapes(words: Words, told: str) -> None:
 
 
 def _of_file(words: Words, text: str, name: str) -> dict[str, Any]:
-    try:
+    with raising(CannotRead, name, UnreadableText):
         config = read_json(text)
-    except UnreadableText as error:
-        raise CannotRead(f"{name}: {error}") from None
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in FAMILIES:
         if any(other in str(kind).lower() for other in _OTHERS):

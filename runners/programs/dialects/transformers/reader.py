@@ -76,7 +76,6 @@ def read_launch(launch: Launch) -> Imported:
 
 
 def is_file(name: str, text: str) -> bool:
-    """Whether a text is a configuration of `accelerate launch`."""
     return is_configuration(name, text)
 
 
