@@ -98,14 +98,14 @@ class Session:
         """Bring the campaign and its trials up to date."""
         id = self.campaign.id
         events = [] if self._event is None else self.store.events(id, after=self._event, limit=MAX_EVENTS)
-        if self._event is None or len(events) == MAX_EVENTS:
+        changed = {event.data.get("number") for event in events if event.kind.startswith("trial.")}
+        if self._event is None or len(events) == MAX_EVENTS or None in changed:
             # First: a change that comes meanwhile is read twice, not missed.
             newest = self.store.newest_event(id)
             self.campaign = self.store.campaign(id)
             self.trials = self.store.trials(id)
             self._event = newest
         elif events:
-            changed = {event.data.get("number") for event in events if event.kind.startswith("trial.")}
             if numbers := sorted(number for number in changed if isinstance(number, int)):
                 fresh = self.store.pages.numbered(id, numbers)
                 # New ones come last, and their numbers have no gaps.
