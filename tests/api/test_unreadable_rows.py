@@ -115,6 +115,16 @@ def test_an_unreadable_campaign_that_was_under_way_stops_no_other_and_is_deleted
         assert command(lab, "db", "check").returncode == 0
 
 
+def test_what_others_measured_is_learned_without_what_is_unreadable(tmp_path):
+    spec = simulated(budget={"trials": 3}, confirm=0, search="physics")
+    with ServiceLab(tmp_path) as lab:
+        good, bad = (lab.completed(spec) for _ in range(2))
+        spoil(lab, "UPDATE attempts SET cause = 'whim' WHERE job_name = :id || '-t0001-a1'", bad)
+        new = lab.completed(spec)
+        lessons = lab.call("GET", f"/v1/campaigns/{new}")["lessons"]
+        assert [lesson["campaign_id"] for lesson in lessons] == [good]
+
+
 def test_unreadable_events_end_no_service_and_no_campaign(service: ServiceLab, ids: list[str]):
     campaign = service.call("POST", "/v1/campaigns", simulated(budget={"trials": 2}, confirm=0))["id"]
     news = "INSERT INTO events (campaign_id, at, kind, data) VALUES (:id, 1.0, 'trial.done', '{torn')"

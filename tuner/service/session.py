@@ -175,7 +175,8 @@ class Session:
             spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 2, reader=readers
         )
         others = [other for other in others if anchor is None or other.id != anchor.campaign]
-        sources = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
+        trials_of = partial(self.store.readable_trials, limit=MAX_TRIALS_EACH)
+        sources = learn_from(self.campaign, self.trials, others, trials_of)
         start = None if anchor is None else anchor.lesson(version)
         lessons = [*([] if start is None else [start]), *(earlier.lesson for earlier in sources)]
         self.store.keep_lessons(self.campaign.id, lessons, now=now)
