@@ -146,3 +146,12 @@ def test_an_unreadable_token_opens_nothing_and_the_others_are_listed(service: Se
     assert command(service, "token", "revoke", "bad").returncode == 0
     assert command(service, "token", "create", "bad", "--scope", "read").returncode == 0
     assert service.call("GET", "/v1/campaigns", authorization=f"Bearer {service.new_token('other', 'read')}")
+
+
+def test_a_campaign_that_is_deleted_while_a_claim_is_open_leaves_no_files(service: ServiceLab):
+    spec = simulated(budget={"trials": 2}, confirm=0, runner="external")
+    id = service.call("POST", "/v1/campaigns", {name: spec[name] for name in spec if name != "workload"})["id"]
+    assert service.call("POST", f"/v1/campaigns/{id}:suggest", {"wait_s": 30})["suggestions"]
+    spoil(service, "UPDATE campaigns SET spec = '{torn' WHERE id = :id", id)
+    service.call("DELETE", f"/v1/campaigns/{id}")
+    assert [path for path in service.home.rglob("*") if id in path.name] == []

@@ -19,6 +19,8 @@ from meshtune.tuner.campaign.units import gibibytes
 
 # Of an attempt, and of a trial that was measured again beside them; the first part is the campaign's id.
 _JOB = re.compile(r"(.+)-t\d{4,}-(?:a\d+|again-[0-9a-f]{6})(?:\.json)?")
+# Where runners remember jobs, below their folders.
+_KEPT = ("jobs/*", "claims/*", "over/*", "*/jobs/*")
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ def _entries(path: Path) -> Iterator[os.stat_result]:
 
 def job_files(home: Home) -> Iterator[tuple[str, Path]]:
     """The folder of each job, and the files and folders in which runners remember it, with the campaign's id."""
-    kept = (f"{home.runner(kind).name}/{place}" for kind in runners() for place in ("jobs/*", "over/*", "*/jobs/*"))
+    kept = (f"{home.runner(kind).name}/{place}" for kind in runners() for place in _KEPT)
     for pattern in ("campaigns/*/*", *kept):
         for path in home.root.glob(pattern):
             if job := _JOB.fullmatch(path.name):
