@@ -126,5 +126,6 @@ def _readable(service: Service, caller: Token, ids: Sequence[str]) -> list[tuple
 
 def _measured_or_near(service: Service, question: LaunchQuestion, caller: Token) -> BestKnown | Neighbourhood:
     """The best plan that was measured for just this, else what one can be projected from. Raises NothingKnown."""
-    records = CampaignRecords(service.campaigns(limit=MAX_CAMPAIGNS, reader=caller), service.trials)
+    known = service.campaigns(limit=MAX_CAMPAIGNS, reader=caller)
+    records = CampaignRecords(known, service.store.readable_trials)
     return best_measured(question, records) or neighbourhood(question, records)

@@ -100,3 +100,58 @@ def test_trials_left_open_by_a_campaign_that_is_over_are_told(service: ServiceLa
     )
     checked = command(service, "db", "check")
     assert f"trials that are open though their campaigns are over: {ids[1]}-t0002-a1" in checked.stdout + checked.stderr
+
+
+def test_an_unreadable_campaign_that_was_under_way_stops_no_other_and_is_deleted(tmp_path):
+    lab = ServiceLab(tmp_path)
+    (lab.home / "limits.yaml").write_text("jobs: 4\n")
+    with lab:
+        for change in ("spec = '{\"name\": 1}'", "spec = '{torn'", "state = 'asleep'"):
+            bad = lab.call("POST", "/v1/campaigns", simulated(budget={"trials": 2000}, confirm=0))["id"]
+            spoil(lab, f"UPDATE campaigns SET {change} WHERE id = :id", bad)
+            lab.completed(simulated(budget={"trials": 3}, confirm=0))
+            lab.call("DELETE", f"/v1/campaigns/{bad}")
+            assert lab.call("GET", "/v1/campaigns")["unreadable"] == []
+        assert command(lab, "db", "check").returncode == 0
+
+
+def test_what_others_measured_is_learned_without_what_is_unreadable(tmp_path):
+    spec = simulated(budget={"trials": 3}, confirm=0, search="physics")
+    with ServiceLab(tmp_path) as lab:
+        good, bad = (lab.completed(spec) for _ in range(2))
+        spoil(lab, "UPDATE attempts SET cause = 'whim' WHERE job_name = :id || '-t0001-a1'", bad)
+        new = lab.completed(spec)
+        lessons = lab.call("GET", f"/v1/campaigns/{new}")["lessons"]
+        assert [lesson["campaign_id"] for lesson in lessons] == [good]
+
+
+def test_unreadable_events_end_no_service_and_no_campaign(service: ServiceLab, ids: list[str]):
+    campaign = service.call("POST", "/v1/campaigns", simulated(budget={"trials": 2}, confirm=0))["id"]
+    news = "INSERT INTO events (campaign_id, at, kind, data) VALUES (:id, 1.0, 'trial.done', '{torn')"
+    for id in (campaign, ids[0]):
+        run(service, news, id=id)
+    service.wait_state(campaign, "completed")
+    assert {} in [event["data"] for event in service.call("GET", f"/v1/campaigns/{ids[0]}/events")]
+    service.completed(simulated(budget={"trials": 2}, confirm=0))  # the reader of events is alive
+
+
+def test_an_unreadable_token_opens_nothing_and_the_others_are_listed(service: ServiceLab):
+    secret = service.new_token("bad", "read")
+    run(service, "UPDATE tokens SET scopes = '[\"moon\"]' WHERE name = 'bad'")
+    assert service.ask("GET", "/v1/campaigns", authorization=f"Bearer {secret}")[0] == 401
+    listed = command(service, "token", "list")
+    assert (listed.returncode, "lab" in listed.stdout, "token bad is stored as" in listed.stderr) == (0, True, True)
+    checked = command(service, "db", "check")
+    assert (checked.returncode, "token bad is stored as" in checked.stdout + checked.stderr) == (1, True)
+    assert command(service, "token", "revoke", "bad").returncode == 0
+    assert command(service, "token", "create", "bad", "--scope", "read").returncode == 0
+    assert service.call("GET", "/v1/campaigns", authorization=f"Bearer {service.new_token('other', 'read')}")
+
+
+def test_a_campaign_that_is_deleted_while_a_claim_is_open_leaves_no_files(service: ServiceLab):
+    spec = simulated(budget={"trials": 2}, confirm=0, runner="external")
+    id = service.call("POST", "/v1/campaigns", {name: spec[name] for name in spec if name != "workload"})["id"]
+    assert service.call("POST", f"/v1/campaigns/{id}:suggest", {"wait_s": 30})["suggestions"]
+    spoil(service, "UPDATE campaigns SET spec = '{torn' WHERE id = :id", id)
+    service.call("DELETE", f"/v1/campaigns/{id}")
+    assert [path for path in service.home.rglob("*") if id in path.name] == []

@@ -33,7 +33,7 @@ def token(name: str = "ann", secret: str = "mt_a", **changes) -> Token:
 def test_a_token_comes_back_as_it_was_kept(store: Store):
     made = token(quotas=Quotas(campaigns=1, trials=2, device_hours=2.5), expires_at=None)
     store.access.create(made)
-    assert store.access.tokens() == [made]
+    assert store.access.tokens([]) == [made]
     assert store.access.by_digest(digest("mt_a")) == made
     assert store.access.by_digest(digest("mt_b")) is None
     assert store.access.quotas("ann") == made.quotas
@@ -46,7 +46,7 @@ def test_a_name_is_given_once_and_again_only_when_its_token_opens_nothing(store:
         store.access.create(token(secret="mt_b"))
     store.access.revoke("ann", NOW + 1)
     store.access.create(token(secret="mt_b", created_at=NOW + 2))
-    [kept] = store.access.tokens()
+    [kept] = store.access.tokens([])
     assert kept.sha256 == digest("mt_b")
     assert kept.revoked_at is None
     store.access.create(token(secret="mt_c", created_at=NOW + 200, expires_at=NOW + 300))
@@ -55,8 +55,9 @@ def test_a_name_is_given_once_and_again_only_when_its_token_opens_nothing(store:
 
 def test_a_revoked_token_keeps_the_first_moment(store: Store):
     store.access.create(token())
-    assert store.access.revoke("ann", NOW + 1).revoked_at == NOW + 1
-    assert store.access.revoke("ann", NOW + 2).revoked_at == NOW + 1
+    for later in (1, 2):
+        store.access.revoke("ann", NOW + later)
+        assert store.access.tokens([])[0].revoked_at == NOW + 1
     with pytest.raises(NotFound, match="there is no token bob"):
         store.access.revoke("bob", NOW)
 
@@ -64,7 +65,7 @@ def test_a_revoked_token_keeps_the_first_moment(store: Store):
 def test_the_last_use_is_kept(store: Store):
     store.access.create(token())
     store.access.used_at(digest("mt_a"), NOW + 5)
-    assert store.access.tokens()[0].last_used_at == NOW + 5
+    assert store.access.tokens([])[0].last_used_at == NOW + 5
 
 
 def test_owners_use_what_their_campaigns_do(store: Store, make):

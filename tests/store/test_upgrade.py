@@ -17,7 +17,7 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 from recorded_home import load, recorded_rows, require_kept, rows
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, create_engine, inspect, text
 
 from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance, schema, tables
 from meshtune.tuner.store.database import Database
@@ -208,3 +208,30 @@ def test_a_new_version_is_written_with_the_next_number(later, file_url):
     (written,) = (folder / "versions").glob("v9000_*")
     assert "Revises 8999;" in written.read_text()
     assert maintenance.upgrade(file_url) == ("", "9000")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE steps SET seconds = 1e-307 WHERE attempt_id = :id",
+        "UPDATE measurements SET peak_flops_per_device = 1e31 WHERE attempt_id = :id",
+        "UPDATE measurements SET model_flops_per_token = 1e-9 WHERE attempt_id = :id",
+        "UPDATE measurements SET compile_s = 1e10 WHERE attempt_id = :id",
+        "UPDATE measurements SET profile = :profile WHERE attempt_id = :id",
+    ],
+)
+def test_numbers_that_schema_0100_took_and_nobody_can_have_measured_are_a_crash(old, change):
+    profile = '{"step_time_s": 1e300, "parts_s": [{}], "waiting_s": [{}], "own_times_s": [[1.0]], "stages": [0]}'
+    engine = create_engine(old)
+    with engine.begin() as connection:
+        id = connection.scalar(text("SELECT max(attempt_id) FROM measurements"))
+        values = {"id": id, "profile": profile} if ":profile" in change else {"id": id}
+        connection.execute(text(change), values)
+    maintenance.upgrade(old)
+    assert maintenance.check(old).troubles == []
+    with engine.begin() as connection:
+        verdict, reason = connection.execute(
+            text("SELECT verdict, reason FROM attempts WHERE id = :id"), {"id": id}
+        ).one()
+    engine.dispose()
+    assert ":profile" in change or (verdict, reason.startswith("what the job left makes no sense")) == ("crashed", True)

@@ -175,3 +175,26 @@ def test_a_service_applies_its_retention_by_itself_and_says_so(tmp_path, home):
     (line,) = (line for line in lines if "removed" in line["message"])
     assert (line["level"], line["campaign"]) == ("info", id)
     assert line["message"].startswith(f"{id}: removed ")
+
+
+@pytest.mark.slow
+def test_folders_in_folders_without_end_go_with_the_others(tmp_path, home):
+    deep, flat = ran(tmp_path), ran(tmp_path)
+    age(home, 31, deep, flat)
+    then = time.time() - 31 * DAY_S
+    place = os.open(next((home / "campaigns" / deep).iterdir()), os.O_RDONLY)
+    for _ in range(2500):  # no path leads to the last
+        os.mkdir("d", dir_fd=place)
+        os.utime(place, (then, then))
+        place, above = os.open("d", os.O_RDONLY, dir_fd=place), place
+        os.close(above)
+    os.utime(place, (then, then))
+    os.close(place)
+    shown = said(tmp_path, "clean", "--home", "home")
+    assert (deep in shown, flat in shown) == (True, True)
+    with ServiceLab(tmp_path) as service:
+        service.kill()
+        service.start("--retention", "1d")
+        service.wait(lambda: not any((home / "campaigns").iterdir()), 60)
+        assert list(Home(home).bin.iterdir()) == []
+        service.call("DELETE", f"/v1/campaigns/{deep}")

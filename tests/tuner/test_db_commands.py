@@ -154,7 +154,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def kept(tmp_path: Path):
     with Store.open(Home(tmp_path / ".meshtune").database_url) as store:
-        return store.access.tokens(), store.access.audit(limit=99)
+        return store.access.tokens([]), store.access.audit(limit=99)
 
 
 def test_a_token_is_printed_once_alone_on_stdout_and_kept_nowhere(run, tmp_path):

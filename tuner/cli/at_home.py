@@ -57,7 +57,7 @@ class AtHome:
 
     def recommend(self, question: LaunchQuestion) -> BestKnown:
         with open_service(self._place) as service:
-            records = CampaignRecords(service.store.campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
+            records = CampaignRecords(service.store.campaigns(limit=MAX_CAMPAIGNS), service.store.readable_trials)
             return best_measured(question, records) or best_projected(question, records)
 
 

@@ -98,14 +98,14 @@ class Session:
         """Bring the campaign and its trials up to date."""
         id = self.campaign.id
         events = [] if self._event is None else self.store.events(id, after=self._event, limit=MAX_EVENTS)
-        if self._event is None or len(events) == MAX_EVENTS:
+        changed = {event.data.get("number") for event in events if event.kind.startswith("trial.")}
+        if self._event is None or len(events) == MAX_EVENTS or None in changed:
             # First: a change that comes meanwhile is read twice, not missed.
             newest = self.store.newest_event(id)
             self.campaign = self.store.campaign(id)
             self.trials = self.store.trials(id)
             self._event = newest
         elif events:
-            changed = {event.data.get("number") for event in events if event.kind.startswith("trial.")}
             if numbers := sorted(number for number in changed if isinstance(number, int)):
                 fresh = self.store.pages.numbered(id, numbers)
                 # New ones come last, and their numbers have no gaps.
@@ -175,7 +175,8 @@ class Session:
             spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 2, reader=readers
         )
         others = [other for other in others if anchor is None or other.id != anchor.campaign]
-        sources = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
+        trials_of = partial(self.store.readable_trials, limit=MAX_TRIALS_EACH)
+        sources = learn_from(self.campaign, self.trials, others, trials_of)
         start = None if anchor is None else anchor.lesson(version)
         lessons = [*([] if start is None else [start]), *(earlier.lesson for earlier in sources)]
         self.store.keep_lessons(self.campaign.id, lessons, now=now)

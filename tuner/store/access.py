@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
@@ -24,7 +24,7 @@ from meshtune.tuner.access.tokens import (
 )
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, NotFound
+from meshtune.tuner.store.errors import AlreadyExists, NotFound, Unreadable, reading_row
 from meshtune.tuner.store.tables import attempts, audit, holders, idempotency, tokens, trials
 from meshtune.tuner.store.usage import owner_usage, token_quotas
 
@@ -76,32 +76,34 @@ class Access:
         with self._database.writing() as connection:
             row = connection.execute(select(tokens).where(tokens.c.name == token.name)).one_or_none()
             if row is not None:
-                if not _token(row).refusal(token.created_at):
+                known = _readable(row)
+                if known is not None and not known.refusal(token.created_at):
                     raise AlreadyExists(f"there is a token {token.name} already; revoke it first")
                 connection.execute(delete(tokens).where(tokens.c.name == token.name))
             row_values = asdict(token) | asdict(token.quotas) | {name: sorted(getattr(token, name)) for name in _SETS}
             del row_values["quotas"]
             connection.execute(insert(tokens), row_values)
 
-    def revoke(self, name: str, now: float) -> Token:
-        """The token, which opens nothing from now on; one that was revoked before stays so. Raises NotFound."""
+    def revoke(self, name: str, now: float) -> None:
+        """Let the token open nothing from now on; one that was revoked before stays so. Raises NotFound."""
         with self._database.writing() as connection:
             gone = update(tokens).where(tokens.c.name == name, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
             connection.execute(gone)
-            row = connection.execute(select(tokens).where(tokens.c.name == name)).one_or_none()
-            if row is None:
+            if connection.scalar(select(tokens.c.name).where(tokens.c.name == name)) is None:
                 raise NotFound(f"there is no token {name}")
-            return _token(row)
 
-    def tokens(self) -> list[Token]:
-        """All of them, those that open nothing any more included, by name."""
+    def tokens(self, unreadable: list[str]) -> list[Token]:
+        """All of them, those that open nothing any more included, by name; without the unreadable, of each of which
+        the list takes a sentence."""
         with self._database.reading() as connection:
-            return [_token(row) for row in connection.execute(select(tokens).order_by(tokens.c.name))]
+            rows = connection.execute(select(tokens).order_by(tokens.c.name)).all()
+        unreadable += unreadable_tokens(rows)
+        return [token for row in rows if (token := _readable(row)) is not None]
 
     def by_digest(self, sha256: str) -> Token | None:
         with self._database.reading() as connection:
             row = connection.execute(select(tokens).where(tokens.c.sha256 == sha256)).one_or_none()
-            return None if row is None else _token(row)
+            return None if row is None else _readable(row)
 
     def used_at(self, sha256: str, now: float) -> None:
         with self._database.writing() as connection:
@@ -116,7 +118,7 @@ class Access:
         """Those of the token of that name, whether it opens anything still or not."""
         with self._database.reading() as connection:
             row = connection.execute(select(tokens).where(tokens.c.name == owner)).one_or_none()
-            return Rights(name=owner) if row is None else _token(row)
+            return (None if row is None else _readable(row)) or Rights(name=owner)
 
     def quotas(self, owner: str) -> Quotas:
         """Those of the token of that name; none where there is no such token."""
@@ -237,8 +239,27 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."
 
 
+def unreadable_tokens(rows: Sequence[Row[Any]]) -> Iterator[str]:
+    """What is wrong with each that is unreadable."""
+    for row in rows:
+        try:
+            _token(row)
+        except Unreadable as error:
+            yield str(error)
+
+
+def _readable(row: Row[Any]) -> Token | None:
+    """None for one that is unreadable, which opens nothing."""
+    try:
+        return _token(row)
+    except Unreadable:
+        return None
+
+
 def _token(row: Row[Any]) -> Token:
-    columns = dict(row._mapping)
-    quotas = Quotas(**{name: columns.pop(name) for name in _QUOTAS})
-    sets = {"scopes": frozenset(map(Scope, row.scopes)), "projects": frozenset(row.projects)}
-    return Token(**{**columns, **sets}, quotas=quotas)
+    """Raises Unreadable."""
+    with reading_row(f"token {row.name}"):
+        columns = dict(row._mapping)
+        quotas = Quotas(**{name: columns.pop(name) for name in _QUOTAS})
+        sets = {"scopes": frozenset(map(Scope, row.scopes)), "projects": frozenset(row.projects)}
+        return Token(**{**columns, **sets}, quotas=quotas)

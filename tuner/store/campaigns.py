@@ -9,7 +9,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, and_, bindparam, insert, or_, select, update
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import require_room
@@ -18,10 +18,10 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Les
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable, reading_row
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
-from meshtune.tuner.store.tables import attempts, campaigns, events, metadata, spec_texts, trials
+from meshtune.tuner.store.tables import attempts, campaigns, events, spec_texts, trials
 from meshtune.tuner.store.usage import ACTIVE, owner_usage, token_quotas
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
@@ -180,18 +180,6 @@ class CampaignRows:
             update_campaign(connection, id, {"lessons": document, "updated_at": now})
             add_event(connection, id, now, "campaign.learns", {"lessons": document})
 
-    def remove_campaign(self, id: str) -> None:
-        """Forget a campaign with all its trials and events. Raises NotFound, and IllegalMove when it is not over."""
-        with self._database.writing() as connection:
-            state = campaign_state(connection, id)
-            if not state.final:
-                raise IllegalMove(f"campaign {id}", state, "deleted", "only what is over is deleted; cancel it first")
-            # Tables that refer to others come first.
-            for table in reversed(metadata.sorted_tables):
-                rows = _rows_of(table, id)
-                if rows is not None:
-                    connection.execute(delete(table).where(rows))
-
     def events(
         self, campaign_id: str | None, *, after: int = 0, limit: int = 1000, reader: Rights = OPERATOR
     ) -> list[Event]:
@@ -205,7 +193,7 @@ class CampaignRows:
             query = query.join(campaigns, campaigns.c.id == events.c.campaign_id).where(*readable)
         with self._database.reading() as connection:
             rows = connection.execute(query, {"after": after, "most": limit, **of})
-            return [Event(**row._mapping) for row in rows]
+            return [Event(**{**row._mapping, "data": row.data if isinstance(row.data, dict) else {}}) for row in rows]
 
     def newest_event(self, campaign_id: str | None = None, kinds: Collection[str] = ()) -> int:
         """The id of the newest event, of one campaign (while it stays, no trial has changed) or of all; 0 before the
@@ -236,11 +224,12 @@ def read_campaign(connection: Connection, id: str) -> Campaign:
 
 
 def campaign_state(connection: Connection, id: str) -> CampaignState:
-    """Raises NotFound."""
+    """Raises NotFound, Unreadable."""
     state = connection.scalar(select(campaigns.c.state).where(campaigns.c.id == id))
     if state is None:
         raise NotFound(f"there is no campaign {id}")
-    return CampaignState(state)
+    with reading_row(f"campaign {id}"):
+        return CampaignState(state)
 
 
 def require_running(connection: Connection, campaign_id: str, subject: str, state: str, wanted: str) -> None:
@@ -267,14 +256,14 @@ def update_campaign(connection: Connection, id: str, values: Mapping[str, Any]) 
     return connection.execute(update(campaigns).where(campaigns.c.id == id).values(values)).rowcount == 1
 
 
-def _rows_of(table: Table, id: str) -> ColumnElement[bool] | None:
+def rows_of(table: Table, id: str) -> ColumnElement[bool] | None:
     """The rows of a table that hang on the campaign by foreign keys, over any number of tables; None for a table of
     other things."""
     if table is campaigns:
         return campaigns.c.id == id
     ways = []
     for key in table.foreign_keys:
-        above = _rows_of(key.column.table, id)
+        above = rows_of(key.column.table, id)
         if above is not None:
             ways.append(key.parent.in_(select(key.column).where(above)))
     return or_(*ways) if ways else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, delete, func, select
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
@@ -14,12 +14,12 @@ from meshtune.tuner.campaign.changes import CannotChange, require_extendable, ru
 from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial
 from meshtune.tuner.store.access import act_once
-from meshtune.tuner.store.campaigns import add_event, read_campaign, update_campaign
+from meshtune.tuner.store.campaigns import add_event, campaign_state, read_campaign, rows_of, update_campaign
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import BudgetSpent, IllegalMove
 from meshtune.tuner.store.rows import campaign_row
-from meshtune.tuner.store.tables import trials
-from meshtune.tuner.store.trials import insert_trials, read_trials, room_left
+from meshtune.tuner.store.tables import metadata, trials
+from meshtune.tuner.store.trials import insert_trials, read_trials, room_left, unreadable
 
 _GOES_ON = (CampaignState.RUNNING, CampaignState.PAUSED)
 
@@ -42,6 +42,18 @@ class Changes:
             after = change(before, read_trials(connection, id, listed=True))
             _write(connection, before, after, now)
             return read_campaign(connection, id)
+
+    def remove_campaign(self, id: str) -> None:
+        """Forget a campaign with all its trials and events. Raises NotFound, and IllegalMove when it is not over, but
+        for one that is unreadable, which nobody could end."""
+        with self._database.writing() as connection:
+            if not unreadable(connection, id) and not (state := campaign_state(connection, id)).final:
+                raise IllegalMove(f"campaign {id}", state, "deleted", "only what is over is deleted; cancel it first")
+            # Tables that refer to others come first.
+            for table in reversed(metadata.sorted_tables):
+                rows = rows_of(table, id)
+                if rows is not None:
+                    connection.execute(delete(table).where(rows))
 
     def enqueue_trial(self, campaign_id: str, plan: Plan, *, now: float) -> Trial:
         """A new trial of a plan that a person chose, PLANNED; where the request that asks has made it before

@@ -23,7 +23,7 @@ from meshtune.tuner.store.campaigns import (
     submitted_data,
 )
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, reading_row
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Unreadable, reading_row
 from meshtune.tuner.store.rows import (
     LISTED_COLUMNS,
     StepTimes,
@@ -194,6 +194,13 @@ class TrialRows:
         with self._database.reading() as connection:
             return read_trials(connection, campaign_id, limit=limit)
 
+    def readable_trials(self, campaign_id: str, *, limit: int | None = None) -> list[Trial]:
+        """As `trials`, for who looks at many campaigns: none where one is unreadable."""
+        try:
+            return self.trials(campaign_id, limit=limit)
+        except Unreadable:
+            return []
+
     def verdict_counts(self, campaign_ids: Collection[str]) -> Mapping[str, Mapping[str, int]]:
         """For each of the campaigns: trials by the verdict of their last attempt, by its state while it has none."""
         newer = attempts.alias()
@@ -287,6 +294,16 @@ def read_trials(
         with reading_row(f"trial {row['number']} of campaign {campaign_id}"):
             found.append(trial_of(row, by_trial[row["id"]]))
     return found
+
+
+def unreadable(connection: Connection, campaign_id: str) -> str:
+    """What of the campaign this meshtune does not read; empty where it reads all. Raises NotFound."""
+    try:
+        read_campaign(connection, campaign_id)
+        read_trials(connection, campaign_id)
+    except Unreadable as error:
+        return str(error)
+    return ""
 
 
 def _rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:

@@ -161,11 +161,11 @@ def _jobs(connection: Connection, since: float) -> Mapping[str, Sequence[Row[Any
 
 
 def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: float, now: float) -> Demand:
-    time_limit_s: float = campaign.spec["trial"]["time_limit_s"]
+    parallel, time_limit_s = _limits(campaign.spec)
     in_flight = sum(_in_flight(job, alive, time_limit_s, now) for job in jobs)
     wanted = in_flight
     if alive and campaign.state == CampaignState.RUNNING:
-        unfinished, parallel = sum(job.state != TrialState.DONE for job in jobs), campaign.spec["parallel"]
+        unfinished = sum(job.state != TrialState.DONE for job in jobs)
         wanted = max(min(unfinished, parallel), in_flight, 0 if campaign.search_ended else parallel)
     return Demand(
         campaign_id=campaign.id,
@@ -191,6 +191,14 @@ def _held_s(job: Row[Any], since: float, now: float) -> float:
     end = now if job.finished_at is None else job.finished_at
     held_s: float = max(0.0, min(job.running_s, end - since))
     return held_s
+
+
+def _limits(spec: Any) -> tuple[int, float]:
+    """Jobs at once and seconds of each; none of a spec that is unreadable, which nobody drives."""
+    try:
+        return int(spec["parallel"]), float(spec["trial"]["time_limit_s"])
+    except (TypeError, ValueError, KeyError):
+        return 0, 0.0
 
 
 def _of_campaigns(query: Select[Any]) -> Select[Any]:

@@ -236,10 +236,13 @@ def list_tokens(place: HomePlace) -> None:
     now = time.time()
     with open_service(place) as service:
         table = Table(*COLUMNS)
-        for token in service.store.access.tokens():
+        wrong: list[str] = []
+        for token in service.store.access.tokens(wrong):
             table.add_row(*_row(service, token, now))
     nothing = "there is no token yet; make one with `meshtune token create NAME --scope read:all`"
-    console.print(table if table.rows else nothing)
+    console.print(table if table.rows or wrong else nothing)
+    for words in wrong:
+        errors.print(f"left out: {words}", style="yellow", soft_wrap=True, markup=False)
 
 
 def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
