@@ -341,6 +341,9 @@ NOTE_OF_A_NODE = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=E
         ),
         ("FAILED", HALF, {"bad_nodes": ("n1",)}, {"state": LOST, "cause": Cause.NODE_FAULT, "failed_nodes": ("n1",)}),
         ("FAILED", HALF, {}, {"state": FAILED}),
+        # A bad node of another job says nothing of this one.
+        ("FAILED", [], {"bad_nodes": ("n9",)}, {"state": FAILED, "cause": None}),
+        ("TIMEOUT", HALF, {"bad_nodes": ("n9",)}, {"state": JobState.TIMED_OUT}),
         # A forgotten job is as its ranks said, or lost.
         (None, WELL, {}, {"state": SUCCEEDED, "finished_at": 110.5, "nodes": NODES}),
         (None, BADLY, {}, {"exit_code": 7}),
