@@ -102,6 +102,27 @@ def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
 
 
 @pytest.mark.long
+def test_while_the_next_allocation_is_refused_jobs_wait_say_why_and_can_be_cancelled(pilots):
+    """Nothing holds up the news of jobs that ended with the last one."""
+    long = pilots.submit("long", "touch started; exec sleep 300", processes=4)
+    waiting = pilots.submit("waiting", "true", processes=4)
+    pilots.wait_file("long", "started")
+    pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=5")
+    try:
+        pilots.place.run("scancel", pilots.pilots()[0][0])
+        assert pilots.wait(long).cause is Cause.PREEMPTION
+        assert pilots.status(waiting).state is JobState.QUEUED
+        told = "needs 12 min, but partition one allows 5; a pilot lasts pilot_s(600)"
+        assert pilots.status(waiting).reason.endswith(told)
+        pilots.runner.cancel(waiting)
+        assert pilots.wait(waiting).state is JobState.CANCELLED
+    finally:
+        pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=INFINITE")
+    assert pilots.wait(pilots.submit("later", "true")).state is JobState.SUCCEEDED
+    assert [name.rpartition("-")[2] for _, name, _ in pilots.pilots()] == ["1", "2"]
+
+
+@pytest.mark.long
 def test_a_job_that_needs_more_nodes_than_are_left_of_its_pilot_runs_in_the_next_one_elsewhere(
     slurm_of_ones_own, tmp_path
 ):

@@ -256,10 +256,7 @@ class AllocationRunner:
     def _named(self, directory: Path) -> tuple[str, ...]:
         """The nodes that srun says failed, which further steps keep away from."""
         nodes = read_failed_nodes(directory / STEP_LOG)
-        with suppress(OSError):
-            for node in filter(is_fit, nodes):
-                (self._spool.root / FAILED_FOLDER).mkdir(exist_ok=True)
-                (self._spool.root / FAILED_FOLDER / node).touch()
+        note_failed(self._spool.root, nodes)
         return nodes
 
     def _down(self, nodes: Sequence[str]) -> tuple[str, ...]:
@@ -320,6 +317,14 @@ nodes=$(scontrol show hostnames "$(squeue --noheader --jobs="$allocation" --form
 keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
 [ "$(grep -Fxvc {avoid} <<< "$nodes")" -ge {spec.nodes} ] || keep_away=
 """
+
+
+def note_failed(root: Path, nodes: Sequence[str]) -> None:
+    """For `failed_nodes`."""
+    with suppress(OSError):
+        for node in filter(is_fit, nodes):
+            (root / FAILED_FOLDER).mkdir(exist_ok=True)
+            (root / FAILED_FOLDER / node).touch()
 
 
 def failed_nodes(root: Path) -> set[str]:

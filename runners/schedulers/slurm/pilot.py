@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from time import time
+from time import monotonic, time
 
 from meshtune.runners.base import (
     Cause,
@@ -31,13 +31,21 @@ from meshtune.runners.base import (
 from meshtune.runners.command import Answer
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.local.runner import LocalRunner
-from meshtune.runners.schedulers.slurm.allocation import MARGIN_S, Allocation, AllocationRunner, failed_nodes
+from meshtune.runners.schedulers.slurm.allocation import (
+    MARGIN_S,
+    Allocation,
+    AllocationRunner,
+    failed_nodes,
+    note_failed,
+)
 from meshtune.runners.schedulers.slurm.runner import create_jobs
 from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions
 from meshtune.search_spaces.cluster import ClusterSpec
 
 # Below the spool's root: the number of the newest pilot; what the one that runs told of itself.
 NUMBER_FILE, FACTS_FILE = "newest-pilot", "allocation"
+# Between two tries to send a pilot that jobs wait for.
+REFUSED_S = 30.0
 
 
 class PilotServer(LocalRunner):
@@ -48,6 +56,8 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
+        # After a refusal, when to send the next one, by `time.monotonic`.
+        self._again_at = 0.0
         # Of the job for which the next pilot is sent, which may serve other campaigns too.
         self._labels: Mapping[str, str] = {}
 
@@ -56,7 +66,7 @@ class PilotServer(LocalRunner):
         self._labels = spec.labels
         try:
             self._spool.create()
-            self._ensure_server()
+            self._send_pilot()
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         return super().submit(spec, needs_s)
@@ -64,10 +74,7 @@ class PilotServer(LocalRunner):
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         with suppress(OSError, ValueError):
             self._labels = next((self._spool.job(id).spec.labels for id in ids if self._spool.has(id)), {})
-        try:
-            seen = super().poll(ids)
-        except (Refused, SubmitFailed) as error:
-            raise RunnerUnavailable(f"the next pilot could not be sent: {error}") from error
+        seen = super().poll(ids)
         waits = f"waits for its pilot allocation: {self.pilot.reason or self.pilot.state}"
         if self.pilot.state is JobState.RUNNING:
             waits = "waits for free nodes of its pilot allocation"
@@ -102,33 +109,39 @@ class PilotServer(LocalRunner):
         """`submit` has seen to it."""
 
     def _ensure_server(self) -> bool:
-        """See that a pilot is queued or runs. Always True. Raises OSError, RunnerError."""
+        """See that a pilot is queued or runs. Always True: where none is taken, jobs wait and may be cancelled. Raises
+        OSError, RunnerUnavailable."""
+        if monotonic() >= self._again_at:
+            try:
+                self._send_pilot()
+            except (Refused, SubmitFailed) as error:
+                self.pilot = JobStatus(state=JobState.LOST, reason=f"the next one could not be sent: {error}")
+                self._again_at = monotonic() + REFUSED_S
+        return True
+
+    def _send_pilot(self) -> None:
+        """Unless one is queued or runs. Raises OSError, RunnerError."""
         number = self._look()
         if self.pilot.state.final:
             self._bury()
-            write_whole(self._spool.root / NUMBER_FILE, str(number + 1))
-            avoid = tuple({*self.pilot.failed_nodes, *failed_nodes(self._spool.root)})
+            write_whole(self._spool.root / NUMBER_FILE, str(number))
             try:
-                self._pilots.submit(replace(self._job(number + 1), avoid=avoid))
+                self._pilots.submit(self._job(number))
             except Refused as error:
                 raise Refused(f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})") from None
-            self.pilot = JobStatus(state=JobState.QUEUED)
-        return True
+            self.pilot, self._again_at = JobStatus(state=JobState.QUEUED), 0.0
 
     def _look(self) -> int:
-        """Bring `pilot` up to date; the newest pilot's number. One that was never sent counts as sent: its name is."""
+        """Bring `pilot` up to date; the number of the next one. That of one which was never sent is free."""
         number = self._newest()
-        if not number:
-            self.pilot = JobStatus(state=JobState.LOST)
-            return 0
-        id = self._pilots.find(self._name(number))
-        if id is None:
-            id = self._pilots.submit(self._job(number))
-        self.pilot = self._pilots.poll([id])[id]
-        return number
+        id = self._pilots.find(self._name(number)) if number else None
+        self.pilot = JobStatus(state=JobState.LOST) if id is None else self._pilots.poll([id])[id]
+        return max(1, number + (id is not None))
 
     def _bury(self) -> None:
-        """The jobs that the ended pilot was running are lost with it."""
+        """The jobs that the ended pilot was running are lost with it, and the next one keeps away from its nodes that
+        failed."""
+        note_failed(self._spool.root, self.pilot.failed_nodes)
         reason = f"its pilot allocation ended: {self.pilot.reason or self.pilot.state}"
         for name in self._spool.names():
             status = self._spool.status(name)
@@ -162,6 +175,7 @@ class PilotServer(LocalRunner):
             devices_per_node=self._allocation.devices_per_node,
             time_limit_s=options.pilot_s,
             start=Start.JOB,
+            avoid=tuple(failed_nodes(root)),
             labels={name: value for name, value in self._labels.items() if name != "trial"},
         )
 
