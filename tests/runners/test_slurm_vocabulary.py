@@ -302,6 +302,15 @@ NOTE_OF_A_NODE = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=E
         ("CANCELLED", BADLY, {}, {"state": JobState.CANCELLED, "reason": "cancelled from outside"}),
         ("CANCELLED", HALF, {"cancel_asked": True}, {"reason": "cancelled", "started_at": 100.5}),
         ("CANCELLED", [], {"nodes": ()}, {"started_at": None}),
+        # By Slurm, as a node's prolog failed, or by people.
+        (
+            "CANCELLED",
+            [],
+            {"bad_nodes": ("n1",)},
+            {"state": LOST, "failed_nodes": ("n1",), "reason": "a node failed: n1"},
+        ),
+        ("CANCELLED", HALF, {"bad_nodes": ("n1",)}, {"state": JobState.CANCELLED}),
+        ("CANCELLED", [], {"bad_nodes": ("n1",), "cancel_asked": True}, {"state": JobState.CANCELLED}),
         (
             "PREEMPTED",
             HALF,
@@ -365,6 +374,7 @@ def test_a_job_is_as_slurm_its_ranks_and_its_nodes_say(word, notes, changes, exp
         ("FAILED", BADLY, ()),
         ("COMPLETED", [], ()),
         ("CANCELLED", HALF, ()),
+        ("CANCELLED", [], NODES),
         ("PREEMPTED", HALF, ()),
     ],
 )

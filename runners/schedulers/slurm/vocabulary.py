@@ -152,7 +152,8 @@ def _seconds(text: str) -> float | None:
 
 def suspects(spec: JobSpec, seen: JobStatus, notes: Sequence[Note]) -> tuple[str, ...]:
     """The nodes whose state would tell more about the end of this job."""
-    if seen.cause is Cause.NODE_FAULT:
+    # Slurm cancels a job that a node's prolog fails, and drains the node.
+    if seen.cause is Cause.NODE_FAULT or (seen.state is JobState.CANCELLED and not notes):
         return seen.nodes
     unexplained = seen.state is JobState.FAILED and noted_end(notes, spec) is None
     return _silent(spec, seen.nodes, notes) if unexplained else ()
@@ -175,7 +176,7 @@ def status_of(
         reason = f"{end.reason}; out of host memory, by Slurm's word" if cause is Cause.OOM else end.reason
         return replace(noted_status(end, notes, seen.nodes, cause), reason=reason)
     status = _timed(seen, notes)
-    if seen.state is JobState.CANCELLED:
+    if seen.state is JobState.CANCELLED and (cancel_asked or notes or not bad_nodes):
         return replace(status, reason="cancelled") if cancel_asked else status
     if seen.cause is Cause.NODE_FAULT and seen.failed_nodes and notes and not bad_nodes:
         reason = "its launcher ended, while its nodes answer and its ranks had started"
