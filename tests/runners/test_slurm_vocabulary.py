@@ -228,6 +228,7 @@ BADLY = [note(0, End.TOLD), note(1, End.TOLD), note(2, End.ITSELF, 7, 109.0), no
 LATE = [note(rank, End.TIME_LIMIT) for rank in range(4)]
 TOLD = [note(rank, End.TOLD) for rank in range(4)]
 KILLED = [note(0, End.ITSELF, -9), *TOLD[1:]]
+HALF_LATE = [*LATE[:2], note(2), note(3)]
 HALF = [note(0, End.TOLD), note(1, End.TOLD), note(2), note(3)]
 
 
@@ -350,6 +351,10 @@ NOTE_OF_A_NODE = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=E
         ),
         ("FAILED", HALF, {"bad_nodes": ("n1",)}, {"state": LOST, "cause": Cause.NODE_FAULT, "failed_nodes": ("n1",)}),
         ("FAILED", HALF, {}, {"state": FAILED}),
+        # Two ranks waited for peers on a dead node until their time was up.
+        ("TIMEOUT", HALF_LATE, {"bad_nodes": ("n1",)}, {"state": LOST, "failed_nodes": ("n1",)}),
+        ("FAILED", HALF_LATE, {"bad_nodes": ("n0",)}, {"state": JobState.TIMED_OUT}),
+        ("FAILED", LATE, {"bad_nodes": ("n1",)}, {"state": JobState.TIMED_OUT}),
         # A bad node of another job says nothing of this one.
         ("FAILED", [], {"bad_nodes": ("n9",)}, {"state": FAILED, "cause": None}),
         ("TIMEOUT", HALF, {"bad_nodes": ("n9",)}, {"state": JobState.TIMED_OUT}),
@@ -374,6 +379,8 @@ def test_a_job_is_as_slurm_its_ranks_and_its_nodes_say(word, notes, changes, exp
         ("FAILED", BADLY, ()),
         ("COMPLETED", [], ()),
         ("CANCELLED", HALF, ()),
+        ("TIMEOUT", HALF_LATE, ("n1",)),
+        ("FAILED", LATE, ()),
         ("CANCELLED", [], NODES),
         ("PREEMPTED", HALF, ()),
     ],

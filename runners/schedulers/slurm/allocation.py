@@ -231,13 +231,16 @@ class AllocationRunner:
         if status.state not in (JobState.SUCCEEDED, JobState.FAILED):
             return seen
         # Its srun came to an end by itself: its ranks know best.
-        end = noted_end(notes, read_gang(spec.directory))
-        if end is not None:
+        end, silent = (
+            noted_end(notes, read_gang(spec.directory)),
+            noted_hosts([note for note in notes if note.end is None]),
+        )
+        # Ranks whose peer is gone may wait for it until their time is up.
+        if end is not None and not (end.state is JobState.TIMED_OUT and self._down(silent)):
             return replace(seen, state=end.state, reason=end.reason, exit_code=end.exit_code)
         if status.state is JobState.SUCCEEDED:
             return seen
         named = self._named(spec.directory)
-        silent = noted_hosts([note for note in notes if note.end is None])
         failed, (goes_on, _, _) = named or self._down(silent), self._now()
         if not failed and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
             failed = silent

@@ -155,7 +155,9 @@ def suspects(spec: JobSpec, seen: JobStatus, notes: Sequence[Note]) -> tuple[str
     # Slurm cancels a job that a node's prolog fails, and drains the node.
     if seen.cause is Cause.NODE_FAULT or (seen.state is JobState.CANCELLED and not notes):
         return seen.nodes
-    unexplained = seen.state is JobState.FAILED and noted_end(notes, spec) is None
+    end = noted_end(notes, spec)
+    # Ranks whose peer is gone may wait for it until their time is up.
+    unexplained = seen.state is JobState.FAILED if end is None else end.state is JobState.TIMED_OUT
     return _silent(spec, seen.nodes, notes) if unexplained else ()
 
 
@@ -171,6 +173,8 @@ def status_of(
     if seen.state is JobState.QUEUED:
         return seen
     bad_nodes = tuple(node for node in seen.nodes if node in bad_nodes)
+    if end is not None and end.state is JobState.TIMED_OUT and set(bad_nodes) & {*_silent(spec, seen.nodes, notes)}:
+        end = None
     if end is not None and seen.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT):
         cause = seen.cause if end.state is JobState.FAILED else None
         reason = f"{end.reason}; out of host memory, by Slurm's word" if cause is Cause.OOM else end.reason
