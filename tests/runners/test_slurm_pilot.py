@@ -46,6 +46,17 @@ def test_a_pilot_says_for_whom_it_was_sent(pilots):
 
 
 @pytest.mark.long
+def test_of_many_allocations_the_last_three_leave_files(pilots):
+    pilots.runner = pilots.open(pilot_idle_s=0.2)
+    for number in range(5):
+        assert pilots.wait(pilots.submit(f"trial{number}", "true")).state is JobState.SUCCEEDED
+        pilots.place.wait_job(pilots.pilots()[-1][0])
+    root = pilots.runner.root
+    for found in (root.glob("pilot-*"), root.glob("pilots/jobs/*.json")):
+        assert sorted(path.stem.rpartition("-")[2] for path in found) == ["3", "4", "5"]
+
+
+@pytest.mark.long
 def test_a_cancelled_allocation_loses_what_ran_and_the_next_one_runs_what_waited(pilots):
     long = pilots.submit("long", "touch started; exec sleep 300", processes=4)
     waiting = pilots.submit("waiting", "true", processes=4)

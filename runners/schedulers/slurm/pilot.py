@@ -9,6 +9,7 @@ last has ended; nothing is sent to a pilot but through files."""
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,6 +47,8 @@ from meshtune.search_spaces.cluster import ClusterSpec
 NUMBER_FILE, FACTS_FILE = "newest-pilot", "allocation"
 # Between two tries to send a pilot that jobs wait for.
 REFUSED_S = 30.0
+# Where pilots are recorded, below the spool's root; of so many, files are kept.
+RECORDS, KEPT = "pilots", 3
 
 
 class PilotServer(LocalRunner):
@@ -130,6 +133,9 @@ class PilotServer(LocalRunner):
             except Refused as error:
                 raise Refused(f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})") from None
             self.pilot, self._again_at = JobStatus(state=JobState.QUEUED), 0.0
+            old, root = number - KEPT, self._spool.root
+            shutil.rmtree(root / f"pilot-{old}", ignore_errors=True)
+            (root / RECORDS / "jobs" / f"{self._name(old)}.json").unlink(missing_ok=True)
 
     def _look(self) -> int:
         """Bring `pilot` up to date; the number of the next one. That of one which was never sent is free."""
@@ -226,5 +232,5 @@ def create_pilots(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> Pi
     # Campaigns whose pilots would be alike share them.
     key = sha256(repr((nodes, cluster.devices_per_node, options)).encode()).hexdigest()[:8]
     root = (root / f"pilot-{key}").resolve()
-    pilots = create_jobs(root / "pilots", replace(options, mode=Mode.JOB), cluster, nodes)
+    pilots = create_jobs(root / RECORDS, replace(options, mode=Mode.JOB), cluster, nodes)
     return PilotRunner(root, options, allocation, PilotServer(root, pilots, allocation, options))
