@@ -81,8 +81,9 @@ class PilotServer(LocalRunner):
         waits = f"waits for its pilot allocation: {self.pilot.reason or self.pilot.state}"
         if self.pilot.state is JobState.RUNNING:
             waits = "waits for free nodes of its pilot allocation"
+        refused = self.pilot.reason if monotonic() < self._again_at else ""
         return {
-            id: replace(status, reason=waits) if status.state is JobState.QUEUED else status
+            id: replace(status, reason=waits, warning=refused) if status.state is JobState.QUEUED else status
             for id, status in seen.items()
         }
 
@@ -118,7 +119,7 @@ class PilotServer(LocalRunner):
             try:
                 self._send_pilot()
             except (Refused, SubmitFailed) as error:
-                self.pilot = JobStatus(state=JobState.LOST, reason=f"the next one could not be sent: {error}")
+                self.pilot = JobStatus(state=JobState.LOST, reason=f"the next pilot could not be sent: {error}")
                 self._again_at = monotonic() + REFUSED_S
         return True
 
