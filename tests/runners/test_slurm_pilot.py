@@ -124,8 +124,10 @@ def test_while_the_next_allocation_is_refused_jobs_wait_say_why_and_can_be_cance
         assert pilots.wait(long).cause is Cause.PREEMPTION
         assert pilots.status(waiting).state is JobState.QUEUED
         told = "needs 12 min, but partition one allows 5; a pilot lasts pilot_s(600)"
-        assert pilots.status(waiting).reason.endswith(told)
+        with pytest.raises(Refused, match=r"a pilot lasts pilot_s\(600\)$"):
+            pilots.submit("another", "true")
         assert pilots.status(waiting).warning.startswith("the next pilot could not be sent: ")
+        assert pilots.status(waiting).reason.endswith(told)
         pilots.runner.cancel(waiting)
         assert pilots.wait(waiting).state is JobState.CANCELLED
     finally:

@@ -59,8 +59,8 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
-        # After a refusal, when to send the next one, by `time.monotonic`.
-        self._again_at = 0.0
+        # Why the next one was not taken, empty where it was; and when it is sent again, by `time.monotonic`.
+        self._refusal, self._again_at = "", 0.0
         # Of the job for which the next pilot is sent, which may serve other campaigns too.
         self._labels: Mapping[str, str] = {}
 
@@ -78,12 +78,11 @@ class PilotServer(LocalRunner):
         with suppress(OSError, ValueError):
             self._labels = next((self._spool.job(id).spec.labels for id in ids if self._spool.has(id)), {})
         seen = super().poll(ids)
-        waits = f"waits for its pilot allocation: {self.pilot.reason or self.pilot.state}"
+        waits = f"waits for its pilot allocation: {self._refusal or self.pilot.reason or self.pilot.state}"
         if self.pilot.state is JobState.RUNNING:
             waits = "waits for free nodes of its pilot allocation"
-        refused = self.pilot.reason if monotonic() < self._again_at else ""
         return {
-            id: replace(status, reason=waits, warning=refused) if status.state is JobState.QUEUED else status
+            id: replace(status, reason=waits, warning=self._refusal) if status.state is JobState.QUEUED else status
             for id, status in seen.items()
         }
 
@@ -116,24 +115,23 @@ class PilotServer(LocalRunner):
         """See that a pilot is queued or runs. Always True: where none is taken, jobs wait and may be cancelled. Raises
         OSError, RunnerUnavailable."""
         if monotonic() >= self._again_at:
-            try:
+            with suppress(Refused, SubmitFailed):
                 self._send_pilot()
-            except (Refused, SubmitFailed) as error:
-                self.pilot = JobStatus(state=JobState.LOST, reason=f"the next pilot could not be sent: {error}")
-                self._again_at = monotonic() + REFUSED_S
         return True
 
     def _send_pilot(self) -> None:
         """Unless one is queued or runs. Raises OSError, RunnerError."""
-        number = self._look()
+        number, self._refusal, self._again_at = self._look(), "", 0.0
         if self.pilot.state.final:
             self._bury()
             write_whole(self._spool.root / NUMBER_FILE, str(number))
             try:
                 self._pilots.submit(self._job(number))
-            except Refused as error:
-                raise Refused(f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})") from None
-            self.pilot, self._again_at = JobStatus(state=JobState.QUEUED), 0.0
+            except (Refused, SubmitFailed) as error:
+                why = f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})"
+                self._refusal, self._again_at = f"the next pilot could not be sent: {why}", monotonic() + REFUSED_S
+                raise type(error)(why) from None
+            self.pilot = JobStatus(state=JobState.QUEUED)
             old, root = number - KEPT, self._spool.root
             shutil.rmtree(root / f"pilot-{old}", ignore_errors=True)
             (root / RECORDS / "jobs" / f"{self._name(old)}.json").unlink(missing_ok=True)
