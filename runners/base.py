@@ -144,7 +144,8 @@ def require_fit(name: str) -> None:
 class JobStatus:
     """One look at a job. Times are seconds since the epoch by the runner's clock, which may be wrong or set anew.
     elapsed_s: how long it has run, by a clock that nobody sets; None where the runner has none. reason: a sentence for
-    people, where the state needs one. warning: what disturbed the job, and so what it measured, whatever its state."""
+    people, where the state needs one. warning: what disturbed the job, and so what it measured, whatever its state;
+    of a queued one, what must be mended before it starts."""
 
     state: JobState
     reason: str = ""

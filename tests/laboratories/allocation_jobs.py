@@ -41,9 +41,12 @@ class AllocationLaboratory(Laboratory):
     def wide(self) -> AllocationRunner:
         return self.open(nodes=2)
 
+    def kill_node(self, node: str) -> str:
+        return self.place.kill_node(node)
+
     def lose_node(self, *, first: bool) -> str:
         """On n0 is the allocation that `open` took."""
-        return self.place.kill_node("n1" if first else "n2")
+        return self.kill_node("n1" if first else "n2")
 
     def close(self) -> None:
         for runner in self.opened:

@@ -80,6 +80,8 @@ class Laboratory:
     """
 
     slots = 4
+    # Whether its scheduler itself gives a job other nodes, where one is dead before it starts.
+    heals = False
     # Whether a job that is larger than the place waits for the place to grow.
     grows = False
     limit_s = LIMIT_S
@@ -100,6 +102,10 @@ class Laboratory:
     def wide(self) -> Runner:
         """A runner that has two nodes of two processes, where that of `open` has only one node."""
         return self.runner
+
+    def kill_node(self, node: str) -> str:
+        """As when the machine loses power; its name. `place` is this test's own."""
+        raise NotImplementedError
 
     def lose_node(self, *, first: bool) -> str:
         """Let a node die on which a job of two nodes would start next, its first or its second, and name it; `place` is

@@ -22,6 +22,8 @@ Document = dict[str, Any]
 DEVICE = "example.com/device"
 INDEX, JOB_NAME = "batch.kubernetes.io/job-completion-index", "batch.kubernetes.io/job-name"
 _PERIOD_S = 0.01
+# A dead node is missed after so long.
+MISSED_S = 1.0
 # In the environment of every process of a container, in place of the container's own process namespace.
 _MARK = "LAB_CONTAINER"
 
@@ -54,6 +56,8 @@ class Controllers:
         # uid -> when its processes are killed, and by whom its container ended.
         self._kill_at: dict[str, float] = {}
         self._oom: set[str] = set()
+        # When each dead node died.
+        self.dead: dict[str, float] = {}
         self.error: BaseException | None = None
 
     def start(self) -> None:
@@ -93,6 +97,17 @@ class Controllers:
         with self.lab.lock:
             set_condition(pod, "DisruptionTarget", "True", reason, message)
             self._end(pod, 30.0)
+
+    def kill_node(self, node: str) -> None:
+        """As when the machine loses power: its pods go on in the API server's words, until the node is missed."""
+        with self.lab.lock:
+            self.dead[node] = time.monotonic()
+            for pod in self.lab.all("Pod"):
+                if pod["spec"].get("nodeName") == node:
+                    self._kill(pod)
+
+    def _is_missed(self, node: str) -> bool:
+        return time.monotonic() - self.dead.get(node, float("inf")) > MISSED_S
 
     def fill_memory(self, pod: Document) -> None:
         """As the kernel does it with one group for the container: all of it is killed."""
@@ -179,6 +194,15 @@ class Controllers:
 
     def _step_pod(self, pod: Document) -> None:
         uid, status = pod["metadata"]["uid"], pod["status"]
+        if (node := pod["spec"].get("nodeName")) in self.dead:
+            if "deletionTimestamp" in pod["metadata"]:
+                if (process := self._containers.pop(uid, None)) is not None:
+                    process.wait()
+                self.lab.remove("Pod", pod["metadata"]["name"])
+            elif self._is_missed(node) and not has(pod, "DisruptionTarget"):
+                told = "Taint manager: deleting due to NoExecute taint"
+                set_condition(pod, "DisruptionTarget", "True", "DeletionByTaintManager", told)
+            return
         if status["phase"] in ("Succeeded", "Failed"):
             if "deletionTimestamp" in pod["metadata"]:
                 self.lab.remove("Pod", pod["metadata"]["name"])
@@ -206,6 +230,8 @@ class Controllers:
         apart = "podAntiAffinity" in spec.get("affinity", {})
         free = []
         for node, labels in self.lab.nodes.items():
+            if self._is_missed(node):
+                continue
             here = [
                 other
                 for other in self.lab.all("Pod")

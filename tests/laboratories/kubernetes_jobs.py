@@ -37,6 +37,13 @@ class KubernetesLaboratory(Laboratory):
     def wide(self) -> KubernetesRunner:
         return self.open(nodes=2)
 
+    def kill_node(self, node: str) -> str:
+        self.place.controllers.kill_node(node)
+        return node
+
+    def lose_node(self, *, first: bool) -> str:
+        return self.kill_node("node-a" if first else "node-b")
+
     def close(self) -> None:
         for runner in self.opened:
             runner.close()

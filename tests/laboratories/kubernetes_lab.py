@@ -114,6 +114,7 @@ class KubernetesLab:
             assert time.monotonic() < deadline, "pods outlived their deletion"
             time.sleep(0.01)
         self.objects.clear()
+        self.controllers.dead.clear()
 
     def all(self, kind: str) -> list[Document]:
         with self.lock:

@@ -36,11 +36,14 @@ class PilotLaboratory(Laboratory):
         own = {line.split()[0] for line in paths if line.split()[1].startswith(str(self.folder))}
         return [job for job in self.place.jobs() if job[0] in own]
 
+    def kill_node(self, node: str) -> str:
+        return self.place.kill_node(node)
+
     def lose_node(self, *, first: bool) -> str:
         """The first, where a pilot has its server, before there is one."""
         if not first:
             self.wait(self.short("warm-up", nodes=2))
-        return self.place.kill_node("n0" if first else "n1")
+        return self.kill_node("n0" if first else "n1")
 
     def close(self) -> None:
         self.place.cancel_all()

@@ -12,7 +12,7 @@ from meshtune.runners.schedulers.ray.runner import RayRunner
 
 class RayLaboratory(Laboratory):
     needs = "ray_cluster"
-    grows = True
+    grows = heals = True
 
     def __init__(self, folder: Path, place: object = None) -> None:
         self.names: list[str] = []
@@ -22,6 +22,13 @@ class RayLaboratory(Laboratory):
         runner = self.place.runner(self.folder / "spool", idle_s=idle_s, **options)
         self.opened.append(runner)
         return runner
+
+    def kill_node(self, node: str) -> str:
+        self.place.remove_node(node)
+        return node
+
+    def lose_node(self, *, first: bool) -> str:
+        return self.kill_node("n1" if first else "n2")
 
     def spec(self, name: str, script: str, **changes) -> JobSpec:
         self.names.append(name)

@@ -25,8 +25,11 @@ class SlurmLaboratory(Laboratory):
     def wide(self) -> SlurmRunner:
         return self.open(partition="main", nodes=len(self.place.nodes))
 
+    def kill_node(self, node: str) -> str:
+        return self.place.kill_node(node)
+
     def lose_node(self, *, first: bool) -> str:
-        return self.place.kill_node("n0" if first else "n1")
+        return self.kill_node("n0" if first else "n1")
 
     def close(self) -> None:
         self.place.cancel_all()

@@ -83,7 +83,8 @@ class SlurmLab:
     """One Slurm cluster. gpus: pretended ones per node. min_job_age_s: when it forgets a job. frail: a node that does
     not answer is down within some 5 s, which a busy machine may take for a dead one; else within a minute.
     shares_memory: a job has the memory that it asks for, by default a node's whole, and others wait for the rest.
-    cli_filter, job_submit: the site's plug-in of that name, in Lua."""
+    cli_filter, job_submit: the site's plug-in of that name, in Lua. prolog: shell lines that each node runs before a
+    job's first process there."""
 
     accounting = "AccountingStorageType=accounting_storage/none"
 
@@ -98,6 +99,7 @@ class SlurmLab:
         shares_memory: bool = False,
         cli_filter: str = "",
         job_submit: str = "",
+        prolog: str = "",
     ) -> None:
         self.nodes = tuple(f"n{number}" for number in range(nodes))
         self.cpus, self.gpus = cpus, gpus
@@ -108,9 +110,10 @@ class SlurmLab:
             "shared": "CR_CPU_Memory" if shares_memory else "CR_CPU",
             "plugins": "CliFilterPlugins=lua\n" * bool(cli_filter) + "JobSubmitPlugins=lua" * bool(job_submit),
         }
-        self._scripts = {"cli_filter.lua": cli_filter, "job_submit.lua": job_submit}
+        self._scripts = {"cli_filter.lua": cli_filter, "job_submit.lua": job_submit, "prolog.sh": prolog}
         # A socket's path has at most 107 bytes; pytest's own temporary folders are too deep.
         self.folder = Path(tempfile.mkdtemp(prefix="mt-slurm-", dir="/tmp"))
+        self._settings["plugins"] += f"\nProlog={self.folder}/prolog.sh" * bool(prolog)
         self._daemons: dict[str, subprocess.Popen] = {}
 
     @property
@@ -239,6 +242,7 @@ class SlurmLab:
         (self.folder / "gres.conf").write_text(self._devices())
         for name, text in {"cgroup.conf": "", "jobcomp.txt": "", **self._scripts}.items():
             (self.folder / name).write_text(text)
+        (self.folder / "prolog.sh").chmod(0o755)
         (self.folder / "state").mkdir()
 
     def _devices(self) -> str:

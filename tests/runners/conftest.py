@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from jobs import Laboratory, LocalLaboratory
+from ray_lab import RayLab
 
+Turn = Callable[[int], AbstractContextManager[None]]
 SLOW, LONG, SLURM, RAY = pytest.mark.slow, pytest.mark.long, pytest.mark.slurm, pytest.mark.ray
 # name -> "module:class" in tests/laboratories, imported by the tests that use it; the marks of the contract's tests,
 # and those of the life cycle's.
@@ -32,7 +36,11 @@ SIMULATED = {
     "external": ("external_jobs:ExternalLaboratory", (), ()),
 }
 # Those whose nodes a test may kill, in a cluster of its own.
-MORTAL = {name: (LABORATORIES[name][0], "slurm_of_ones_own") for name in ("slurm", "allocation", "pilot")}
+MORTAL = {name: (LABORATORIES[name][0], "slurm_of_ones_own", SLURM) for name in ("slurm", "allocation", "pilot")}
+MORTAL |= {
+    "ray": (LABORATORIES["ray"][0], "ray_of_ones_own", RAY),
+    "kubernetes": (LABORATORIES["kubernetes"][0], "kubernetes", LONG),
+}
 # "module:class" of a runner of another package, which is tried alone (docs/how-to/add-a-scheduler.md).
 if chosen := os.environ.get("MESHTUNE_LABORATORY"):
     LABORATORIES, SIMULATED, MORTAL = {chosen: (chosen, (), ())}, {}, {}
@@ -73,11 +81,24 @@ def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]
     yield from _open(request, tmp_path)
 
 
-@pytest.fixture(params=[pytest.param(entry, marks=(LONG, SLURM), id=name) for name, entry in MORTAL.items()])
+@pytest.fixture
+def ray_of_ones_own(ray_cluster: RayLab, turn: Turn) -> Iterator[RayLab]:
+    """A head without devices, and three nodes of 2 CPUs."""
+    with turn(fcntl.LOCK_EX):
+        cluster = RayLab(cpus=0)
+        for node in ("n1", "n2", "n3"):
+            cluster.add_node(node, cpus=2)
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(params=[pytest.param(entry, marks=(LONG, entry[2]), id=name) for name, entry in MORTAL.items()])
 def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
     """A laboratory that is `wide`, of every runner whose scheduler can lose a node without a word."""
-    path, place = request.param
+    path, place, _ = request.param
     module, _, name = path.partition(":")
+    if name.startswith("Kubernetes"):
+        pytest.importorskip("kubernetes")
     for laboratory in _laboratory(getattr(import_module(module), name), tmp_path, request.getfixturevalue(place)):
         laboratory.runner = laboratory.wide()
         yield laboratory

@@ -178,11 +178,21 @@ def test_what_ranks_start_ends_with_the_gang(lab):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_node_that_dies_before_a_job_starts_is_blamed_and_the_job_is_repeated_elsewhere(first, mortal):
-    """Before its scheduler notices, which takes minutes. It may as well find by itself that the first one is dead."""
+    """Before its scheduler notices, which takes minutes. Slurm may find by itself that the first one is dead."""
     node = mortal.lose_node(first=first)
     lost = mortal.wait(mortal.short("job", nodes=2))
-    if not first or lost.state is not JobState.SUCCEEDED:
+    if lost.state is not JobState.SUCCEEDED or not (first or mortal.heals):
         assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, (node,)), lost
     for name, avoid in (("again", lost.failed_nodes), ("another", ("host-of-another-cluster",))):
         done = mortal.wait(mortal.short(name, avoid=avoid))
         assert (done.state, node in done.nodes) == (JobState.SUCCEEDED, False), done
+
+
+def test_a_node_that_dies_under_a_running_job_is_blamed_and_the_job_lost(mortal):
+    id = mortal.submit("job", f"touch started-$RANK; {FOREVER}", nodes=2)
+    for rank in (0, 1):
+        mortal.wait_file("job", f"started-{rank}")
+    node = mortal.kill_node(mortal.wait(id, JobState.RUNNING).nodes[-1])
+    lost = mortal.wait(id, limit_s=2 * mortal.limit_s)
+    assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, (node,)), lost
+    mortal.wait_nothing_left()

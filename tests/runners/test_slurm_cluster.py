@@ -17,6 +17,7 @@ from allocation_jobs import AllocationLaboratory
 from jobs import processes_where, wait_for
 from places import cluster
 from slurm_jobs import SlurmLaboratory
+from slurm_lab import SlurmLab
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, Start
 from meshtune.runners.outcome import Verdict, read_result
@@ -250,6 +251,20 @@ def test_a_job_that_slurm_puts_back_since_its_first_node_is_dead_is_lost_and_nev
     assert (again.state, again.nodes) == (JobState.SUCCEEDED, ("n1",))
     assert not lab.ran("job")
     lab.close()
+
+
+@long
+def test_a_node_that_its_prolog_finds_sick_is_blamed_and_the_job_lost(slurm_cluster, monkeypatch, tmp_path):
+    """Slurm drains the node, and cancels what may not be requeued."""
+    with SlurmLab(nodes=2, prolog='#!/bin/sh\n[ "$SLURMD_NODENAME" != n0 ]\n') as place:
+        monkeypatch.setenv("SLURM_CONF", place.environment["SLURM_CONF"])
+        lab = SlurmLaboratory(tmp_path, place)
+        lab.runner = lab.open(partition="main", nodes=2)
+        lost = lab.wait(lab.submit("job", "touch ran", nodes=2))
+        assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n0",)), lost
+        again = lab.wait(lab.submit("again", "true", avoid=lost.failed_nodes))
+        assert (again.state, again.nodes, lab.ran("job")) == (JobState.SUCCEEDED, ("n1",), False)
+        lab.close()
 
 
 @long

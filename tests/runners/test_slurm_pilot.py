@@ -46,6 +46,17 @@ def test_a_pilot_says_for_whom_it_was_sent(pilots):
 
 
 @pytest.mark.long
+def test_of_many_allocations_the_last_three_leave_files(pilots):
+    pilots.runner = pilots.open(pilot_idle_s=0.2)
+    for number in range(5):
+        assert pilots.wait(pilots.submit(f"trial{number}", "true")).state is JobState.SUCCEEDED
+        pilots.place.wait_job(pilots.pilots()[-1][0])
+    root = pilots.runner.root
+    for found in (root.glob("pilot-*"), root.glob("pilots/jobs/*.json")):
+        assert sorted(path.stem.rpartition("-")[2] for path in found) == ["3", "4", "5"]
+
+
+@pytest.mark.long
 def test_a_cancelled_allocation_loses_what_ran_and_the_next_one_runs_what_waited(pilots):
     long = pilots.submit("long", "touch started; exec sleep 300", processes=4)
     waiting = pilots.submit("waiting", "true", processes=4)
@@ -99,6 +110,30 @@ def test_a_refused_allocation_is_a_refused_trial(pilots, tmp_path):
             pilots.submit("long", "true")
     finally:
         pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=INFINITE")
+
+
+@pytest.mark.long
+def test_while_the_next_allocation_is_refused_jobs_wait_say_why_and_can_be_cancelled(pilots):
+    """Nothing holds up the news of jobs that ended with the last one."""
+    long = pilots.submit("long", "touch started; exec sleep 300", processes=4)
+    waiting = pilots.submit("waiting", "true", processes=4)
+    pilots.wait_file("long", "started")
+    pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=5")
+    try:
+        pilots.place.run("scancel", pilots.pilots()[0][0])
+        assert pilots.wait(long).cause is Cause.PREEMPTION
+        assert pilots.status(waiting).state is JobState.QUEUED
+        told = "needs 12 min, but partition one allows 5; a pilot lasts pilot_s(600)"
+        with pytest.raises(Refused, match=r"a pilot lasts pilot_s\(600\)$"):
+            pilots.submit("another", "true")
+        assert pilots.status(waiting).warning.startswith("the next pilot could not be sent: ")
+        assert pilots.status(waiting).reason.endswith(told)
+        pilots.runner.cancel(waiting)
+        assert pilots.wait(waiting).state is JobState.CANCELLED
+    finally:
+        pilots.place.run("scontrol", "update", "PartitionName=one", "MaxTime=INFINITE")
+    assert pilots.wait(pilots.submit("later", "true")).state is JobState.SUCCEEDED
+    assert [name.rpartition("-")[2] for _, name, _ in pilots.pilots()] == ["1", "2"]
 
 
 @pytest.mark.long

@@ -228,6 +228,7 @@ BADLY = [note(0, End.TOLD), note(1, End.TOLD), note(2, End.ITSELF, 7, 109.0), no
 LATE = [note(rank, End.TIME_LIMIT) for rank in range(4)]
 TOLD = [note(rank, End.TOLD) for rank in range(4)]
 KILLED = [note(0, End.ITSELF, -9), *TOLD[1:]]
+HALF_LATE = [*LATE[:2], note(2), note(3)]
 HALF = [note(0, End.TOLD), note(1, End.TOLD), note(2), note(3)]
 
 
@@ -302,6 +303,15 @@ NOTE_OF_A_NODE = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=E
         ("CANCELLED", BADLY, {}, {"state": JobState.CANCELLED, "reason": "cancelled from outside"}),
         ("CANCELLED", HALF, {"cancel_asked": True}, {"reason": "cancelled", "started_at": 100.5}),
         ("CANCELLED", [], {"nodes": ()}, {"started_at": None}),
+        # By Slurm, as a node's prolog failed, or by people.
+        (
+            "CANCELLED",
+            [],
+            {"bad_nodes": ("n1",)},
+            {"state": LOST, "failed_nodes": ("n1",), "reason": "a node failed: n1"},
+        ),
+        ("CANCELLED", HALF, {"bad_nodes": ("n1",)}, {"state": JobState.CANCELLED}),
+        ("CANCELLED", [], {"bad_nodes": ("n1",), "cancel_asked": True}, {"state": JobState.CANCELLED}),
         (
             "PREEMPTED",
             HALF,
@@ -341,6 +351,13 @@ NOTE_OF_A_NODE = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=E
         ),
         ("FAILED", HALF, {"bad_nodes": ("n1",)}, {"state": LOST, "cause": Cause.NODE_FAULT, "failed_nodes": ("n1",)}),
         ("FAILED", HALF, {}, {"state": FAILED}),
+        # Two ranks waited for peers on a dead node until their time was up.
+        ("TIMEOUT", HALF_LATE, {"bad_nodes": ("n1",)}, {"state": LOST, "failed_nodes": ("n1",)}),
+        ("FAILED", HALF_LATE, {"bad_nodes": ("n0",)}, {"state": JobState.TIMED_OUT}),
+        ("FAILED", LATE, {"bad_nodes": ("n1",)}, {"state": JobState.TIMED_OUT}),
+        # A bad node of another job says nothing of this one.
+        ("FAILED", [], {"bad_nodes": ("n9",)}, {"state": FAILED, "cause": None}),
+        ("TIMEOUT", HALF, {"bad_nodes": ("n9",)}, {"state": JobState.TIMED_OUT}),
         # A forgotten job is as its ranks said, or lost.
         (None, WELL, {}, {"state": SUCCEEDED, "finished_at": 110.5, "nodes": NODES}),
         (None, BADLY, {}, {"exit_code": 7}),
@@ -362,6 +379,9 @@ def test_a_job_is_as_slurm_its_ranks_and_its_nodes_say(word, notes, changes, exp
         ("FAILED", BADLY, ()),
         ("COMPLETED", [], ()),
         ("CANCELLED", HALF, ()),
+        ("TIMEOUT", HALF_LATE, ("n1",)),
+        ("FAILED", LATE, ()),
+        ("CANCELLED", [], NODES),
         ("PREEMPTED", HALF, ()),
     ],
 )

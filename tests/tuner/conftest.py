@@ -50,6 +50,7 @@ class Behaviour:
     kind: str = "ok"
     queue_s: float = 0.0
     why: str = ""
+    hindered: str = ""
     run_s: float = 1.0
     cancellable: bool = True
 
@@ -74,7 +75,7 @@ class FakeJob:
             began = starts if starts < stop else None
             return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=stop)
         if now < starts:
-            return JobStatus(state=JobState.QUEUED, reason=self.behaviour.why)
+            return JobStatus(state=JobState.QUEUED, reason=self.behaviour.why, warning=self.behaviour.hindered)
         if now < ends:
             return JobStatus(state=JobState.RUNNING, started_at=starts, nodes=self.nodes)
         state, failed = ENDS[self.behaviour.kind], self.nodes if self.behaviour.kind == "fault" else ()

@@ -115,6 +115,15 @@ def test_a_campaign_of_which_no_job_was_ever_taken_fails_with_the_refusal(lab):
 HELD = "JobHeldAdmin"
 
 
+def test_what_must_be_mended_before_a_queued_job_starts_is_its_campaigns_trouble(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=60.0, hindered="the next pilot could not be sent: MaxTime")
+    id = lab.create(budget={"trials": 1})
+    lab.run(id, until=lambda: lab.service.waits(id) is not None)
+    assert str(lab.service.waits(id)) == "the next pilot could not be sent: MaxTime"
+    lab.run(id)
+    assert (lab.service.waits(id), lab.verdicts(id)) == (None, ["ok"])
+
+
 def test_a_job_that_waits_too_long_is_withdrawn_and_sent_again_when_the_campaign_is_resumed(lab, make):
     lab.machine.script = lambda name: make.Behaviour(queue_s=9999.0 if name.endswith("-a1") else 0.0, why=HELD)
     id = lab.create(budget={"trials": 2}, trial={"queue_limit_s": 60})

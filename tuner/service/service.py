@@ -31,7 +31,7 @@ from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
 from meshtune.tuner.service.session import Sessions
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.service.tick import Ticker, node_faults
-from meshtune.tuner.service.trouble import Trouble
+from meshtune.tuner.service.trouble import Trouble, TroubleKind
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import LeaseLost, Store
 
@@ -170,8 +170,8 @@ class Service:
             raise CampaignBusy(str(lost)) from None
 
     def waits(self, campaign_id: str) -> Trouble | None:
-        """What keeps the campaign from getting on, None where nothing does: a runner that refuses its jobs, a quota,
-        or a job's files that are still being read. Raises NotFound."""
+        """What keeps the campaign from getting on, None where nothing does: a runner that refuses its jobs or what
+        they wait for, a quota, or a job's files that are still being read. Raises NotFound."""
         session = self.sessions.get(campaign_id)
         campaign = self.store.campaign(campaign_id) if session is None else session.campaign
         if session is not None and (reading := session.reading) is not None and reading.age_s > 5:
@@ -180,6 +180,8 @@ class Service:
             return None
         if session is not None and session.refusal is not None:
             return session.refusal.trouble
+        if session is not None and session.hindered:
+            return Trouble(session.hindered, TroubleKind.REFUSED)
         try:
             quota = self._quotas.waits(campaign, self._clock())
         except InvalidLimits as error:

@@ -75,6 +75,8 @@ class Session:
     stuck_at: int | None = None
     # None once it took a job.
     refusal: Refusal | None = None
+    # The warning of a job that is queued.
+    hindered: str = ""
     # Of the ended job whose files are being read; one at a time.
     reading: JobReading | None = None
     # It was paused or ended by a tick, so the session is to be given back.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
-from meshtune.runners.base import Cause, JobStatus, NoTimeLeft, Refused
+from meshtune.runners.base import Cause, JobState, JobStatus, NoTimeLeft, Refused
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.calibration import CALIBRATION
@@ -99,6 +99,8 @@ class Ticker:
         if by_job:
             with self.metrics.polling(campaign.spec.runner.kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
+        queued = (status for status in statuses.values() if status.state is JobState.QUEUED)
+        session.hindered = next((status.warning for status in queued if status.warning), "")
         now, polled = self.clock(), {}
         present_s, unbroken_s = session.hold.holder.presence.look()
         listened_s = min(unbroken_s, present_s - session.opened_s)

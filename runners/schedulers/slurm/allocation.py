@@ -226,13 +226,16 @@ class AllocationRunner:
         if status.state not in (JobState.SUCCEEDED, JobState.FAILED):
             return seen
         # Its srun came to an end by itself: its ranks know best.
-        end = noted_end(notes, read_gang(spec.directory))
-        if end is not None:
+        end, silent = (
+            noted_end(notes, read_gang(spec.directory)),
+            noted_hosts([note for note in notes if note.end is None]),
+        )
+        # Ranks whose peer is gone may wait for it until their time is up.
+        if end is not None and not (end.state is JobState.TIMED_OUT and self._down(silent)):
             return replace(seen, state=end.state, reason=end.reason, exit_code=end.exit_code)
         if status.state is JobState.SUCCEEDED:
             return seen
         named = self._named(spec.directory)
-        silent = noted_hosts([note for note in notes if note.end is None])
         failed, (goes_on, _, _) = named or self._down(silent), self._now()
         if not failed and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
             failed = silent
@@ -251,10 +254,7 @@ class AllocationRunner:
     def _named(self, directory: Path) -> tuple[str, ...]:
         """The nodes that srun says failed, which further steps keep away from."""
         nodes = read_failed_nodes(directory / STEP_LOG)
-        with suppress(OSError):
-            for node in filter(is_fit, nodes):
-                (self._spool.root / FAILED_FOLDER).mkdir(exist_ok=True)
-                (self._spool.root / FAILED_FOLDER / node).touch()
+        note_failed(self._spool.root, nodes)
         return nodes
 
     def _down(self, nodes: Sequence[str]) -> tuple[str, ...]:
@@ -312,6 +312,14 @@ nodes=$(scontrol show hostnames "$(squeue --noheader --jobs="$allocation" --form
 keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
 [ "$(grep -Fxvc {avoid} <<< "$nodes")" -ge {spec.nodes} ] || keep_away=
 """
+
+
+def note_failed(root: Path, nodes: Sequence[str]) -> None:
+    """For `failed_nodes`."""
+    with suppress(OSError):
+        for node in filter(is_fit, nodes):
+            (root / FAILED_FOLDER).mkdir(exist_ok=True)
+            (root / FAILED_FOLDER / node).touch()
 
 
 def failed_nodes(root: Path) -> set[str]:

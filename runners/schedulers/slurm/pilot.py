@@ -9,13 +9,14 @@ last has ended; nothing is sent to a pilot but through files."""
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from time import time
+from time import monotonic, time
 
 from meshtune.runners.base import (
     Cause,
@@ -31,7 +32,13 @@ from meshtune.runners.base import (
 from meshtune.runners.command import Answer
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.local.runner import LocalRunner
-from meshtune.runners.schedulers.slurm.allocation import MARGIN_S, Allocation, AllocationRunner, failed_nodes
+from meshtune.runners.schedulers.slurm.allocation import (
+    MARGIN_S,
+    Allocation,
+    AllocationRunner,
+    failed_nodes,
+    note_failed,
+)
 from meshtune.runners.schedulers.slurm.runner import create_jobs
 from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions
 from meshtune.search_spaces.checks import raising
@@ -39,6 +46,10 @@ from meshtune.search_spaces.cluster import ClusterSpec
 
 # Below the spool's root: the number of the newest pilot; what the one that runs told of itself.
 NUMBER_FILE, FACTS_FILE = "newest-pilot", "allocation"
+# Between two tries to send a pilot that jobs wait for.
+REFUSED_S = 30.0
+# Where pilots are recorded, below the spool's root; of so many, files are kept.
+RECORDS, KEPT = "pilots", 3
 
 
 class PilotServer(LocalRunner):
@@ -49,6 +60,8 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
+        # Why the next one was not taken, empty where it was; and when it is sent again, by `time.monotonic`.
+        self._refusal, self._again_at = "", 0.0
         # Of the job for which the next pilot is sent, which may serve other campaigns too.
         self._labels: Mapping[str, str] = {}
 
@@ -57,19 +70,18 @@ class PilotServer(LocalRunner):
         self._labels = spec.labels
         with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
             self._spool.create()
-            self._ensure_server()
+            self._send_pilot()
         return super().submit(spec, needs_s)
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         with suppress(OSError, ValueError):
             self._labels = next((self._spool.job(id).spec.labels for id in ids if self._spool.has(id)), {})
-        with raising(RunnerUnavailable, "the next pilot could not be sent", Refused, SubmitFailed):
-            seen = super().poll(ids)
-        waits = f"waits for its pilot allocation: {self.pilot.reason or self.pilot.state}"
+        seen = super().poll(ids)
+        waits = f"waits for its pilot allocation: {self._refusal or self.pilot.reason or self.pilot.state}"
         if self.pilot.state is JobState.RUNNING:
             waits = "waits for free nodes of its pilot allocation"
         return {
-            id: replace(status, reason=waits) if status.state is JobState.QUEUED else status
+            id: replace(status, reason=waits, warning=self._refusal) if status.state is JobState.QUEUED else status
             for id, status in seen.items()
         }
 
@@ -99,33 +111,41 @@ class PilotServer(LocalRunner):
         """`submit` has seen to it."""
 
     def _ensure_server(self) -> bool:
-        """See that a pilot is queued or runs. Always True. Raises OSError, RunnerError."""
-        number = self._look()
-        if self.pilot.state.final:
-            self._bury()
-            write_whole(self._spool.root / NUMBER_FILE, str(number + 1))
-            avoid = tuple({*self.pilot.failed_nodes, *failed_nodes(self._spool.root)})
-            try:
-                self._pilots.submit(replace(self._job(number + 1), avoid=avoid))
-            except Refused as error:
-                raise Refused(f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})") from None
-            self.pilot = JobStatus(state=JobState.QUEUED)
+        """See that a pilot is queued or runs. Always True: where none is taken, jobs wait and may be cancelled. Raises
+        OSError, RunnerUnavailable."""
+        if monotonic() >= self._again_at:
+            with suppress(Refused, SubmitFailed):
+                self._send_pilot()
         return True
 
+    def _send_pilot(self) -> None:
+        """Unless one is queued or runs. Raises OSError, RunnerError."""
+        number, self._refusal, self._again_at = self._look(), "", 0.0
+        if self.pilot.state.final:
+            self._bury()
+            write_whole(self._spool.root / NUMBER_FILE, str(number))
+            try:
+                self._pilots.submit(self._job(number))
+            except (Refused, SubmitFailed) as error:
+                why = f"{error}; a pilot lasts pilot_s({self._options.pilot_s:g})"
+                self._refusal, self._again_at = f"the next pilot could not be sent: {why}", monotonic() + REFUSED_S
+                raise type(error)(why) from None
+            self.pilot = JobStatus(state=JobState.QUEUED)
+            old, root = number - KEPT, self._spool.root
+            shutil.rmtree(root / f"pilot-{old}", ignore_errors=True)
+            (root / RECORDS / "jobs" / f"{self._name(old)}.json").unlink(missing_ok=True)
+
     def _look(self) -> int:
-        """Bring `pilot` up to date; the newest pilot's number. One that was never sent counts as sent: its name is."""
+        """Bring `pilot` up to date; the number of the next one. That of one which was never sent is free."""
         number = self._newest()
-        if not number:
-            self.pilot = JobStatus(state=JobState.LOST)
-            return 0
-        id = self._pilots.find(self._name(number))
-        if id is None:
-            id = self._pilots.submit(self._job(number))
-        self.pilot = self._pilots.poll([id])[id]
-        return number
+        id = self._pilots.find(self._name(number)) if number else None
+        self.pilot = JobStatus(state=JobState.LOST) if id is None else self._pilots.poll([id])[id]
+        return max(1, number + (id is not None))
 
     def _bury(self) -> None:
-        """The jobs that the ended pilot was running are lost with it."""
+        """The jobs that the ended pilot was running are lost with it, and the next one keeps away from its nodes that
+        failed."""
+        note_failed(self._spool.root, self.pilot.failed_nodes)
         reason = f"its pilot allocation ended: {self.pilot.reason or self.pilot.state}"
         for name in self._spool.names():
             status = self._spool.status(name)
@@ -159,6 +179,7 @@ class PilotServer(LocalRunner):
             devices_per_node=self._allocation.devices_per_node,
             time_limit_s=options.pilot_s,
             start=Start.JOB,
+            avoid=tuple(failed_nodes(root)),
             labels={name: value for name, value in self._labels.items() if name != "trial"},
         )
 
@@ -209,5 +230,5 @@ def create_pilots(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> Pi
     # Campaigns whose pilots would be alike share them.
     key = sha256(repr((nodes, cluster.devices_per_node, options)).encode()).hexdigest()[:8]
     root = (root / f"pilot-{key}").resolve()
-    pilots = create_jobs(root / "pilots", replace(options, mode=Mode.JOB), cluster, nodes)
+    pilots = create_jobs(root / RECORDS, replace(options, mode=Mode.JOB), cluster, nodes)
     return PilotRunner(root, options, allocation, PilotServer(root, pilots, allocation, options))

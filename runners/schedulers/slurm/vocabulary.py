@@ -152,9 +152,12 @@ def _seconds(text: str) -> float | None:
 
 def suspects(spec: JobSpec, seen: JobStatus, notes: Sequence[Note]) -> tuple[str, ...]:
     """The nodes whose state would tell more about the end of this job."""
-    if seen.cause is Cause.NODE_FAULT:
+    # Slurm cancels a job that a node's prolog fails, and drains the node.
+    if seen.cause is Cause.NODE_FAULT or (seen.state is JobState.CANCELLED and not notes):
         return seen.nodes
-    unexplained = seen.state is JobState.FAILED and noted_end(notes, spec) is None
+    end = noted_end(notes, spec)
+    # Ranks whose peer is gone may wait for it until their time is up.
+    unexplained = seen.state is JobState.FAILED if end is None else end.state is JobState.TIMED_OUT
     return _silent(spec, seen.nodes, notes) if unexplained else ()
 
 
@@ -162,19 +165,22 @@ def status_of(
     spec: JobSpec, seen: JobStatus | None, notes: Sequence[Note], *, cancel_asked: bool, bad_nodes: Collection[str]
 ) -> JobStatus:
     """The status of a job that Slurm shows as `seen` (None: forgotten). The notes beat Slurm's word on a job whose
-    script came to its own end; where Slurm ended the job, its word stands. bad_nodes: suspects that are down or
-    silent."""
+    script came to its own end; where Slurm ended the job, its word stands. bad_nodes: those of any job that are down
+    or silent."""
     end = noted_end(notes, spec)
     if seen is None:
         return forgotten_status(end, notes, "Slurm", cancel_asked=cancel_asked)
     if seen.state is JobState.QUEUED:
         return seen
+    bad_nodes = tuple(node for node in seen.nodes if node in bad_nodes)
+    if end is not None and end.state is JobState.TIMED_OUT and set(bad_nodes) & {*_silent(spec, seen.nodes, notes)}:
+        end = None
     if end is not None and seen.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT):
         cause = seen.cause if end.state is JobState.FAILED else None
         reason = f"{end.reason}; out of host memory, by Slurm's word" if cause is Cause.OOM else end.reason
         return replace(noted_status(end, notes, seen.nodes, cause), reason=reason)
     status = _timed(seen, notes)
-    if seen.state is JobState.CANCELLED:
+    if seen.state is JobState.CANCELLED and (cancel_asked or notes or not bad_nodes):
         return replace(status, reason="cancelled") if cancel_asked else status
     if seen.cause is Cause.NODE_FAULT and seen.failed_nodes and notes and not bad_nodes:
         reason = "its launcher ended, while its nodes answer and its ranks had started"
@@ -184,7 +190,7 @@ def status_of(
     if seen.state in (JobState.RUNNING, JobState.LOST, JobState.SUCCEEDED):
         return status
     if bad_nodes:
-        return _lost(replace(status, reason="a node failed"), tuple(node for node in seen.nodes if node in bad_nodes))
+        return _lost(replace(status, reason="a node failed"), bad_nodes)
     if seen.state is JobState.FAILED and [note.end for note in notes] == [End.TOLD] * spec.processes:
         # Preemption with a grace time: all have ended before Slurm did it.
         return replace(status, state=JobState.LOST, reason="told to end before its time", cause=Cause.PREEMPTION)
@@ -211,14 +217,13 @@ def _lost(status: JobStatus, failed_nodes: tuple[str, ...]) -> JobStatus:
     return replace(status, state=JobState.LOST, reason=reason, failed_nodes=failed_nodes, cause=Cause.NODE_FAULT)
 
 
-def _blamed(spec: JobSpec, seen: JobStatus, notes: Sequence[Note], bad_nodes: Collection[str]) -> tuple[str, ...]:
+def _blamed(spec: JobSpec, seen: JobStatus, notes: Sequence[Note], bad_nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The nodes that are down; has the one come back already, those that were not heard of; or the only one."""
     if seen.failed_nodes and not notes:
         return seen.failed_nodes
-    bad = tuple(node for node in seen.nodes if node in bad_nodes)
     silent = _silent(spec, seen.nodes, notes)
-    if bad or len(seen.nodes) == 1:
-        return bad or seen.nodes
+    if bad_nodes or len(seen.nodes) == 1:
+        return bad_nodes or seen.nodes
     return silent if notes and len(silent) < len(seen.nodes) else ()
 
 
