@@ -226,10 +226,8 @@ class AllocationRunner:
         if status.state not in (JobState.SUCCEEDED, JobState.FAILED):
             return seen
         # Its srun came to an end by itself: its ranks know best.
-        end, silent = (
-            noted_end(notes, read_gang(spec.directory)),
-            noted_hosts([note for note in notes if note.end is None]),
-        )
+        end = noted_end(notes, read_gang(spec.directory))
+        silent = noted_hosts([note for note in notes if note.end is None])
         # Ranks whose peer is gone may wait for it until their time is up.
         if end is not None and not (end.state is JobState.TIMED_OUT and self._down(silent)):
             return replace(seen, state=end.state, reason=end.reason, exit_code=end.exit_code)
