@@ -240,6 +240,17 @@ def test_a_job_that_was_started_once_more_is_lost_by_its_requeue(slurm):
     assert slurm.calls("scancel") == []
 
 
+def test_a_job_that_starts_while_it_is_shown_as_waiting_runs_and_one_that_waits_again_is_lost(slurm):
+    id = slurm.submit()
+    claim = slurm.spec().directory / CLAIM_FILE
+    claim.unlink()
+    slurm.set("squeue", f"echo 17 > {claim}; echo '17|PENDING||N/A|N/A|Priority'")
+    assert slurm.status(id).state is JobState.QUEUED
+    assert slurm.calls("scancel") == []
+    assert (slurm.status(id).state, slurm.status(id).cause) == (JobState.LOST, Cause.PREEMPTION)
+    assert len(slurm.calls("scancel")) == 1
+
+
 def test_a_limit_of_the_moment_is_a_refusal(slurm):
     words = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     slurm.set("sbatch", f'echo "sbatch: error: Batch job submission failed: {words}" >&2; exit 1')

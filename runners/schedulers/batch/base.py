@@ -80,18 +80,21 @@ class BatchRunner(RecordingRunner[Options]):
         return record.claimed_by or self._search(record)
 
     def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
-        seen = {id: self._begun(id, records[id], status) for id, status in self._look(records).items()}
+        # Before the look: who claims its folder during it may be shown as waiting.
+        claimed = {id for id, record in records.items() if record.claimed_by is not None}
+        looks = self._look(records).items()
+        seen = {id: self._begun(id, records[id], status, back=id in claimed) for id, status in looks}
         return {
             id: explained(status, records[id].directory, self.log_file) if status.state.final else status
             for id, status in seen.items()
         }
 
-    def _begun(self, id: str, record: JobRecord, status: JobStatus) -> JobStatus:
+    def _begun(self, id: str, record: JobRecord, status: JobStatus, *, back: bool) -> JobStatus:
         """A job has begun when its script has claimed its folder. A scheduler says so once it has nodes, and puts it
-        back into its queue where these do not start it, however much we ask for no second run."""
-        claimed = record.claimed_by
-        if claimed is not None:
-            back = status.state is JobState.QUEUED and claimed == record.number
+        back into its queue where these do not start it, however much we ask for no second run. back: where the
+        scheduler shows it as waiting, it was put back."""
+        if record.claimed_by is not None:
+            back = back and status.state is JobState.QUEUED
             if back:  # its second run would end at once, and take its nodes from others till then
                 self._call(*self.cancel_command.split(), record.number)
             if back or (status.state is JobState.FAILED and (record.directory / REQUEUED_FILE).exists()):
