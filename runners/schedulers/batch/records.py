@@ -146,10 +146,13 @@ class RecordingRunner(ABC, Generic[Options]):
         if (known := self.find(spec.name)) is not None:
             return known
         spec = self._placed(replace(spec, directory=spec.directory.resolve()))
-        record = self._write(spec, self._more_files(spec))
+        earlier, record = self._records.get(spec.name), self._write(spec, self._more_files(spec))
         try:
             id = self._deliver(spec)
         except (Refused, SubmitFailed):
+            # The earlier request may have been taken by now, and be why.
+            if earlier is not None and (known := self.find(spec.name)) is not None:
+                return known
             self._records.forget(spec.name)
             raise
         except RunnerUnavailable as error:
