@@ -5,6 +5,8 @@ Programs that say what Slurm 22.05 said stand before the real ones.
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,9 @@ from recorded_programs import Recorded
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note, write_note
-from meshtune.runners.schedulers.batch.script import CLAIM_FILE, REQUEUED_FILE
+from meshtune.runners.schedulers.batch.script import CLAIM_FILE, CLAIMED_CODE, REQUEUED_FILE
 from meshtune.runners.schedulers.slurm.runner import SlurmRunner
-from meshtune.runners.schedulers.slurm.script import SlurmOptions
+from meshtune.runners.schedulers.slurm.script import SCRIPT_FILE, SlurmOptions
 
 PARTITION = "PartitionName=main Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[0-3] State=UP"
 DISABLED = "echo Slurm accounting storage is disabled >&2; exit 1"
@@ -285,6 +287,26 @@ def test_a_job_that_is_refused_since_an_earlier_request_for_it_was_taken_is_ther
     slurm.set("sbatch", f'{taken}; echo "sbatch: error: Batch job submission failed: {words}" >&2; exit 1')
     assert slurm.runner.submit(slurm.spec()) == "17"
     assert len(slurm.calls("sbatch")) == 2
+
+
+def test_no_copy_of_a_job_starts_that_was_cancelled_before_one_had(slurm):
+    """Slurm took the request that had no answer all the same, after we had looked for it."""
+    slurm.set("sbatch", SILENT)
+    with pytest.raises(RunnerUnavailable):
+        slurm.runner.submit(slurm.spec())
+    slurm.set("sbatch", "echo 18")
+    id = slurm.runner.submit(slurm.spec())
+    slurm.runner.cancel(id)
+    folder = slurm.spec().directory
+    environment = {**os.environ, "SLURM_JOB_ID": "17"}
+    copy = subprocess.run(["bash", folder / SCRIPT_FILE], cwd=folder, env=environment, capture_output=True, check=False)
+    assert copy.returncode == CLAIMED_CODE
+    assert slurm.calls("scancel") == ["18"]
+    for words in ("PENDING||N/A|N/A|Priority", "RUNNING|n[0-1]|1000|N/A|None"):
+        slurm.set("squeue", f"echo '18|{words}'")
+        assert slurm.status(id).state is JobState.QUEUED
+    slurm.set("squeue", "echo '18|FAILED|n[0-1]|1000|1001|NonZeroExitCode'")
+    assert (slurm.status(id).state, slurm.status(id).reason) == (JobState.CANCELLED, "cancelled")
 
 
 def test_a_limit_of_the_moment_is_a_refusal(slurm):

@@ -13,11 +13,13 @@ from typing import ClassVar, TypeVar
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
 from meshtune.runners.command import Answer, call
-from meshtune.runners.json_files import write_whole
+from meshtune.runners.json_files import write_new, write_whole
 from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.launch_wrapper import noted_status, read_notes
 from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
 from meshtune.runners.schedulers.batch.script import (
+    CANCELLED,
+    CLAIM_FILE,
     REQUEUED_FILE,
     BatchOptions,
     SubmitHost,
@@ -104,6 +106,8 @@ class BatchRunner(RecordingRunner[Options]):
             return status
         if read_notes(record.directory):
             return status
+        if record.cancel_asked and status.state is JobState.FAILED:  # its script found that
+            return replace(status, state=JobState.CANCELLED, reason="cancelled", started_at=None, elapsed_s=0.0)
         # PBS says that it runs before it says since when.
         moved = status.state is JobState.QUEUED or record.given_at not in (None, status.started_at)
         again = bool(record.given) and not status.state.final and moved
@@ -125,6 +129,8 @@ class BatchRunner(RecordingRunner[Options]):
         if record is None or record.final is not None:
             return
         self._note_cancel(id, record)
+        with suppress(OSError):
+            write_new(record.directory, CLAIM_FILE, CANCELLED)
         answer = self._call(*self.cancel_command.split(), *dict.fromkeys((id, record.number)))
         answer.output(f"{id} cannot be cancelled", self.over)
 

@@ -25,7 +25,7 @@ from meshtune.runners.base import (
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, doubted, read_gang, render_gang
-from meshtune.runners.schedulers.batch.script import CLAIM_FILE
+from meshtune.runners.schedulers.batch.script import CANCELLED, CLAIM_FILE
 from meshtune.search_spaces.checks import raising
 
 _MAX_CLAIM_BYTES = 1000
@@ -50,7 +50,8 @@ class JobRecord:
     def claimed_by(self) -> str | None:
         """The scheduler's number of the copy that ran."""
         with suppress(OSError, UnfitFile):
-            return read_document(self.directory / CLAIM_FILE, _MAX_CLAIM_BYTES).strip() or None
+            claim = read_document(self.directory / CLAIM_FILE, _MAX_CLAIM_BYTES).strip()
+            return claim if claim not in ("", CANCELLED) else None
         return None
 
     @property
