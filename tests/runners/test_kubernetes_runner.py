@@ -216,6 +216,25 @@ def test_a_container_out_of_memory_an_evicted_pod_and_a_preempted_job_are_told_a
     lab.wait_nothing_left()
 
 
+def test_a_job_that_kueue_admits_during_a_look_runs(lab, monkeypatch):
+    lab.place.kueue_version = "v1beta2"
+    lab.place.put("LocalQueue", "gpu-queue", {})
+    lab.runner = lab.open(queue="gpu-queue")
+    id = lab.submit("job", "exec sleep 300")
+    workloads = lab.runner._api.workloads
+
+    def admitted_meanwhile():
+        suspend(lab, id, False)
+        lab.wait_file("job", "rank-0.json")
+        return workloads()
+
+    monkeypatch.setattr(lab.runner._api, "workloads", admitted_meanwhile)
+    assert lab.status(id).state is JobState.QUEUED
+    assert lab.status(id).state is JobState.RUNNING
+    suspend(lab, id, True)
+    assert lab.wait(id).cause is Cause.PREEMPTION
+
+
 def test_a_job_that_is_started_a_second_time_unseen_does_not_run_twice(lab):
     id = lab.submit("job", "echo ran >> count; exec sleep 300")
     lab.wait_text("job", "count")

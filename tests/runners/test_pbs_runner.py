@@ -264,6 +264,19 @@ def test_a_job_that_pbs_puts_back_before_its_script_began_is_lost_and_its_first_
     assert shims.calls("qdel") == [id]
 
 
+def test_a_job_that_pbs_shows_as_running_before_it_says_since_when_is_started(runner, shims, spec):
+    """It is R while it is sent to its nodes, whose hooks run; stime comes with its start (req_runjob.c), and its login
+    shell reads the site's profiles before the script claims the folder."""
+    id = runner.submit(spec)
+    sent = {"job_state": "R", "substate": 41, "exec_host": "node7/0*8+node8/0*8"}
+    begun = {**sent, "substate": 42, "stime": "Thu Nov 26 10:00:00 2026"}
+    again = {**begun, "stime": "Thu Nov 26 10:05:00 2026"}
+    for job, state in ((sent, JobState.QUEUED), (begun, JobState.QUEUED), (begun, JobState.QUEUED), (again, LOST)):
+        assert shims.calls("qdel") == []
+        lists(shims, {ID: job})
+        assert runner.poll([id])[id].state is state
+
+
 def test_what_pbs_has_forgotten_is_as_it_was_or_cancelled_or_lost(runner, shims, spec, sent, tmp_path):
     lists(shims, {ID: ended(3)})
     before = runner.poll([sent])

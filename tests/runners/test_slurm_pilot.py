@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from pilot_jobs import OPTIONS, PilotLaboratory
 from places import cluster
+from recorded_programs import Recorded
 from slurm_lab import wait_for
 
-from meshtune.runners.base import Cause, JobState, Refused
-from meshtune.runners.schedulers.slurm.pilot import create_pilots
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
+from meshtune.runners.schedulers.batch.script import CLAIM_FILE
+from meshtune.runners.schedulers.slurm.allocation import note_failed
+from meshtune.runners.schedulers.slurm.pilot import PilotRunner, create_pilots
 
 
 @pytest.fixture
@@ -169,3 +174,63 @@ def test_a_pilot_whose_first_node_dies_loses_what_ran_and_the_next_one_runs_what
         assert (done.state, done.nodes) == (JobState.SUCCEEDED, ("n1", "n2")), done
     finally:
         lab.close()
+
+
+class RecordedPilots:
+    """Pilots of two nodes, which never run, on a Slurm that says what the test wants."""
+
+    def __init__(self, folder: Path, programs: Recorded) -> None:
+        self.folder, self.calls, self.set = folder, programs.calls, programs.script
+        self.set("scontrol", "echo 'PartitionName=one Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[0-3]'")
+        for program in ("squeue", "sacct", "sinfo", "scancel"):
+            self.set(program, "true")
+
+    def open(self) -> PilotRunner:
+        return create_pilots(self.folder / "pilots", cluster(2, 1), OPTIONS)
+
+    def spec(self, name: str) -> JobSpec:
+        return JobSpec(name=name, command=("true",), directory=self.folder / name, nodes=2, time_limit_s=60.0)
+
+    def shows(self, number: int, words: str) -> None:
+        """Of a pilot whose script has begun."""
+        self.set("squeue", f"echo '{number}|{words}'")
+        (self.open().root / f"pilot-{number}" / CLAIM_FILE).write_text(str(number))
+
+
+@pytest.fixture
+def shown(tmp_path, recorded) -> RecordedPilots:
+    return RecordedPilots(tmp_path, recorded)
+
+
+def test_a_campaign_that_knows_the_last_pilot_alone_leaves_the_next_one_of_all_to_run(shown):
+    """Of campaigns that share their pilots one looks for all."""
+    one, other = shown.open(), shown.open()
+    shown.set("sbatch", "echo 1")
+    one.submit(shown.spec("first"))
+    shown.shows(1, "RUNNING|n[0-1]|1000|N/A|None")
+    one.submit(shown.spec("second"))
+    note_failed(one.root, ["n0"])
+    shown.shows(1, "NODE_FAIL|n[0-1]|1000|1010|NodeDown")
+    shown.set("sbatch", "echo 2")
+    other.poll(["first"])
+    shown.shows(2, "RUNNING|n[1-2]|1020|N/A|None")
+    one.submit(shown.spec("third"))
+    assert len(shown.calls("sbatch")) == 2
+    assert shown.calls("scancel") == []
+
+
+def test_a_pilot_that_was_taken_after_all_keeps_what_it_has_started_meanwhile(shown):
+    """Its request had no answer, and Slurm starts it while we look for it."""
+    runner = shown.open()
+    shown.set("sbatch", "echo 1")
+    runner.submit(shown.spec("job"))
+    shown.shows(1, "NODE_FAIL|n[0-1]|1000|1010|NodeDown")
+    shown.set("sbatch", "echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1")
+    with pytest.raises(RunnerUnavailable):
+        runner.poll(["job"])
+    started = json.dumps(asdict(JobStatus(state=JobState.RUNNING, started_at=1020.0)))
+    status = runner.root / "jobs" / "job" / "status.json"
+    shown.set("sacct", f"[ -e {status} ] || echo '{started}' > {status}")
+    with pytest.raises(RunnerUnavailable):
+        runner.poll(["job"])
+    assert json.loads(status.read_text())["state"] == JobState.RUNNING

@@ -5,6 +5,8 @@ Programs that say what Slurm 22.05 said stand before the real ones.
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,9 @@ from recorded_programs import Recorded
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable
 from meshtune.runners.schedulers.batch.launch_wrapper import End, Note, write_note
-from meshtune.runners.schedulers.batch.script import CLAIM_FILE, REQUEUED_FILE
+from meshtune.runners.schedulers.batch.script import CLAIM_FILE, CLAIMED_CODE, REQUEUED_FILE
 from meshtune.runners.schedulers.slurm.runner import SlurmRunner
-from meshtune.runners.schedulers.slurm.script import SlurmOptions
+from meshtune.runners.schedulers.slurm.script import SCRIPT_FILE, SlurmOptions
 
 PARTITION = "PartitionName=main Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[0-3] State=UP"
 DISABLED = "echo Slurm accounting storage is disabled >&2; exit 1"
@@ -249,6 +251,62 @@ def test_a_job_that_starts_while_it_is_shown_as_waiting_runs_and_one_that_waits_
     assert slurm.calls("scancel") == []
     assert (slurm.status(id).state, slurm.status(id).cause) == (JobState.LOST, Cause.PREEMPTION)
     assert len(slurm.calls("scancel")) == 1
+
+
+def test_a_job_whose_other_copy_starts_first_during_the_look_is_followed_there(slurm):
+    """Of a request that Slurm got after we had given up on it."""
+    id = slurm.submit()
+    claim = slurm.spec().directory / CLAIM_FILE
+    claim.unlink()
+    slurm.set("squeue", f"echo 16 > {claim}; echo '17|FAILED|n2|1000|1001|NonZeroExitCode'")
+    assert slurm.status(id).state is JobState.QUEUED
+    slurm.set("squeue", "echo '16|RUNNING|n[0-1]|1000|N/A|None'")
+    assert slurm.status(id).state is JobState.RUNNING
+    assert "--jobs=16 " in slurm.calls("squeue")[-1]
+
+
+def test_a_job_that_ends_during_the_look_ended_as_its_ranks_say(slurm):
+    id = slurm.submit()
+    folder = slurm.spec().directory
+    write_note(folder, Note(rank=0, host="n0", started_at=1000.0))
+    late = Note(rank=0, host="n0", started_at=1000.0, finished_at=1060.0, end=End.TIME_LIMIT)
+    write_note(slurm.folder, late)
+    told = f"mv {slurm.folder}/rank-0.json {folder}"
+    slurm.set("squeue", f"{told}; echo '17|FAILED|n[0-1]|1000|1061|NonZeroExitCode'")
+    assert slurm.status(id).state is JobState.TIMED_OUT
+
+
+def test_a_job_that_is_refused_since_an_earlier_request_for_it_was_taken_is_there(slurm):
+    slurm.set("sbatch", SILENT)
+    with pytest.raises(RunnerUnavailable):
+        slurm.runner.submit(slurm.spec())
+    folder = slurm.spec().directory
+    taken = f"echo 'echo \"17|{folder}\"' > {slurm.folder}/queue"
+    words = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    slurm.set("squeue", f"[ ! -e {slurm.folder}/queue ] || sh {slurm.folder}/queue")
+    slurm.set("sbatch", f'{taken}; echo "sbatch: error: Batch job submission failed: {words}" >&2; exit 1')
+    assert slurm.runner.submit(slurm.spec()) == "17"
+    assert len(slurm.calls("sbatch")) == 2
+
+
+def test_no_copy_of_a_job_starts_that_was_cancelled_before_one_had(slurm):
+    """Slurm took the request that had no answer all the same, after we had looked for it."""
+    slurm.set("sbatch", SILENT)
+    with pytest.raises(RunnerUnavailable):
+        slurm.runner.submit(slurm.spec())
+    slurm.set("sbatch", "echo 18")
+    id = slurm.runner.submit(slurm.spec())
+    slurm.runner.cancel(id)
+    folder = slurm.spec().directory
+    environment = {**os.environ, "SLURM_JOB_ID": "17"}
+    copy = subprocess.run(["bash", folder / SCRIPT_FILE], cwd=folder, env=environment, capture_output=True, check=False)
+    assert copy.returncode == CLAIMED_CODE
+    assert slurm.calls("scancel") == ["18"]
+    for words in ("PENDING||N/A|N/A|Priority", "RUNNING|n[0-1]|1000|N/A|None"):
+        slurm.set("squeue", f"echo '18|{words}'")
+        assert slurm.status(id).state is JobState.QUEUED
+    slurm.set("squeue", "echo '18|FAILED|n[0-1]|1000|1001|NonZeroExitCode'")
+    assert (slurm.status(id).state, slurm.status(id).reason) == (JobState.CANCELLED, "cancelled")
 
 
 def test_a_limit_of_the_moment_is_a_refusal(slurm):

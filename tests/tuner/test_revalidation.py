@@ -76,6 +76,22 @@ def test_a_job_that_runs_for_ever_is_given_up_and_cancelled(lab, done, make, mon
     assert len(lab.machine.cancels) == 1
 
 
+@pytest.mark.parametrize("queue_s", [0.0, 3500.0])
+def test_a_job_that_ended_or_began_while_we_were_stopped_is_measured(queue_s, lab, done, make, monkeypatch):
+    """As by Ctrl-Z, for longer than we would have waited."""
+    lab.machine.script = lambda name: make.Behaviour(queue_s=queue_s, run_s=200.0)
+    clock = [0.0]
+
+    def sleep(seconds):
+        lab.now += 3600.0
+        clock[0] += 3600.0
+
+    monkeypatch.setattr("meshtune.tuner.service.service.time.sleep", sleep)
+    monkeypatch.setattr("meshtune.tuner.service.service.time.monotonic", lambda: clock[0])
+    assert [outcome.verdict for _, outcome in remeasure(lab.service, done, lab.trials(done.id)[:1])] == [Verdict.OK]
+    assert lab.machine.cancels == []
+
+
 def test_a_job_that_cannot_be_sent_is_told(lab, done):
     lab.machine.troubles.append(SubmitFailed("disk full"))
     with pytest.raises(SubmitFailed, match="disk full"):

@@ -9,6 +9,7 @@ import pytest
 
 from meshtune.runners.base import Cause, InvalidJob
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.schedulers.batch.shared_look import SharedLook, SharedRunner
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState
 from meshtune.tuner.campaign.waiting import wait_text
@@ -148,6 +149,16 @@ def test_a_job_that_waits_too_long_is_withdrawn_and_sent_again_when_the_campaign
     assert (first.outcome.verdict, first.outcome.cause, first.outcome.reason) == ("cancelled", "queue_limit", told)
     assert first.started_at is None
     assert (second.number, second.wait) == (2, "")
+
+
+def test_a_job_that_started_within_its_queue_limit_and_was_not_looked_at_since_is_not_withdrawn(lab, make):
+    look = SharedLook(clock=lambda: lab.now)
+    lab.wrap = lambda thing: SharedRunner(thing, look, period_s=45.0) if hasattr(thing, "poll") else thing
+    lab.machine.script = lambda name: make.Behaviour(queue_s=50.0 if name.endswith("t0000-a1") else 9999.0, run_s=100.0)
+    id = lab.create(budget={"trials": 2}, trial={"queue_limit_s": 60})
+    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED, step_s=1.0)
+    assert lab.verdicts(id) == ["ok", "cancelled"]
+    assert len(lab.machine.cancels) == 1
 
 
 def test_three_preemptions_do_not_drop_a_plan(lab, make, monkeypatch):

@@ -48,13 +48,15 @@ FAULTS_S = 86400.0
 @dataclass(frozen=True, slots=True)
 class PolledJob:
     """One look at an attempt's job. Its status has times by our clock; running_s: how long it has run, by one clock
-    that nobody sets; of a claimed one, without our absences. listened_s: for how long there has been none."""
+    that nobody sets; of a claimed one, without our absences. listened_s: for how long there has been none. age_s: of
+    the runner's answer."""
 
     status: JobStatus
     # There exactly when the status is final.
     outcome: Outcome | None = None
     running_s: float = 0.0
     listened_s: float = 0.0
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +312,10 @@ def _waits(trials: Sequence[Trial], observations: Mapping[int, PolledJob]) -> li
 def _overdue(
     campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob], now: float
 ) -> list[Intent]:
-    """Withdraw what has waited longer than the queue limit and still waits."""
-    queued = [
-        trial
-        for trial in unfinished
-        if trial.number in observations and observations[trial.number].status.state is JobState.QUEUED
-    ]
-    return [Cancel(trial.number, late) for trial in queued if (late := overdue_reason(campaign, trial, now))]
+    """Withdraw what had waited longer than the queue limit, and still waited, when the runner was asked."""
+    known = [(trial, observations[trial.number]) for trial in unfinished if trial.number in observations]
+    queued = [(trial, now - seen.age_s) for trial, seen in known if seen.status.state is JobState.QUEUED]
+    return [Cancel(trial.number, late) for trial, at in queued if (late := overdue_reason(campaign, trial, at))]
 
 
 def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -> list[Intent]:

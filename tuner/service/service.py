@@ -220,7 +220,7 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
     """Run each trial's plan again, one after the other; yield each with its new outcome.
 
     A job that is still there when this is left, by whatever way, is cancelled. Raises RunnerError when a job cannot be
-    sent, or its end is not heard of within twice the trial's time limit since it was last seen in a queue.
+    sent, or its end is not heard of within twice the trial's time limit since it was first seen running.
     """
     spec = campaign.spec
     workload = workload_of(spec)
@@ -240,9 +240,10 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
 def _await_end(runner: Runner, job_id: str, patience_s: float) -> JobStatus:
     """The job's final status. Left in any other way, the job is cancelled."""
     give_up = time.monotonic() + patience_s
-    pause_s, trouble = LEAST_PAUSE_S, "it still runs"
+    pause_s, trouble, begun = LEAST_PAUSE_S, "it still runs", False
     try:
-        while time.monotonic() < give_up:
+        while True:
+            asked_at = time.monotonic()
             try:
                 status = runner.poll([job_id])[job_id]
             except RunnerUnavailable as error:
@@ -250,11 +251,13 @@ def _await_end(runner: Runner, job_id: str, patience_s: float) -> JobStatus:
             else:
                 if status.state.final:
                     return status
-                if status.state is JobState.QUEUED:
+                if not begun:
                     give_up = time.monotonic() + patience_s
+                begun = begun or status.state is JobState.RUNNING
+            if asked_at >= give_up:
+                raise RunnerUnavailable(f"{job_id} has not ended within {patience_s:g} s: {trouble}")
             time.sleep(pause_s)
             pause_s = min(MOST_PAUSE_S, 1.2 * pause_s)
-        raise RunnerUnavailable(f"{job_id} has not ended within {patience_s:g} s: {trouble}")
     except BaseException:
         with suppress(RunnerUnavailable):
             runner.cancel(job_id)

@@ -103,6 +103,7 @@ class Ticker:
         session.hindered = next((status.warning for status in queued if status.warning), "")
         now, polled = self.clock(), {}
         present_s, unbroken_s = session.hold.holder.presence.look()
+        age_s = session.runner.answered_ago_s
         listened_s = min(unbroken_s, present_s - session.opened_s)
         running_s = session.observed([(by_job[job_id].last, status) for job_id, status in statuses.items()])
         for job_id, status in statuses.items():
@@ -116,7 +117,7 @@ class Ticker:
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
                 seen = by_our_clock(status, sent_at, now)
-                polled[trial.number] = PolledJob(seen, outcome, running_s[job], listened_s)
+                polled[trial.number] = PolledJob(seen, outcome, running_s[job], listened_s, age_s)
         return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:

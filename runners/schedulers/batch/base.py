@@ -13,11 +13,13 @@ from typing import ClassVar, TypeVar
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
 from meshtune.runners.command import Answer, call
-from meshtune.runners.json_files import write_whole
+from meshtune.runners.json_files import write_new, write_whole
 from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.launch_wrapper import noted_status, read_notes
 from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
 from meshtune.runners.schedulers.batch.script import (
+    CANCELLED,
+    CLAIM_FILE,
     REQUEUED_FILE,
     BatchOptions,
     SubmitHost,
@@ -80,21 +82,23 @@ class BatchRunner(RecordingRunner[Options]):
         return record.claimed_by or self._search(record)
 
     def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
-        # Before the look: who claims its folder during it may be shown as waiting.
+        # Before the look: who claims its folder during it may be shown as waiting, or be another copy.
         claimed = {id for id, record in records.items() if record.claimed_by is not None}
         looks = self._look(records).items()
-        seen = {id: self._begun(id, records[id], status, back=id in claimed) for id, status in looks}
+        seen = {id: self._begun(id, records[id], status, before=id in claimed) for id, status in looks}
         return {
             id: explained(status, records[id].directory, self.log_file) if status.state.final else status
             for id, status in seen.items()
         }
 
-    def _begun(self, id: str, record: JobRecord, status: JobStatus, *, back: bool) -> JobStatus:
+    def _begun(self, id: str, record: JobRecord, status: JobStatus, *, before: bool) -> JobStatus:
         """A job has begun when its script has claimed its folder. A scheduler says so once it has nodes, and puts it
-        back into its queue where these do not start it, however much we ask for no second run. back: where the
-        scheduler shows it as waiting, it was put back."""
-        if record.claimed_by is not None:
-            back = back and status.state is JobState.QUEUED
+        back into its queue where these do not start it, however much we ask for no second run. before: it had begun
+        when the scheduler was asked."""
+        if (claimed := record.claimed_by) is not None:
+            if not before and claimed != id:
+                return JobStatus(state=JobState.QUEUED, reason="another copy of it has just started")
+            back = before and status.state is JobState.QUEUED
             if back:  # its second run would end at once, and take its nodes from others till then
                 self._call(*self.cancel_command.split(), record.number)
             if back or (status.state is JobState.FAILED and (record.directory / REQUEUED_FILE).exists()):
@@ -102,14 +106,18 @@ class BatchRunner(RecordingRunner[Options]):
             return status
         if read_notes(record.directory):
             return status
-        again = bool(record.given) and not status.state.final and status.started_at != record.given_at
+        if record.cancel_asked and status.state is JobState.FAILED:  # its script found that
+            return replace(status, state=JobState.CANCELLED, reason="cancelled", started_at=None, elapsed_s=0.0)
+        # PBS says that it runs before it says since when.
+        moved = status.state is JobState.QUEUED or record.given_at not in (None, status.started_at)
+        again = bool(record.given) and not status.state.final and moved
         if status.state is JobState.TIMED_OUT or (again and not record.cancel_asked):
             self._call(*self.cancel_command.split(), id)
             nodes = record.given or status.nodes
             lost = JobStatus(state=JobState.LOST, nodes=nodes, failed_nodes=nodes[:1], cause=Cause.NODE_FAULT)
             return replace(lost, reason=f"its nodes did not start it: {', '.join(nodes)}")
         if status.state is JobState.RUNNING:
-            if not record.given:
+            if not record.given or record.given_at is None:
                 with suppress(OSError):  # the next look sees it again
                     self._records.save(replace(record, given=status.nodes, given_at=status.started_at))
             starts = f"its nodes have not started it yet: {', '.join(status.nodes)}"
@@ -121,6 +129,8 @@ class BatchRunner(RecordingRunner[Options]):
         if record is None or record.final is not None:
             return
         self._note_cancel(id, record)
+        with suppress(OSError):
+            write_new(record.directory, CLAIM_FILE, CANCELLED)
         answer = self._call(*self.cancel_command.split(), *dict.fromkeys((id, record.number)))
         answer.output(f"{id} cannot be cancelled", self.over)
 

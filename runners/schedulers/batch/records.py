@@ -25,7 +25,7 @@ from meshtune.runners.base import (
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, doubted, read_gang, render_gang
-from meshtune.runners.schedulers.batch.script import CLAIM_FILE
+from meshtune.runners.schedulers.batch.script import CANCELLED, CLAIM_FILE
 from meshtune.search_spaces.checks import raising
 
 _MAX_CLAIM_BYTES = 1000
@@ -50,7 +50,8 @@ class JobRecord:
     def claimed_by(self) -> str | None:
         """The scheduler's number of the copy that ran."""
         with suppress(OSError, UnfitFile):
-            return read_document(self.directory / CLAIM_FILE, _MAX_CLAIM_BYTES).strip() or None
+            claim = read_document(self.directory / CLAIM_FILE, _MAX_CLAIM_BYTES).strip()
+            return claim if claim not in ("", CANCELLED) else None
         return None
 
     @property
@@ -146,10 +147,13 @@ class RecordingRunner(ABC, Generic[Options]):
         if (known := self.find(spec.name)) is not None:
             return known
         spec = self._placed(replace(spec, directory=spec.directory.resolve()))
-        record = self._write(spec, self._more_files(spec))
+        earlier, record = self._records.get(spec.name), self._write(spec, self._more_files(spec))
         try:
             id = self._deliver(spec)
         except (Refused, SubmitFailed):
+            # The earlier request may have been taken by now, and be why.
+            if earlier is not None and (known := self.find(spec.name)) is not None:
+                return known
             self._records.forget(spec.name)
             raise
         except RunnerUnavailable as error:

@@ -24,6 +24,8 @@ LAUNCH_WRAPPER = "-m meshtune.runners.schedulers.batch.launch_wrapper"
 BACKSTOP_S = 120.0
 # In the job's folder: the scheduler's number of the copy that ran, written by that copy before anything else.
 CLAIM_FILE = "batch-id"
+# Written there in its place when the job is cancelled before any copy has begun: none does from then on.
+CANCELLED = "cancelled"
 # How a copy ends that came second, or a job that the scheduler started once more.
 CLAIMED_CODE = 75
 # Left in the job's folder by a job that was started once more.

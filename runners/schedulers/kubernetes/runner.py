@@ -107,10 +107,12 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
                 raise
 
     def _statuses(self, records: Mapping[str, JobRecord]) -> Mapping[str, JobStatus]:
+        # Before the look: a job that is shown as suspended may start during it.
+        earlier = {id: read_notes(record.directory) for id, record in records.items()}
         seen, statuses = self._look(records), dict[str, JobStatus]()
         for id, record in records.items():
-            cancelled = record.cancel_asked
-            status = status_of(record.job(), seen.get(id), read_notes(record.directory), cancel_asked=cancelled)
+            notes = earlier[id] if id in seen and seen[id].suspended else read_notes(record.directory)
+            status = status_of(record.job(), seen.get(id), notes, cancel_asked=record.cancel_asked)
             if status.state.final and id in seen:
                 self._close_job(id, record, seen[id], status)
             statuses[id] = status

@@ -91,7 +91,7 @@ class PilotServer(LocalRunner):
         try:
             if self._spool.status(id).state is not JobState.QUEUED or not self._spool.has(id):
                 return
-            self._look()
+            self.look()
             if self.pilot.state is JobState.RUNNING:
                 return
             ended = JobStatus(state=JobState.CANCELLED, reason="cancelled", finished_at=time())
@@ -120,9 +120,10 @@ class PilotServer(LocalRunner):
 
     def _send_pilot(self) -> None:
         """Unless one is queued or runs. Raises OSError, RunnerError."""
-        number, self._refusal, self._again_at = self._look(), "", 0.0
+        number, self._refusal, self._again_at = self.look(), "", 0.0
         if self.pilot.state.final:
-            self._bury()
+            if number > self._newest():  # one that may be under way still has nothing to lose
+                self._bury()
             write_whole(self._spool.root / NUMBER_FILE, str(number))
             try:
                 self._pilots.submit(self._job(number))
@@ -135,7 +136,7 @@ class PilotServer(LocalRunner):
             shutil.rmtree(root / f"pilot-{old}", ignore_errors=True)
             (root / RECORDS / "jobs" / f"{self._name(old)}.json").unlink(missing_ok=True)
 
-    def _look(self) -> int:
+    def look(self) -> int:
         """Bring `pilot` up to date; the number of the next one. That of one which was never sent is free."""
         number = self._newest()
         id = self._pilots.find(self._name(number)) if number else None
@@ -217,10 +218,11 @@ class PilotRunner(AllocationRunner):
         if self._options.pilot_s < spec.time_limit_s + MARGIN_S:
             takes = f"a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)"
             raise Refused(f"pilot_s({self._options.pilot_s:g}): {takes}")
-        nodes = self._server.pilot.nodes
-        failed = failed_nodes(self._spool.root).intersection(nodes)
-        if failed and len(nodes) - len(failed) < spec.nodes:
-            self._server.end_pilot()
+        if failed := failed_nodes(self._spool.root):
+            self._server.look()  # another campaign may have sent the next one
+            nodes = set(self._server.pilot.nodes)
+            if failed & nodes and len(nodes - failed) < spec.nodes:
+                self._server.end_pilot()
 
 
 def create_pilots(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> PilotRunner:

@@ -155,7 +155,6 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
     def _look(self, records: Mapping[str, JobRecord]) -> dict[str, JobStatus]:
         """By one squeue for all, and one sacct and sinfo where they can tell more."""
         specs = {id: record.job() for id, record in records.items()}
-        notes = {id: read_notes(record.directory) for id, record in records.items()}
         numbers = {id: record.number for id, record in records.items()}
         answer = self._call(
             *("squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers.values())}"),
@@ -163,6 +162,8 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         )
         # Of one job that it has forgotten squeue says so, of several it shows the others.
         known = parse_jobs(answer.output("squeue", UNKNOWN_JOB))
+        # After the look: a job may end during it.
+        notes = {id: read_notes(record.directory) for id, record in records.items()}
         unsettled = [
             number for id, number in numbers.items() if number not in known and noted_end(notes[id], specs[id]) is None
         ]
