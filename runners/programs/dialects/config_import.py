@@ -6,6 +6,7 @@ file stays as the user wrote it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -33,7 +34,14 @@ def read_mapping(name: str, text: str) -> dict[str, Any]:
     return document
 
 
-def text_of(launch: Launch, name: str, reads: str, instead: str) -> str:
+def mapping_in(name: str, text: str, endings: tuple[str, ...] = (".yaml", ".yml")) -> dict[str, Any]:
+    """As `read_mapping`; empty for another file."""
+    with suppress(CannotRead):
+        return read_mapping(name, text) if name.endswith(endings) else {}
+    return {}
+
+
+def text_of(launch: Launch, name: str, reads: str, instead: str = "") -> str:
     """The text of a file that a start names, from the launch or from its folder. Raises CannotRead, whose words are:
     `reads` before the name, `instead` behind what else to import."""
     for known in (name, f"./{name}", PurePosixPath(name).name):

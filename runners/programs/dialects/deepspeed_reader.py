@@ -20,6 +20,7 @@ from meshtune.runners.programs.dialects.base import (
     render_lines,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.programs.dialects.deepspeed import Dtype, read_config
 from meshtune.search_spaces.checks import MAX_WHOLE, raising
 from meshtune.search_spaces.plan import ContextParallel
@@ -88,7 +89,7 @@ def read_launch(launch: Launch) -> Imported:
         program = {"script": as_written(launch.script)}
     imported = read_settings(_read(launch.files[named]), {})
     others = {name: values for name, values in arguments.items() if name not in (_FILE, *_SWITCHES)}
-    texts = [as_written(line).replace("{", "{{").replace("}", "}}") for line in render_lines(others)]
+    texts = [literal(as_written(line)) for line in render_lines(others)]
     questions = [*imported.questions, _shapes(launch.place)]
     if unknown := [name for name, values in others.items() if not all(map(is_known, values))]:
         told = f"{launch.place}: what {', '.join(unknown)} hold is not known here: write it"

@@ -168,19 +168,12 @@ class Values:
         return value
 
     def whole(self, section: str, key: str, default: int | None, path: str) -> int | None:
-        """A positive number, or `default`. torchtitan's -1 stands for not said. Raises CannotRead."""
+        """A positive number, or `default`. torchtitan's -1 stands for not said: of a degree, for the devices that are
+        left. Raises CannotRead."""
         value = self.value(section, key, default, path)
         if value is None or value == NOT_SAID:
             return default if value == NOT_SAID else None
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
-            raise CannotRead(f"{section}.{key}: must be an integer from 1 to {MAX_WHOLE}, not {shown(value)}")
-        return value
-
-    def left_or_whole(self, key: str, path: str) -> int | None:
-        """A degree, or -1 for the devices that are left. Raises CannotRead."""
-        value = self.value("parallelism", key, NOT_SAID, path)
-        if value is None or value == NOT_SAID:
-            return None if value is None else NOT_SAID
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
-            raise CannotRead(f"parallelism.{key}: must be -1 or from 1 to {MAX_WHOLE}, not {shown(value)}")
+            what = "-1 or" if default == NOT_SAID else "an integer"
+            raise CannotRead(f"{section}.{key}: must be {what} from 1 to {MAX_WHOLE}, not {shown(value)}")
         return value

@@ -158,7 +158,7 @@ class Reading(Values):
         """dp, where it is known, and what of it is sharded. Raises CannotRead."""
         asked = "baseline.zero_stage"
         replicate = self.whole("parallelism", "data_parallel_replicate_degree", 1, asked)
-        shard = self.left_or_whole("data_parallel_shard_degree", asked)
+        shard = self.whole("parallelism", "data_parallel_shard_degree", NOT_SAID, asked)
         reshard = self.value("parallelism", "fsdp_reshard_after_forward", "default", asked)
         if self.optional("training", "data_parallel_type", "fsdp") == "ddp":
             replicate, shard = shard, 1

@@ -13,6 +13,7 @@ from typing import Any
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Question, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
 from meshtune.search_spaces.checks import MAX_WHOLE, raising
 
@@ -132,7 +133,7 @@ def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
 
 def quoted(word: str) -> str:
     """A user's word as it stands in a text for `sh -c` that has placeholders."""
-    return shlex.quote(as_written(word)).replace("{", "{{").replace("}", "}}")
+    return literal(shlex.quote(as_written(word)))
 
 
 def arguments_in_files(given: Arguments, files: Mapping[str, str]) -> Arguments:
