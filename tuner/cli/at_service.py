@@ -60,7 +60,7 @@ class AtService:
 
     @contextmanager
     def created(self, spec: Path, *, cluster: Path | None, project: str) -> Iterator[CampaignAtService]:
-        body = _body_with(spec, cluster=cluster, changes={"project": project} if project else {})
+        body = _body_with(spec, cluster, project)
         with Client(self._place.server) as client:
             with _spec_mistakes(spec):
                 campaign = client.create(body)
@@ -69,7 +69,7 @@ class AtService:
     def estimate(
         self, spec: Path, *, cluster: Path | None, model: str = "", project: str = "", to_run: bool = False
     ) -> Quote:
-        body = _body_with(spec, cluster=cluster, model=model, changes={"project": project} if project else {})
+        body = _body_with(spec, cluster, project, model)
         with Client(self._place.server) as client, _spec_mistakes(spec):
             return client.estimate(body, to_run=to_run)
 
@@ -133,7 +133,7 @@ class CampaignAtService:
 
     def worked_on(self) -> Record:
         """Go on with it, followed, until it rests."""
-        if self.state.resting:
+        if self.state is CampaignState.PAUSED:
             self._remote.resume()
         return self.followed(ended_trials(self.record().trials))
 
@@ -171,14 +171,12 @@ def _find(client: Client, campaign_id: str) -> Campaign:
         return refuse_unknown(campaign_id, [campaign.id for campaign in client.campaigns(limit=20)])
 
 
-def _body_with(
-    spec: Path, *, cluster: Path | None = None, model: str = "", changes: Mapping[str, Any] | None = None
-) -> Any:
+def _body_with(spec: Path, cluster: Path | None, project: str, model: str = "") -> Any:
     """The spec in a file as it is sent: as its text, comments and all, where nothing is put into it."""
     document = read_document(spec, cluster, model)
-    if cluster is None and not model and not changes:
+    if cluster is None and not model and not project:
         return body_of(spec)
-    return changed_document(document, changes or {})
+    return changed_document(document, {"project": project} if project else {})
 
 
 @contextmanager
@@ -233,4 +231,4 @@ def _drive(remote: Campaign, watch: Callable[[], None]) -> None:
 def _rests(remote: Campaign) -> bool:
     """Paused, with nothing out."""
     out = sum(remote.view.trials.get(state, 0) for state in (TrialState.SUBMITTED, TrialState.RUNNING))
-    return remote.view.state.resting and not out
+    return remote.view.state is CampaignState.PAUSED and not out

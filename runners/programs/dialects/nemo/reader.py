@@ -49,7 +49,7 @@ def is_program(launch: Launch) -> bool:
         return True
     if any(word in _RECIPES for word in launch.words) and "run_recipe" in launch.script:
         return True
-    named = option_value(launch.words, _NAMED)
+    named = option_value(launch.words, _NAMED) or ""
     return named in launch.files and is_file(named, launch.files[named])
 
 
