@@ -87,8 +87,6 @@ def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring(Closed):
-    """How long to measure."""
-
     # Warm-up steps are dropped until step times settle, at most so many.
     max_warmup_steps: Natural = 10
     # Fewest timed steps.

@@ -112,8 +112,6 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of a campaign or of its trials."""
-
     # Grows over all campaigns, in the order of commits.
     id: int
     campaign_id: str

@@ -86,7 +86,6 @@ class Export:
 
     @property
     def knobs(self) -> ToldKnobs:
-        """How the plan's knobs are told."""
         return told_to_programs(self.spec.knobs, self.plan)
 
     def told(self, name: str) -> ToldKnobs:
@@ -144,8 +143,6 @@ class ExportView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFormat:
-    """One form of a setting."""
-
     name: str
     # For people.
     words: str

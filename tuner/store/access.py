@@ -202,7 +202,6 @@ class Keys:
             _acting.reset(token)
 
     def keep(self, caller: str, key: str, answer: KeptAnswer) -> None:
-        """Keep the answer to the first request."""
         values = {"status": answer.status, "headers": dict(answer.headers), "body": answer.body}
         with self._database.writing() as connection:
             connection.execute(update(idempotency).where(_is(caller, key)).values(values))

@@ -111,7 +111,6 @@ _PIPELINE_ALONE = Constraint(
 
 
 def capabilities(options: DeepSpeedOptions) -> Capabilities:
-    """Which plans DeepSpeed and this script can run."""
     recompute = [Recompute.NONE, Recompute.FULL] if options.pipeline_module else [Recompute.NONE]
     if options.tells("recompute"):
         recompute = list(Recompute)

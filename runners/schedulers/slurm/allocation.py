@@ -313,7 +313,6 @@ keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
 
 
 def note_failed(root: Path, nodes: Sequence[str]) -> None:
-    """For `failed_nodes`."""
     with suppress(OSError):
         for node in filter(is_fit, nodes):
             (root / FAILED_FOLDER).mkdir(exist_ok=True)
