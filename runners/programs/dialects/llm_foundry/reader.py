@@ -89,7 +89,7 @@ def read_launch(launch: Launch) -> Imported:
 
 def _imported(own: dict[str, Any], launch: Launch | None, place: str, unknown: list[str] | None = None) -> Imported:
     """unknown: words of the start that are not known here."""
-    reading = ConfigReading(resolved(own), place)
+    reading = ConfigReading(resolved(own), place=place)
     reading.ask_unknown([key for key in own if key not in _KNOWN], "llm-foundry")
     model = model_of(reading)
     devices = launch.nodes * launch.devices_per_node if launch and launch.nodes and launch.devices_per_node else None

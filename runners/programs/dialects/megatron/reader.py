@@ -146,6 +146,6 @@ def _imported(line: CommandLine) -> Imported:
         nodes=line.launch.nodes,
         devices_per_node=line.launch.devices_per_node,
         trial={"time_limit_s": TIME_LIMIT_S},
-        questions=tuple(dict.fromkeys(line.questions)),
+        questions=tuple(line.questions),
         notes=tuple(dict.fromkeys(line.notes)),
     )

@@ -138,7 +138,7 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, words: lis
     if layout is None:
         told = f"{place}: no configuration of NeMo 2, NeMo 1 or Megatron-Bridge"
         raise CannotRead(f"{told}: neither a recipe's _target_ nor model.micro_batch_size or train.global_batch_size")
-    reading = ConfigReading(resolved(own), place)
+    reading = ConfigReading(resolved(own), place=place)
     _refuse_parts(reading, layout)
     if layout is NEMO_1:
         reading.ask_unknown([f"model.{key}" for key in own["model"] if key not in NEMO_1_KEYS], layout.name)

@@ -152,7 +152,7 @@ def _imported(
     own = _merged(files)
     spelled = {_plain(key): key for key in own}
     said = {_plain(key): value for key, value in own.items()}
-    reading = ConfigReading({**said, **(resolved or {})}, place)
+    reading = ConfigReading({**said, **(resolved or {})}, place=place)
     if {"-H", "--hostfile"} & set(words or ()):
         reading.ask(
             "", "--hostfile names hosts for DeepSpeed's launcher; trials have nodes of their own: is it right for them?"

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Question
+from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.torchtitan.keys import (
     FLOAT8_SWITCHES,
@@ -133,18 +133,13 @@ def written(key: Key) -> str:
 
 
 @dataclass(slots=True)
-class Values:
+class Values(Remarks):
     """config: what is not taken yet, flat. defaults: whether torchtitan's own hold for what is not said. absent: what
     is not said, where they do not."""
 
     config: dict[Key, Any]
     defaults: bool = True
-    questions: list[Question] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
-
-    def ask(self, path: str, text: str) -> None:
-        self.questions.append(Question(path, text))
 
     def value(self, section: str, key: str, default: Any, path: str) -> Any:
         """What is said, else torchtitan's default; None where it is open, which `path` is then asked for."""

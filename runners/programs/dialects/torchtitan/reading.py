@@ -74,7 +74,7 @@ class Reading(Values):
             plan=plan,
             global_batch_size=batch,
             trial={"time_limit_s": _TIME_LIMIT_S},
-            questions=tuple(dict.fromkeys(self.questions)),
+            questions=tuple(self.questions),
             notes=tuple(dict.fromkeys(notes)),
         )
 
@@ -99,7 +99,7 @@ class Reading(Values):
                 self.ask("", f"{written(key)} is {value.written}, which is not known here")
             elif value is not None and setting.says(value):
                 text = f"{written(key)} = {shown(value)}: {setting.text}"
-                self.ask("", text) if setting.open else self.notes.append(text)
+                self.ask("", text) if setting.open else self.note(text)
 
     def _model(self) -> dict[str, Any]:
         """Raises CannotRead for what is no language model."""
