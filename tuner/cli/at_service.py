@@ -49,7 +49,6 @@ class AtService:
             yield CampaignAtService(_find(client, campaign_id), self._place)
 
     def listed(self, most: int) -> list[CampaignRow]:
-        """The newest campaigns, so many at the most."""
         with Client(self._place.server) as client:
             views = [campaign.view for campaign in client.campaigns(limit=most)]
             return [CampaignRow(view, view.created_at, view.trials) for view in views]
@@ -80,8 +79,6 @@ class AtService:
 
 
 class CampaignAtService:
-    """One campaign, as it was found or last changed."""
-
     def __init__(self, remote: Campaign, place: Place) -> None:
         self._remote, self._place = remote, place
 
@@ -120,13 +117,11 @@ class CampaignAtService:
         self._remote.pause()
 
     def cancelled(self) -> str:
-        """Cancel it and wait for its end: what it is then."""
         if self.state is not CampaignState.CANCELLING:
             self._remote.cancel()
         return str(self._remote.wait().state)
 
     def enqueue(self, plan: str) -> tuple[int, str]:
-        """The number and the key of the new trial."""
         knobs = KnobSet(self.record().campaign.spec.knobs)
         trial = self._remote.enqueue(plan_fields("PLAN", plan, knobs))
         return trial.number, trial.plan_key

@@ -367,11 +367,3 @@ def exported(export: Export, name: str = "") -> ExportView:
         measured_with=export.measured_with,
         handover=handover_of(export, name),
     )
-
-
-def write_files(texts: Files, directory: Path) -> list[Path]:
-    """Write the texts into `directory` by their names; return their paths. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for file, text in texts.items():
-        (directory / file).write_text(text, encoding="utf-8")
-    return [directory / file for file in texts]

@@ -25,8 +25,6 @@ _GOES_ON = (CampaignState.RUNNING, CampaignState.PAUSED)
 
 
 class Changes:
-    """The part of `Store` for this."""
-
     _database: Database
 
     def change_campaign(

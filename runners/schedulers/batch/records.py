@@ -23,7 +23,7 @@ from meshtune.runners.base import (
     require_fit,
 )
 from meshtune.runners.job_files import UnfitFile, read_document
-from meshtune.runners.json_files import read_json_file, write_whole
+from meshtune.runners.json_files import read_json_file, write_files, write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, doubted, read_gang, render_gang
 from meshtune.runners.schedulers.batch.script import CLAIM_FILE
 from meshtune.search_spaces.checks import raising
@@ -183,9 +183,7 @@ class RecordingRunner(ABC, Generic[Options]):
     def _write(self, spec: JobSpec, more: Mapping[str, str]) -> JobRecord:
         """Write the job's files, and more of them by name, and then its record. Raises SubmitFailed."""
         with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
-            spec.directory.mkdir(parents=True, exist_ok=True)
-            for name, text in {**spec.files, GANG_FILE: render_gang(spec), **more}.items():
-                write_whole(spec.directory / name, text)
+            write_files(spec.directory, {**spec.files, GANG_FILE: render_gang(spec), **more})
             record = self._records.get(spec.name)
             if record is None:
                 record = JobRecord(name=spec.name, directory=spec.directory, sent_at=self._clock())
