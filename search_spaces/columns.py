@@ -120,5 +120,4 @@ class Violation:
 
 
 def codes(members: tuple[object, ...], able: frozenset[object]) -> list[int]:
-    """The columns' values for those of `members` that are `able`."""
     return [index for index, member in enumerate(members) if member in able]

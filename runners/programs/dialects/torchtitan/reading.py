@@ -78,9 +78,6 @@ class Reading(Values):
             notes=tuple(dict.fromkeys(notes)),
         )
 
-    def _degree(self, name: str, path: str) -> int | None:
-        return self.whole("parallelism", f"{name}_parallel_degree", 1, path)
-
     def _release(self, release: Release) -> dict[str, Any]:
         if not self._old:
             return {"release": str(release)}
@@ -133,7 +130,7 @@ class Reading(Values):
         return shapes | found
 
     def _plan(self, layers: int | None) -> dict[str, Any]:
-        degrees = {axis: self._degree(name, f"baseline.{axis}") for axis, name in _DEGREES.items()}
+        degrees = {axis: self.whole("parallelism", key, 1, f"baseline.{axis}") for axis, key in _DEGREES.items()}
         plan: dict[str, Any] = {axis: degree for axis, degree in degrees.items() if degree is not None}
         rotate = self.optional("parallelism", "context_parallel_rotate_method", "allgather")
         if plan.get("cp", 1) > 1:
@@ -270,8 +267,8 @@ class Reading(Values):
 
 
 _DEGREES = {
-    "tp": "tensor",
-    "pp": "pipeline",
-    "cp": "context",
-    "ep": "expert",
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "cp": "context_parallel_degree",
+    "ep": "expert_parallel_degree",
 }
