@@ -146,7 +146,7 @@ class RecordingRunner(ABC, Generic[Options]):
         if (known := self.find(spec.name)) is not None:
             return known
         spec = self._placed(replace(spec, directory=spec.directory.resolve()))
-        record = self._write(spec, self._more_files(spec))
+        record = self._write(spec)
         try:
             id = self._deliver(spec)
         except (Refused, SubmitFailed):
@@ -180,10 +180,10 @@ class RecordingRunner(ABC, Generic[Options]):
         id = self._find_sent(record)
         return None if id is None else self._keep_id(record, id)
 
-    def _write(self, spec: JobSpec, more: Mapping[str, str]) -> JobRecord:
-        """Write the job's files, and more of them by name, and then its record. Raises SubmitFailed."""
+    def _write(self, spec: JobSpec) -> JobRecord:
+        """Write the job's files, and then its record. Raises SubmitFailed."""
         with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
-            write_files(spec.directory, {**spec.files, GANG_FILE: render_gang(spec), **more})
+            write_files(spec.directory, {**spec.files, GANG_FILE: render_gang(spec), **self._more_files(spec)})
             record = self._records.get(spec.name)
             if record is None:
                 record = JobRecord(name=spec.name, directory=spec.directory, sent_at=self._clock())
