@@ -128,7 +128,6 @@ class TrialQuery(_PlanFilters):
 
     @property
     def question(self) -> str:
-        """What a page token is good for."""
         return f"trials {self.model_dump_json(exclude={'view', 'page_size', 'page_token'})}"
 
     @property

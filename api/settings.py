@@ -69,5 +69,4 @@ def from_environment(environment: Mapping[str, str]) -> ServiceSettings:
 
 
 def variable_of(field: str) -> str:
-    """The environment variable that sets this field."""
     return f"MESHTUNE_{field.upper()}"

@@ -95,7 +95,6 @@ def install(app: FastAPI, folder: Path = FOLDER) -> None:
 
 
 def _forms(file: Path, folder: Path) -> dict[str, Form]:
-    """As `answer_with` takes them."""
     hashed = f"/{file.relative_to(folder).as_posix()}".startswith(HASHED)
     kind = guess_type(file.name)[0] or "application/octet-stream"
     bodies = {
@@ -109,7 +108,6 @@ def _forms(file: Path, folder: Path) -> dict[str, Form]:
 
 
 def forms_of(bodies: Mapping[str, bytes], *, content_type: str, cache_control: str) -> dict[str, Form]:
-    """The forms of one document, from its bodies by encoding."""
     common = {"Content-Type": content_type, "Cache-Control": cache_control, "Vary": "Accept-Encoding"}
     forms = {}
     for encoding, body in bodies.items():

@@ -125,7 +125,6 @@ class StreamHub:
                 self._loop.call_soon_threadsafe(self._end)
 
     def wake(self) -> None:
-        """Look for new events at once."""
         self._wake.set()
 
     def join(self, subscriber: Subscriber) -> None:

@@ -79,7 +79,6 @@ class JobState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """True when the job will never change state again."""
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -110,7 +109,6 @@ class JobSpec:
 
     @property
     def devices(self) -> int:
-        """Devices that the job holds while it runs."""
         return self.nodes * self.devices_per_node
 
     @property
@@ -127,7 +125,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def is_fit(name: str) -> bool:
-    """Whether a job's name is fit for a file."""
     return _NAME.fullmatch(name) is not None
 
 

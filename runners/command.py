@@ -1,13 +1,18 @@
-"""Runs a scheduler's own command and gives back what it said; every call ends within its time limit."""
+"""Runs a scheduler's own command and gives back what it said, within its time limit; and functions that may hang."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
+from typing import TypeVar
 
 from meshtune.runners.base import RunnerUnavailable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +76,17 @@ def _end(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+
+
+def answered(function: Callable[[], T], thread: str) -> Future[T]:
+    """What the function returns or raises, by a daemon thread of its own: one that hangs holds up no exit."""
+    answer = Future[T]()
+
+    def run() -> None:
+        try:
+            answer.set_result(function())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=run, name=thread, daemon=True).start()
+    return answer

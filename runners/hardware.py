@@ -109,7 +109,6 @@ class HardwareRecord:
 
 
 def record_name(node: int) -> str:
-    """The name of the file that the node of that number leaves."""
     return f"hardware-{node}.json"
 
 
@@ -127,7 +126,6 @@ def read_hardware(directory: Path, count: int, *, accelerators: bool, nodes: Seq
 
 
 def _records(directory: Path, count: int) -> Iterator[tuple[int, HardwareRecord]]:
-    """By the numbers of the nodes."""
     for number in range(count):
         with suppress(OSError, ValueError):
             yield number, read_json_file(HardwareRecord, directory / record_name(number), MAX_RECORD_BYTES)

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from meshtune.search_spaces.checks import raising
+
 # Of a document (result, note, failure, status): 16,000 ranks with their profiles.
 MAX_DOCUMENT_BYTES = 8 << 20
 # A job may leave any number of files.
@@ -133,10 +135,8 @@ def read_document(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES) -> str:
         content = b"".join(file.read(0, file.size_bytes))
     finally:
         file.close()
-    try:
+    with raising(UnfitFile, f"{path.name} is not UTF-8", UnicodeDecodeError):
         return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UnfitFile(f"{path.name} is not UTF-8: {error}") from None
 
 
 def list_entries(folder: Path) -> list[str]:

@@ -191,3 +191,11 @@ def write_whole(path: Path, text: str, *, synced: bool = False) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write each of the texts whole, by its name in the directory; return their paths. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_whole(directory / name, text)
+    return [directory / name for name in texts]

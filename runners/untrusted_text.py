@@ -24,6 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshtune.search_spaces.checks import raising
+
 if TYPE_CHECKING:
     import yaml
 
@@ -174,10 +176,8 @@ def read_words(line: str, *, comments: bool = False) -> list[str]:
     if len(line) > MAX_LINE_CHARACTERS:
         message = f"has {len(line):,} characters, and at most {MAX_LINE_CHARACTERS:,} of a line of arguments are read"
         raise UnreadableText(message)
-    try:
+    with raising(UnreadableText, "a quote is never closed", ValueError):
         return shlex.split(line, comments=comments)  # noqa: TID251
-    except ValueError as error:
-        raise UnreadableText(f"a quote is never closed: {error}") from None
 
 
 def read_file(path: Path, max_bytes: int, *, regular: bool = True) -> str:

@@ -214,14 +214,9 @@ class Checks:
 
     def whole(self, minimum: int, **values: int) -> bool:
         """Require every named value to be an integer from `minimum` to MAX_WHOLE; True when all are."""
-        return all([self._whole(minimum, name, value) for name, value in values.items()])
-
-    def _whole(self, minimum: int, name: str, value: object) -> bool:
-        if not isinstance(value, int) or isinstance(value, bool):
-            return self.require(False, name, f"must be an integer, not {value!r}")
-        if value > MAX_WHOLE:
-            return self.require(False, name, f"must be at most {MAX_WHOLE}, not {value}")
-        return self.require(value >= minimum, name, f"must be at least {minimum}, not {value}")
+        limit = Limit(minimum, MAX_WHOLE, whole=True)
+        unfit = {name: limit.unfit(value) for name, value in values.items()}
+        return all([self.require(not why, name, why) for name, why in unfit.items()])
 
     def member(self, kind: type[Member], path: str, value: object) -> Member | None:
         """The member of `kind` that `value` is or names, None when there is no such one."""

@@ -34,12 +34,10 @@ _KINDS = {axis.name: axis.kind for axis in AXES}
 
 
 def code(name: str, value: Any) -> int:
-    """The number for this value in the column `name`."""
     return MEMBERS[name].index(value) if name in MEMBERS else int(value)
 
 
 def value_of(name: str, coded: int) -> Any:
-    """The inverse of `code`."""
     return MEMBERS[name][coded] if name in MEMBERS else _KINDS[name](coded)
 
 
@@ -113,8 +111,6 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One rule that one Plan breaks."""
-
     constraint: str
     message: str
     reason: str
@@ -124,5 +120,4 @@ class Violation:
 
 
 def codes(members: tuple[object, ...], able: frozenset[object]) -> list[int]:
-    """The columns' values for those of `members` that are `able`."""
     return [index for index, member in enumerate(members) if member in able]

@@ -194,7 +194,6 @@ class Space(Sequence[Plan]):
 
     @cached_property
     def default_codes(self) -> Codes:
-        """The codes of each layout's knobs at their defaults."""
         return self.knobs.default_codes(self.columns, self.context.cluster.devices_per_node)
 
     @cached_property

@@ -21,8 +21,8 @@ from meshtune.api import errors
 from meshtune.api.dependencies import state
 from meshtune.api.openapi import problems
 from meshtune.api.stream_hub import StreamHub
+from meshtune.runners.command import answered
 from meshtune.tuner.service.driving.loop import ALL, Driver
-from meshtune.tuner.service.reading import answered
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
 

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from meshtune.runners.base import JobSpec, JobStatus, RunnerError, RunnerUnavailable, SubmitFailed, is_fit
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.job_files import opened
-from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_new, write_whole
+from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_files, write_new, write_whole
 from meshtune.runners.untrusted_text import read_json
 from meshtune.search_spaces.checks import raising
 
@@ -54,10 +54,7 @@ class FileQueue(Generic[Job]):
             for folder in (JOBS, OVER):
                 (self.root / folder).mkdir(exist_ok=True)
             if self.find(spec.name) is None:
-                directory = spec.directory.resolve()
-                directory.mkdir(parents=True, exist_ok=True)
-                for name, text in spec.files.items():
-                    write_whole(directory / name, text)
+                write_files(spec.directory.resolve(), spec.files)
                 self.write(job_at(now))
         return spec.name
 

@@ -77,7 +77,6 @@ class Site(Closed):
 
 
 def own_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where this machine's own profiles lie."""
     named = environment.get(FOLDER_VARIABLE)
     return Path(named) if named else Path.home() / ".config" / "meshtune" / "sites"
 

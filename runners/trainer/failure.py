@@ -40,8 +40,6 @@ _ENFORCE_FAIL = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 
 
 class Phase(StrEnum):
-    """What a rank was at."""
-
     RENDEZVOUS = "rendezvous"
     INIT = "init"
     FORWARD = "forward"

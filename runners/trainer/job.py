@@ -10,7 +10,7 @@ from typing import Annotated, get_type_hints
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
 from meshtune.runners.told_knobs import ToldKnob
-from meshtune.search_spaces.checks import Amount, Checks, Closed, Limit, Natural, Positive, Some, StrEnum
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Limit, Natural, Positive, Some, StrEnum, raising
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
@@ -87,8 +87,6 @@ def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring(Closed):
-    """How long to measure."""
-
     # Warm-up steps are dropped until step times settle, at most so many.
     max_warmup_steps: Natural = 10
     # Fewest timed steps.
@@ -215,10 +213,8 @@ def render_job(job: TrainerJob) -> str:
 
 def parse_job(text: str) -> TrainerJob:
     """Raises JobMalformed."""
-    try:
+    with raising(JobMalformed, "", ValueError):
         return read_versioned(TrainerJob, text, JOB_VERSION)
-    except ValueError as error:
-        raise JobMalformed(str(error)) from error
 
 
 # What models may have beyond plain layers and mixtures of experts.

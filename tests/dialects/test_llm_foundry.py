@@ -126,7 +126,7 @@ def test_references_lead_to_values_and_cost_no_more_than_their_length():
     assert resolved(config)["g"] == "${g}"
     many = {f"k{level}": f"${{k{level + 1}}}" * 150 for level in range(20)}
     assert sum(len(text) for text in resolved(many).values()) < 3_000_000
-    assert overridden({"a": {"b": 1}}, ("+a.c=[1, x]", "a.b=null"), "here") == {"a": {"b": None, "c": [1, "x"]}}
+    assert overridden({"a": {"b": 1}}, ("+a.c=[1, x]", "a.b=null"), "here")[0] == {"a": {"b": None, "c": [1, "x"]}}
 
 
 def test_the_lines_of_its_log_are_read():

@@ -45,7 +45,7 @@ def answered(imported: Imported, **space) -> Trials:
 
 
 def with_words(text: str, *words: str) -> Imported:
-    return read_file_text("a.yaml", yaml.safe_dump(overridden(yaml.safe_load(text), words, "here")))
+    return read_file_text("a.yaml", yaml.safe_dump(overridden(yaml.safe_load(text), words, "here")[0]))
 
 
 def test_a_recipe_says_model_plan_and_batch(stored):

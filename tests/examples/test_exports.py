@@ -19,12 +19,13 @@ import pytest
 import yaml
 from command_lab import run_campaign
 
+from meshtune.runners.json_files import write_files
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.programs.log_reader import read_lines
 from meshtune.runners.programs.workloads.deepspeed import STEP_PATTERNS
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.export import choose, export_of, exported, write_files
+from meshtune.tuner.results.export import choose, export_of, exported
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "laboratories" / "hf_train.py"
@@ -49,7 +50,7 @@ def written(campaign: Campaign, trial: Trial, folder: Path, format: str, **optio
     """The line that starts the exported setting in its folder, into which it is written."""
     export = export_of(campaign, choose(campaign, [trial], "best"), folder, options)
     view = exported(export, format)
-    write_files(view.files, folder)
+    write_files(folder, view.files)
     assert view.command is not None
     return view.command
 

@@ -15,6 +15,7 @@ import pytest
 from command_lab import run_meshtune
 
 from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.json_files import write_files
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.search_spaces.cluster import DeviceKind
@@ -28,7 +29,6 @@ from meshtune.tuner.results.export import (
     export_files,
     export_of,
     handover_of,
-    write_files,
 )
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.specs.document import parse_yaml
@@ -54,7 +54,7 @@ def setting(lab, make, tmp_path):
 
 
 def test_by_default_the_setting_and_the_files_of_its_job_are_written(setting, tmp_path):
-    paths = write_files(export_files(setting()), tmp_path / "a" / "b")
+    paths = write_files(tmp_path / "a" / "b", export_files(setting()))
     assert [path.name for path in paths] == ["setting.json", "plan.json"]
     written, plan = (json.loads(path.read_text()) for path in paths)
     assert written["plan"] == plan
@@ -201,7 +201,7 @@ def test_an_exported_script_runs_its_job_on_a_real_slurm(slurm, setting, tmp_pat
     few = {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6}}
     cluster = {"preset": "local-cpu", "devices_per_node": 2}
     export = setting(plan=Plan(dp=2), model=tiny, workload=few, cluster=cluster, global_batch_size=2)
-    write_files(export_files(export, "slurm"), tmp_path)
+    write_files(tmp_path, export_files(export, "slurm"))
     subprocess.run(["sbatch", tmp_path / "job.sbatch"], check=True, timeout=30, stdout=subprocess.DEVNULL)
     give_up = time.monotonic() + 90
     while not (tmp_path / "result.json").exists():

@@ -107,7 +107,6 @@ class Rights:
         return self._owns(campaign) or self.adds_to(campaign.project)
 
     def adds_to(self, project: str) -> bool:
-        """Whether it may put a campaign into the project."""
         return self.may(Scope.ADMIN) or project in self.projects
 
     def _owns(self, campaign: Ownership) -> bool:

@@ -33,11 +33,6 @@ class CampaignState(StrEnum):
         """True while a service has work to do for it (a paused one may still have jobs to collect)."""
         return self in (CampaignState.RUNNING, CampaignState.PAUSED, CampaignState.CANCELLING)
 
-    @property
-    def resting(self) -> bool:
-        """True while no new trials are started although the campaign is not over."""
-        return self is CampaignState.PAUSED
-
     def may_become(self, other: CampaignState) -> bool:
         """The legal moves; a final state has none."""
         return other in _MOVES.get(self, ())
@@ -117,8 +112,6 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of a campaign or of its trials."""
-
     # Grows over all campaigns, in the order of commits.
     id: int
     campaign_id: str

@@ -89,12 +89,9 @@ class RunVariance:
         times = "" if self.rounds == 1 else f" in up to {self.rounds} rounds"
         least, most = min(self.changes), max(self.changes)
         span = f"{100 * least:+.1f} %" if least == most else f"{100 * least:+.1f} to {100 * most:+.1f} %"
-        return (
-            f"{settings} measured again{times}: {span} against the first run; the intervals cover such differences"
-            if self.rounds == 1
-            else f"{settings} measured again{times}: {span} against the first run; single runs scatter by "
-            f"{100 * self.log_sd:.1f} %"
-        )
+        scatter = f"single runs scatter by {100 * self.log_sd:.1f} %"
+        known = "the intervals cover such differences" if self.rounds == 1 else scatter
+        return f"{settings} measured again{times}: {span} against the first run; {known}"
 
 
 def run_variance(

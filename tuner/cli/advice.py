@@ -14,19 +14,19 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from shutil import which
 from tempfile import TemporaryDirectory
-from threading import Thread
 from urllib.parse import urlencode, urlsplit
 
 import typer
 
+from meshtune.runners.command import answered
 from meshtune.runners.schedulers.slurm.sbatch import directives, exporting, node_count, submit, takes_next_word
 from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
-from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.checks import did_you_mean, raising
 from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_FILE, own_token
 from meshtune.tuner.cli.common import WrongCall, errors
 from meshtune.tuner.results.environment import ENVIRONMENT_NAMES, KNOB_VARIABLE, SAFE_VALUE, catalog_variables
@@ -44,13 +44,11 @@ _LINE = re.compile(rf"([A-Za-z_][A-Za-z0-9_]*)=({SAFE_VALUE.pattern})")
 def submitted(words: Sequence[str], own: Sequence[str], *, model: str, cluster: str, url: str, dry_run: bool) -> None:
     """words: the script, with options of sbatch around it. own: the script's arguments."""
     script, options = split_words(words)
-    try:
+    with raising(WrongCall, str(script), ValueError):  # not UTF-8, or an open quote
         text = read_file(script, JSON_LIMITS.max_bytes, regular=False)
         named = {name: value for name, value in (("model", model), ("cluster", cluster)) if value}
         asked = read_directive(directives(text, "MESHTUNE")) | named
         nodes = node_count(text, options)
-    except ValueError as error:  # not UTF-8, or an open quote
-        raise WrongCall(f"{script}: {error}") from None
     for name in ("model", "cluster"):
         if name not in asked:
             raise WrongCall(f"{script}: name the {name}: --{name}, or a line `#MESHTUNE model=... cluster=...`")
@@ -165,28 +163,13 @@ def ask(url: str, question: Mapping[str, str], *, limit_s: float) -> dict[str, s
         token = own_token()
     except (OSError, ValueError) as error:
         raise NoAnswer(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {error}") from None
-    too_late = NoAnswer(f"{url} did not answer within {limit_s:g} s")
-    answers: SimpleQueue[dict[str, str] | NoAnswer] = SimpleQueue()
-
-    def fetch() -> None:
-        try:
-            answers.put(_fetch(url, question, token, limit_s))
-        except NoAnswer as error:
-            answers.put(error)
-        except TimeoutError:
-            answers.put(too_late)
-        except (OSError, HTTPException, ValueError) as error:
-            answers.put(NoAnswer(f"{url}: {error or type(error).__name__}"))
-
-    # A socket's time limit is for each read, and name look-ups have none: the thread is left behind.
-    Thread(target=fetch, daemon=True).start()
     try:
-        answer = answers.get(timeout=limit_s)
-    except Empty:
-        raise too_late from None
-    if isinstance(answer, NoAnswer):
-        raise answer
-    return answer
+        # A socket's time limit is for each read, and name look-ups have none: the thread is left behind.
+        return answered(partial(_fetch, url, question, token, limit_s), "ask").result(limit_s)
+    except TimeoutError:
+        raise NoAnswer(f"{url} did not answer within {limit_s:g} s") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise NoAnswer(f"{url}: {error or type(error).__name__}") from None
 
 
 def _fetch(url: str, question: Mapping[str, str], token: str, limit_s: float) -> dict[str, str]:

@@ -115,7 +115,7 @@ class CampaignAtHome:
 
     def worked_on(self) -> Record | None:
         """Go on with it, followed, until it rests. None where another process drives it, as is told then."""
-        rested = self.state.resting
+        rested = self.state is CampaignState.PAUSED
         try:
             if rested:
                 self.campaign = self._service.resume(self.id)

@@ -49,7 +49,6 @@ class AtService:
             yield CampaignAtService(_find(client, campaign_id), self._place)
 
     def listed(self, most: int) -> list[CampaignRow]:
-        """The newest campaigns, so many at the most."""
         with Client(self._place.server) as client:
             views = [campaign.view for campaign in client.campaigns(limit=most)]
             return [CampaignRow(view, view.created_at, view.trials) for view in views]
@@ -60,7 +59,7 @@ class AtService:
 
     @contextmanager
     def created(self, spec: Path, *, cluster: Path | None, project: str) -> Iterator[CampaignAtService]:
-        body = _body_with(spec, cluster=cluster, changes={"project": project} if project else {})
+        body = _body_with(spec, cluster, project)
         with Client(self._place.server) as client:
             with _spec_mistakes(spec):
                 campaign = client.create(body)
@@ -69,7 +68,7 @@ class AtService:
     def estimate(
         self, spec: Path, *, cluster: Path | None, model: str = "", project: str = "", to_run: bool = False
     ) -> Quote:
-        body = _body_with(spec, cluster=cluster, model=model, changes={"project": project} if project else {})
+        body = _body_with(spec, cluster, project, model)
         with Client(self._place.server) as client, _spec_mistakes(spec):
             return client.estimate(body, to_run=to_run)
 
@@ -80,8 +79,6 @@ class AtService:
 
 
 class CampaignAtService:
-    """One campaign, as it was found or last changed."""
-
     def __init__(self, remote: Campaign, place: Place) -> None:
         self._remote, self._place = remote, place
 
@@ -120,20 +117,18 @@ class CampaignAtService:
         self._remote.pause()
 
     def cancelled(self) -> str:
-        """Cancel it and wait for its end: what it is then."""
         if self.state is not CampaignState.CANCELLING:
             self._remote.cancel()
         return str(self._remote.wait().state)
 
     def enqueue(self, plan: str) -> tuple[int, str]:
-        """The number and the key of the new trial."""
         knobs = KnobSet(self.record().campaign.spec.knobs)
         trial = self._remote.enqueue(plan_fields("PLAN", plan, knobs))
         return trial.number, trial.plan_key
 
     def worked_on(self) -> Record:
         """Go on with it, followed, until it rests."""
-        if self.state.resting:
+        if self.state is CampaignState.PAUSED:
             self._remote.resume()
         return self.followed(ended_trials(self.record().trials))
 
@@ -171,14 +166,12 @@ def _find(client: Client, campaign_id: str) -> Campaign:
         return refuse_unknown(campaign_id, [campaign.id for campaign in client.campaigns(limit=20)])
 
 
-def _body_with(
-    spec: Path, *, cluster: Path | None = None, model: str = "", changes: Mapping[str, Any] | None = None
-) -> Any:
+def _body_with(spec: Path, cluster: Path | None, project: str, model: str = "") -> Any:
     """The spec in a file as it is sent: as its text, comments and all, where nothing is put into it."""
     document = read_document(spec, cluster, model)
-    if cluster is None and not model and not changes:
+    if cluster is None and not model and not project:
         return body_of(spec)
-    return changed_document(document, changes or {})
+    return changed_document(document, {"project": project} if project else {})
 
 
 @contextmanager
@@ -233,4 +226,4 @@ def _drive(remote: Campaign, watch: Callable[[], None]) -> None:
 def _rests(remote: Campaign) -> bool:
     """Paused, with nothing out."""
     out = sum(remote.view.trials.get(state, 0) for state in (TrialState.SUBMITTED, TrialState.RUNNING))
-    return remote.view.state.resting and not out
+    return remote.view.state is CampaignState.PAUSED and not out

@@ -41,7 +41,6 @@ def _options(
 
 
 def main() -> None:
-    """The entry point of the `meshtune` command."""
     try:
         app()
     except (UserError, OSError) as error:  # any other is a defect of ours and keeps its traceback

@@ -64,8 +64,6 @@ LEAST_EFFICIENCY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class HomePlace:
-    """A home folder and its database."""
-
     home: Path
     db: str
 

@@ -20,7 +20,7 @@ from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.registry import runners
 from meshtune.search_spaces.checks import InvalidValue, did_you_mean
-from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.cli.at_home import open_service
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_json, print_page
 from meshtune.tuner.cli.options import HomePlace
@@ -183,7 +183,7 @@ def _known(service: Service, planned: Planned) -> bool:
 def _run(service: Service, planned: Planned) -> Run:
     if not _known(service, planned):
         service.add(planned.spec, planned.space.totals, drives=True, id=planned.id)
-    elif service.store.campaign(planned.id).state.resting:
+    elif service.store.campaign(planned.id).state is CampaignState.PAUSED:
         service.resume(planned.id)
     if not service.store.campaign(planned.id).state.final:
         drive_one(Driver(service), service, planned.id, lambda: None)

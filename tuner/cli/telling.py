@@ -12,7 +12,7 @@ from rich.text import Text
 from meshtune.runners.base import JobSpec, RunnerError, RunnerUnavailable
 from meshtune.runners.registry import load, schedulers
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.campaign import Campaign, Home
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Trial, job_name
@@ -48,7 +48,7 @@ def print_result(record: Record) -> None:
         console.print(forecast_sentence(checked, "simulated" if ended.simulated else "measured"), soft_wrap=True)
     if not print_best(ended, trials, 10) and ended.state.final:
         raise typer.Exit(1)
-    if ended.state.resting:
+    if ended.state is CampaignState.PAUSED:
         raise typer.Exit(PAUSED_CODE)
 
 

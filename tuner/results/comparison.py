@@ -119,7 +119,6 @@ class _Entry:
 
 
 def compare(given: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
-    """The comparison of at least one campaign with its trials."""
     entries = [_entry(campaign, trials) for campaign, trials in given]
     entries.sort(key=lambda one: (one.campaign.spec.cluster.devices, one.campaign.created_at))
     kinds: dict[tuple[object, ...], list[_Entry]] = {}

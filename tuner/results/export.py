@@ -86,7 +86,6 @@ class Export:
 
     @property
     def knobs(self) -> ToldKnobs:
-        """How the plan's knobs are told."""
         return told_to_programs(self.spec.knobs, self.plan)
 
     def told(self, name: str) -> ToldKnobs:
@@ -144,8 +143,6 @@ class ExportView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFormat:
-    """One form of a setting."""
-
     name: str
     # For people.
     words: str
@@ -370,11 +367,3 @@ def exported(export: Export, name: str = "") -> ExportView:
         measured_with=export.measured_with,
         handover=handover_of(export, name),
     )
-
-
-def write_files(texts: Files, directory: Path) -> list[Path]:
-    """Write the texts into `directory` by their names; return their paths. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for file, text in texts.items():
-        (directory / file).write_text(text, encoding="utf-8")
-    return [directory / file for file in texts]

@@ -82,7 +82,6 @@ class HandoverCheck:
 
 
 def measured_with(spec: CampaignSpec, measurement: Measurement) -> MeasuredWith:
-    """Of a measurement under this spec."""
     kind, device = spec.workload.kind, str(spec.cluster.device.kind)
     versions = [f"{name} {version}" for name, version in measurement.software.items() if name not in IDLE_SOFTWARE]
     program = program_of(kind)

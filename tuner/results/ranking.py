@@ -140,7 +140,6 @@ class Ranked(Runs):
 
     @property
     def unit(self) -> str:
-        """The objective's."""
         return self.ground.yardstick.unit
 
     @cached_property
@@ -174,7 +173,6 @@ class Ranked(Runs):
 
     @property
     def interval_known(self) -> bool:
-        """As the function of this name has it."""
         return interval_known(self.ground.variance)
 
     @property

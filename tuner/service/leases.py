@@ -147,7 +147,6 @@ class Holder:
         self.holds[campaign.id] = Hold(Lease(campaign.id, self.name, 1), self, breaks)
 
     def confirm(self, hold: Hold) -> None:
-        """As `Hold.confirm`."""
         while True:
             if self._clock() >= self._deadline:
                 self.renew()

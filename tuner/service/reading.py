@@ -10,16 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
-from typing import TypeVar
 
 from meshtune.runners.base import Cause, JobStatus, RunnerUnavailable
+from meshtune.runners.command import answered
 from meshtune.runners.hardware import read_hardware
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
-
-T = TypeVar("T")
 
 # How long one look waits, and for how long in all a job's files are tried.
 LOOK_S = 0.5
@@ -67,20 +64,6 @@ class JobReading:
             raise
         finally:
             self._answer = None
-
-
-def answered(function: Callable[[], T], thread: str) -> Future[T]:
-    """What the function returns or raises, by a daemon thread of its own: one that hangs holds up no exit."""
-    answer = Future[T]()
-
-    def run() -> None:
-        try:
-            answer.set_result(function())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    Thread(target=run, name=thread, daemon=True).start()
-    return answer
 
 
 def _lost(trouble: str) -> Outcome:

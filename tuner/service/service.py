@@ -194,7 +194,6 @@ class Service:
         return 0.0 if session is None else self.answers.silence_s(session.runner.scheduler)
 
     def used(self, owner: str) -> Used:
-        """What the campaigns of this owner use, as the quotas of its token count it."""
         return self.store.access.used(owner, self._clock())
 
     def current(self, campaign_id: str) -> Campaign:

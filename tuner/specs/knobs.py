@@ -67,7 +67,6 @@ def with_workload_defaults(
 
 
 def read_catalogs() -> dict[str, list[Knob]]:
-    """The knobs of every catalog, by its name."""
     return {
         catalog: [read_knob(name, entry) for name, entry in knobs.items()] for catalog, knobs in knob_catalogs().items()
     }

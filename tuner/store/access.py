@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
@@ -74,12 +74,10 @@ class Access:
     def create(self, token: Token) -> None:
         """Keep a new token; one of that name that opens nothing any more is replaced. Raises AlreadyExists."""
         with self._database.writing() as connection:
-            row = connection.execute(select(tokens).where(tokens.c.name == token.name)).one_or_none()
-            if row is not None:
-                known = _readable(row)
-                if known is not None and not known.refusal(token.created_at):
-                    raise AlreadyExists(f"there is a token {token.name} already; revoke it first")
-                connection.execute(delete(tokens).where(tokens.c.name == token.name))
+            same = tokens.c.name == token.name
+            if any(not known.refusal(token.created_at) for known in read_tokens(connection, [], same)):
+                raise AlreadyExists(f"there is a token {token.name} already; revoke it first")
+            connection.execute(delete(tokens).where(same))
             row_values = asdict(token) | asdict(token.quotas) | {name: sorted(getattr(token, name)) for name in _SETS}
             del row_values["quotas"]
             connection.execute(insert(tokens), row_values)
@@ -93,17 +91,13 @@ class Access:
                 raise NotFound(f"there is no token {name}")
 
     def tokens(self, unreadable: list[str]) -> list[Token]:
-        """All of them, those that open nothing any more included, by name; without the unreadable, of each of which
-        the list takes a sentence."""
+        """All of them, those that open nothing any more included, as `read_tokens`."""
         with self._database.reading() as connection:
-            rows = connection.execute(select(tokens).order_by(tokens.c.name)).all()
-        unreadable += unreadable_tokens(rows)
-        return [token for row in rows if (token := _readable(row)) is not None]
+            return read_tokens(connection, unreadable)
 
     def by_digest(self, sha256: str) -> Token | None:
         with self._database.reading() as connection:
-            row = connection.execute(select(tokens).where(tokens.c.sha256 == sha256)).one_or_none()
-            return None if row is None else _readable(row)
+            return next(iter(read_tokens(connection, [], tokens.c.sha256 == sha256)), None)
 
     def used_at(self, sha256: str, now: float) -> None:
         with self._database.writing() as connection:
@@ -117,8 +111,7 @@ class Access:
     def rights(self, owner: str) -> Rights:
         """Those of the token of that name, whether it opens anything still or not."""
         with self._database.reading() as connection:
-            row = connection.execute(select(tokens).where(tokens.c.name == owner)).one_or_none()
-            return (None if row is None else _readable(row)) or Rights(name=owner)
+            return next(iter(read_tokens(connection, [], tokens.c.name == owner)), Rights(name=owner))
 
     def quotas(self, owner: str) -> Quotas:
         """Those of the token of that name; none where there is no such token."""
@@ -202,7 +195,6 @@ class Keys:
             _acting.reset(token)
 
     def keep(self, caller: str, key: str, answer: KeptAnswer) -> None:
-        """Keep the answer to the first request."""
         values = {"status": answer.status, "headers": dict(answer.headers), "body": answer.body}
         with self._database.writing() as connection:
             connection.execute(update(idempotency).where(_is(caller, key)).values(values))
@@ -239,21 +231,15 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."
 
 
-def unreadable_tokens(rows: Sequence[Row[Any]]) -> Iterator[str]:
-    """What is wrong with each that is unreadable."""
-    for row in rows:
+def read_tokens(connection: Connection, unreadable: list[str], *where: ColumnElement[bool]) -> list[Token]:
+    """By name, without the unreadable, which open nothing; of each of them the list takes a sentence."""
+    found = []
+    for row in connection.execute(select(tokens).where(*where).order_by(tokens.c.name)):
         try:
-            _token(row)
+            found.append(_token(row))
         except Unreadable as error:
-            yield str(error)
-
-
-def _readable(row: Row[Any]) -> Token | None:
-    """None for one that is unreadable, which opens nothing."""
-    try:
-        return _token(row)
-    except Unreadable:
-        return None
+            unreadable.append(str(error))
+    return found
 
 
 def _token(row: Row[Any]) -> Token:

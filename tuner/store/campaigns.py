@@ -38,8 +38,6 @@ _NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campai
 
 
 class CampaignRows:
-    """The part of `Store` that keeps campaigns."""
-
     _database: Database
 
     def create_campaign(self, campaign: Campaign, *, holder: str = NOBODY, text: str = "") -> Campaign:

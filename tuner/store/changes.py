@@ -25,8 +25,6 @@ _GOES_ON = (CampaignState.RUNNING, CampaignState.PAUSED)
 
 
 class Changes:
-    """The part of `Store` for this."""
-
     _database: Database
 
     def change_campaign(
@@ -64,7 +62,7 @@ class Changes:
         """
         with self._database.writing() as connection:
             if act_once(connection, campaign_id) is not None:
-                return _newest(connection, campaign_id, [plan], (Origin.ENQUEUED,))[0]
+                return _newest(connection, campaign_id, [plan], Origin.ENQUEUED)[0]
             campaign = _going_on(connection, campaign_id, _GOES_ON, "a plan put in by hand")
             if room_left(connection, campaign) == 0:
                 most = campaign.spec.budget.trials
@@ -78,7 +76,7 @@ class Changes:
         CannotChange where the campaign does not go on, or would end them at once."""
         with self._database.writing() as connection:
             if act_once(connection, campaign_id) is not None:
-                return _newest(connection, campaign_id, plans, (Origin.CONFIRMATION,))
+                return _newest(connection, campaign_id, plans, Origin.CONFIRMATION)
             campaign = _going_on(connection, campaign_id, (*_GOES_ON, CampaignState.COMPLETED), "a second run")
             if campaign.state is CampaignState.COMPLETED:
                 _write(connection, campaign, running_again(campaign, now), now)
@@ -110,10 +108,8 @@ def _write(connection: Connection, before: Campaign, after: Campaign, now: float
         add_event(connection, after.id, now, f"campaign.{after.state}", moved)
 
 
-def _newest(
-    connection: Connection, campaign_id: str, plans: Sequence[Plan], origins: Collection[Origin]
-) -> list[Trial]:
-    trial_of = {trial.plan: trial for trial in read_trials(connection, campaign_id) if trial.origin in origins}
+def _newest(connection: Connection, campaign_id: str, plans: Sequence[Plan], origin: Origin) -> list[Trial]:
+    trial_of = {trial.plan: trial for trial in read_trials(connection, campaign_id) if trial.origin is origin}
     return [trial_of[plan] for plan in plans]
 
 

@@ -22,11 +22,11 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store import schema
-from meshtune.tuner.store.access import unreadable_tokens
+from meshtune.tuner.store.access import read_tokens
 from meshtune.tuner.store.database import Database, parse_url
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable
 from meshtune.tuner.store.leases import lives
-from meshtune.tuner.store.tables import attempts, campaigns, events, holders, measurements, steps, tokens, trials
+from meshtune.tuner.store.tables import attempts, campaigns, events, holders, measurements, steps, trials
 from meshtune.tuner.store.trials import unreadable
 
 _log = logging.getLogger(__name__)
@@ -292,7 +292,9 @@ _RULES: Sequence[tuple[str, Select[tuple[str]]]] = (
 def _unreadable(connection: Connection) -> Iterator[str]:
     ids = connection.scalars(select(campaigns.c.id).order_by(campaigns.c.created_at)).all()
     yield from filter(None, (unreadable(connection, id) for id in ids))
-    yield from unreadable_tokens(connection.execute(select(tokens).order_by(tokens.c.name)).all())
+    wrong: list[str] = []
+    read_tokens(connection, wrong)
+    yield from wrong
 
 
 def _lost_ids(connection: Connection) -> Iterator[str]:

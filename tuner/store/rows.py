@@ -207,7 +207,6 @@ def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]
 
 
 def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
-    """From a row of measurements, and the steps."""
     return Measurement(
         **{name: row[name] for name in _OF_MEASUREMENT},
         step_times_s=tuple(times.timed),

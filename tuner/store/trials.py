@@ -55,8 +55,6 @@ _IN_EVENTS = [attempts.c[name] for name in ("id", "number", "state", "job_id", "
 
 
 class TrialRows:
-    """The part of `Store` that keeps trials."""
-
     _database: Database
 
     def plan_trials(

@@ -128,7 +128,6 @@ def _spent(since: float, now: float) -> Select[Any]:
 
 
 def token_quotas(connection: Connection, owner: str) -> Quotas:
-    """Those of the token of that name; none where there is no such token."""
     row = connection.execute(select(tokens).where(tokens.c.name == owner)).one_or_none()
     if row is None:
         return UNLIMITED
@@ -136,7 +135,6 @@ def token_quotas(connection: Connection, owner: str) -> Quotas:
 
 
 def owner_usage(connection: Connection, owner: str, now: float) -> Used:
-    """What the campaigns of this owner use, as the quotas of its token count it."""
     active = select(func.count()).where(campaigns.c.owner == owner, campaigns.c.state.in_(ACTIVE))
     planned = _of_campaigns(select(func.count())).where(
         campaigns.c.owner == owner, attempts.c.number == 1, attempts.c.planned_at > now - TRIALS_WITHIN_S

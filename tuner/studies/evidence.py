@@ -186,7 +186,6 @@ def measured_step(run: Run, chosen: PlanOf) -> Step:
 
 
 def measured_speeds(run: Run) -> dict[Plan, float]:
-    """By plan."""
     return {trial.plan: speed_of(run, one) for trial in run.trials if (one := trial.measurement) is not None}
 
 

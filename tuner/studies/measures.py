@@ -65,8 +65,6 @@ class _OfCampaign(Closed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(_OfCampaign):
-    """A plan of a campaign."""
-
     plan: PlanOf = "baseline"
 
     def step(self, way: str, run: Run) -> Step:

@@ -49,6 +49,27 @@ class Question:
         return f"{self.path}: {self.text}" if self.path else self.text
 
 
+@dataclass(slots=True, kw_only=True)
+class Remarks:
+    """What a reader asks and notes as it goes. place: of what it reads, which each text begins with."""
+
+    place: str = ""
+    questions: list[Question] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def ask(self, path: str, text: str) -> None:
+        """path: the key of the spec where the answer goes; "" where there is only something to look at."""
+        question = Question(path, self._placed(text))
+        if question not in self.questions:
+            self.questions.append(question)
+
+    def note(self, text: str) -> None:
+        self.notes.append(self._placed(text))
+
+    def _placed(self, text: str) -> str:
+        return f"{self.place}: {text}" if self.place else text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """What a launch script or configuration says, as parts of a campaign spec; what it does not say is left out.

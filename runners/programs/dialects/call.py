@@ -196,7 +196,7 @@ def _surrounding(found: Call, place: str) -> list[Question]:
                 f"{place}: `{written}` starts the program in a container with paths of its own, which trials do not "
                 f"enter. Next, inside of it: meshtune import --command 'torchrun ...', with the command that runs there"
             )
-        image = _value(options, ("--container-image",)) if tool in AROUND else None
+        image = option_value(options, ("--container-image",)) if tool in AROUND else None
         if tool in CONTAINERS or image:
             asked.append(
                 Question(
@@ -219,7 +219,7 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if world and local and world % local == 0:
         return world // local, local
     per_gpu = _whole(environment.get("SLURM_GPUS_ON_NODE", ""))
-    nodes, said = _value(before, _NODES.get(launcher, ())), _value(before, _PER_NODE.get(launcher, ()))
+    nodes, said = option_value(before, _NODES.get(launcher, ())), option_value(before, _PER_NODE.get(launcher, ()))
     if launcher == "torchrun":
         return (
             1 if nodes is None else _whole(nodes),
@@ -228,7 +228,7 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if launcher == "deepspeed":
         return _whole(nodes or ""), _whole(said or "")
     if launcher in ("accelerate", "composer"):
-        ranks = _whole(_value(before, _RANKS[launcher]) or "")
+        ranks = _whole(option_value(before, _RANKS[launcher]) or "")
         if launcher == "composer":
             # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
             each = _whole(said or environment.get("LOCAL_WORLD_SIZE", ""))
@@ -242,9 +242,9 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     tool, options = around[-1]
     kind = "srun" if tool == "srun" else "mpirun"
     here = environment if kind == "srun" else {}
-    nodes_said = _whole(_value(options, _NODES[kind]) or here.get("SLURM_NNODES", ""))
-    ranks = _whole(_value(options, _RANKS[kind]) or "")
-    per_node = _whole(_value(options, _PER_NODE[kind]) or "")
+    nodes_said = _whole(option_value(options, _NODES[kind]) or here.get("SLURM_NNODES", ""))
+    ranks = _whole(option_value(options, _RANKS[kind]) or "")
+    per_node = _whole(option_value(options, _PER_NODE[kind]) or "")
     if kind == "mpirun" and per_node and ranks and ranks % per_node == 0:
         return ranks // per_node, per_node
     if per_node is None and ranks is None:
@@ -260,7 +260,7 @@ def _starts_more(found: Call) -> bool:
     return program is not None and PurePath(program[1]).name == "deepy.py"
 
 
-def _value(words: Sequence[str], names: Sequence[str]) -> str | None:
+def option_value(words: Sequence[str], names: Sequence[str]) -> str | None:
     """What the last of these options says, None where none is there."""
     value = None
     for word, following in pairwise([*words, ""]):

@@ -6,14 +6,15 @@ file stays as the user wrote it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_yaml
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json, read_yaml
 from meshtune.search_spaces.checks import MAX_WHOLE
 
 # Runs the lines that set the environment up, then the command.
@@ -23,9 +24,9 @@ _MAX_ASKED = 8
 
 
 def read_mapping(name: str, text: str) -> dict[str, Any]:
-    """A YAML file of keys. Raises CannotRead."""
+    """A YAML or JSON file of keys. Raises CannotRead."""
     try:
-        document = read_yaml(text)
+        document = read_json(text) if name.endswith(".json") else read_yaml(text)
     except UnreadableText as error:
         raise CannotRead(f"{name} {error}") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
@@ -33,7 +34,14 @@ def read_mapping(name: str, text: str) -> dict[str, Any]:
     return document
 
 
-def text_of(launch: Launch, name: str, reads: str, instead: str) -> str:
+def mapping_in(name: str, text: str, endings: tuple[str, ...] = (".yaml", ".yml")) -> dict[str, Any]:
+    """As `read_mapping`; empty for another file."""
+    with suppress(CannotRead):
+        return read_mapping(name, text) if name.endswith(endings) else {}
+    return {}
+
+
+def text_of(launch: Launch, name: str, reads: str, instead: str = "") -> str:
     """The text of a file that a start names, from the launch or from its folder. Raises CannotRead, whose words are:
     `reads` before the name, `instead` behind what else to import."""
     for known in (name, f"./{name}", PurePosixPath(name).name):
@@ -68,21 +76,10 @@ def literal(text: str) -> str:
 
 
 @dataclass(slots=True)
-class ConfigReading:
-    """A configuration being read. place: the file or line, for questions and notes."""
+class ConfigReading(Remarks):
+    """A configuration being read. place: the file or line."""
 
     config: Mapping[str, Any]
-    place: str
-    questions: list[Question] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def ask(self, path: str, text: str) -> None:
-        question = Question(path, f"{self.place}: {text}")
-        if question not in self.questions:
-            self.questions.append(question)
-
-    def note(self, text: str) -> None:
-        self.notes.append(f"{self.place}: {text}")
 
     def get(self, path: str) -> Any:
         return at(self.config, path)

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
+from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.workloads.config_file import Template, parse_template
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
@@ -110,7 +111,6 @@ _PIPELINE_ALONE = Constraint(
 
 
 def capabilities(options: DeepSpeedOptions) -> Capabilities:
-    """Which plans DeepSpeed and this script can run."""
     recompute = [Recompute.NONE, Recompute.FULL] if options.pipeline_module else [Recompute.NONE]
     if options.tells("recompute"):
         recompute = list(Recompute)
@@ -152,10 +152,8 @@ def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepS
 
 def offloads_optimizer(options: DeepSpeedOptions) -> bool:
     """Whether the config keeps the optimizer's state on the host. One that is the path of a file is not looked into."""
-    config: Any = options.config
-    for key in ("zero_optimization", "offload_optimizer", "device"):
-        config = config.get(key) if isinstance(config, Mapping) else None
-    return config not in (None, "none")
+    config = {} if isinstance(options.config, str) else options.config
+    return at(config, "zero_optimization.offload_optimizer.device") not in (None, "none")
 
 
 def words(plan: Plan, options: DeepSpeedOptions) -> dict[str, Any]:

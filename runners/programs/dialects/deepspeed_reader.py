@@ -15,11 +15,13 @@ from meshtune.runners.programs.dialects.base import (
     Imported,
     Launch,
     Question,
+    Remarks,
     overlaid,
     read_arguments,
     render_lines,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.programs.dialects.deepspeed import Dtype, read_config
 from meshtune.search_spaces.checks import MAX_WHOLE, raising
 from meshtune.search_spaces.plan import ContextParallel
@@ -42,11 +44,14 @@ _PATHS: Mapping[str, str] = {
     "tensor_parallel.autotp_size": "baseline.tp",
     "sequence_parallel_size": "baseline.cp",
 }
+_SHAPES = "DeepSpeed's settings do not say the model's shapes: write layers, hidden, heads, ffn, vocab and seq_len"
 
 
 def parse(text: str) -> Imported:
     """What a ds_config says of a plan; the rest of it becomes the workload's `config`. Raises CannotRead."""
-    return read_settings(_read(text), {})
+    with raising(CannotRead, "", ValueError):
+        config = read_config(text)
+    return read_settings(config, {})
 
 
 def is_file(name: str, text: str) -> bool:
@@ -64,7 +69,8 @@ def read_file_text(name: str, text: str) -> Imported:
     told = (
         "a ds_config says no more than this: write the script's path here, and its arguments under workload.arguments"
     )
-    return replace(imported, questions=(*imported.questions, Question("workload.script", told), _shapes(name)))
+    asked = (Question("workload.script", told), Question("model.layers", f"{name}: {_SHAPES}"))
+    return replace(imported, questions=(*imported.questions, *asked))
 
 
 def is_program(launch: Launch) -> bool:
@@ -86,18 +92,18 @@ def read_launch(launch: Launch) -> Imported:
         program = {"module": launch.script.removeprefix("-m ")}
     else:
         program = {"script": as_written(launch.script)}
-    imported = read_settings(_read(launch.files[named]), {})
+    imported = parse(launch.files[named])
     others = {name: values for name, values in arguments.items() if name not in (_FILE, *_SWITCHES)}
-    texts = [as_written(line).replace("{", "{{").replace("}", "}}") for line in render_lines(others)]
-    questions = [*imported.questions, _shapes(launch.place)]
+    texts = [literal(as_written(line)) for line in render_lines(others)]
+    remarks = Remarks(place=launch.place, questions=list(imported.questions), notes=list(imported.notes))
+    remarks.ask("model.layers", _SHAPES)
     if unknown := [name for name, values in others.items() if not all(map(is_known, values))]:
-        told = f"{launch.place}: what {', '.join(unknown)} hold is not known here: write it"
-        questions.append(Question("workload.arguments", told))
-    told = (
-        f"{launch.place}: which of the arguments says how many steps the script takes? write {{steps}} for its number, "
-        "so that a trial ends; and {micro_batch_size} where one says DeepSpeed's batch again"
+        remarks.ask("workload.arguments", f"what {', '.join(unknown)} hold is not known here: write it")
+    remarks.ask(
+        "",
+        "which of the arguments says how many steps the script takes? write {steps} for its number, so that a trial "
+        "ends; and {micro_batch_size} where one says DeepSpeed's batch again",
     )
-    questions.append(Question("", told))
     workload = {
         **imported.workload,
         **program,
@@ -105,18 +111,18 @@ def read_launch(launch: Launch) -> Imported:
         "arguments": [*loose, f"{_FILE} {{config}}", *texts],
         **({"env": dict(launch.env)} if launch.env else {}),
     }
-    plan, batch, notes = dict(imported.plan), imported.global_batch_size, list(imported.notes)
+    plan, batch = dict(imported.plan), imported.global_batch_size
     if launch.devices_per_node:
         if launch.nodes is None:
             # deepspeed/launcher/runner.py, 0.19.8: without a hostfile it takes this machine.
-            notes.append(f"{launch.place}: the batch is counted for one node; DeepSpeed takes more by a hostfile")
+            remarks.note("the batch is counted for one node; DeepSpeed takes more by a hostfile")
         devices = (launch.nodes or 1) * launch.devices_per_node
         dp, rest = divmod(devices, plan.get("tp", 1) * plan.get("cp", 1))
         if not rest:
             batch = _completed_batch(plan, batch, dp)
     if "micro_batch_size" not in plan:
-        told = f"{launch.place}: {as_written(named)} and the number of devices do not say a micro-batch: write it"
-        questions.append(Question("baseline.micro_batch_size", told))
+        told = f"{as_written(named)} and the number of devices do not say a micro-batch: write it"
+        remarks.ask("baseline.micro_batch_size", told)
     return replace(
         imported,
         workload=workload,
@@ -124,8 +130,8 @@ def read_launch(launch: Launch) -> Imported:
         global_batch_size=batch,
         nodes=launch.nodes,
         devices_per_node=launch.devices_per_node,
-        questions=tuple(questions),
-        notes=tuple(notes),
+        questions=tuple(remarks.questions),
+        notes=tuple(remarks.notes),
     )
 
 
@@ -148,24 +154,13 @@ def read_settings(config: Mapping[str, Any], filled: Mapping[str, Any]) -> Impor
     return _Reading(config, filled).imported()
 
 
-def _read(text: str) -> dict[str, Any]:
-    with raising(CannotRead, "", ValueError):
-        return read_config(text)
-
-
-def _shapes(place: str) -> Question:
-    told = "DeepSpeed's settings do not say the model's shapes: write layers, hidden, heads, ffn, vocab and seq_len"
-    return Question("model.layers", f"{place}: {told}")
-
-
-class _Reading:
+class _Reading(Remarks):
     """Takes the words of a plan out of a ds_config, one by one; what is left is the user's own."""
 
     def __init__(self, config: Mapping[str, Any], filled: Mapping[str, Any]) -> None:
+        super().__init__()
         self._left = overlaid({}, config)
         self._filled = filled
-        self._notes: list[str] = []
-        self._questions: list[Question] = []
 
     def imported(self) -> Imported:
         plan = {
@@ -187,7 +182,7 @@ class _Reading:
         batch = self._batch(told, batch)
         self._note_offloading()
         if "pipeline" in self._left:
-            self._notes.append(
+            self.note(
                 "pipeline: if the script builds a PipelineModule, add `pipeline_module: true` and an argument with {pp}"
             )
         workload: dict[str, Any] = {"kind": "deepspeed", "dtype": self._dtype()}
@@ -197,8 +192,8 @@ class _Reading:
             workload=workload,
             plan=told,
             global_batch_size=batch,
-            questions=tuple(self._questions),
-            notes=tuple(self._notes),
+            questions=tuple(self.questions),
+            notes=tuple(self.notes),
         )
 
     def _batch(self, told: dict[str, Any], batch: int | None) -> int | None:
@@ -245,7 +240,7 @@ class _Reading:
             return value
         if path not in self._filled:
             asked = "'auto' is filled in by the program that starts DeepSpeed: write the value"
-            self._questions.append(Question(_PATHS.get(path, ""), f"{path}: {asked}"))
+            self.ask(_PATHS.get(path, ""), f"{path}: {asked}")
         return self._filled.get(path)
 
     def _note_offloading(self) -> None:
@@ -255,8 +250,7 @@ class _Reading:
             device = section.get("device", "none") if isinstance(section, dict) else "none"
             if device != "none":
                 known = "predictions count on that" if part == "offload_optimizer" else "predictions do not know it"
-                told = f"zero_optimization.{part}: to {device}; it stays so, and {known}"
-                self._notes.append(told)
+                self.note(f"zero_optimization.{part}: to {device}; it stays so, and {known}")
 
     def _dtype(self) -> str | None:
         """The number format; None where it is asked for. DeepSpeed casts to bf16 or fp16, and to nothing else, so that
@@ -279,7 +273,7 @@ class _Reading:
         if not self._filled:
             what = f"{', '.join(automatic)}.enabled: 'auto'" if automatic else "neither bf16.enabled nor fp16.enabled"
             told = f"{what}: write bfloat16, float16 or float32, as the script computes"
-            self._questions.append(Question("workload.dtype", told))
+            self.ask("workload.dtype", told)
         return None
 
     def _section(self, name: str) -> Mapping[str, Any]:

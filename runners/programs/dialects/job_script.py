@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from meshtune.runners.programs.capture.stand_in import AROUND
-from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question
+from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
@@ -69,9 +69,8 @@ class Job:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _Reading(Remarks):
     runner: dict[str, Any]
-    questions: list[Question] = field(default_factory=list)
 
     def take(self, key: str, name: str, value: str) -> None:
         """An option of the runner by its directive's value; a placeholder is a question."""
@@ -79,9 +78,6 @@ class _Reading:
             self.ask(f"runner.{key}", f"the batch script has {name} {value!r}: name the real one")
         else:
             self.runner[key] = value
-
-    def ask(self, path: str, text: str) -> None:
-        self.questions.append(Question(path, text))
 
     def add(self, key: str, line: str) -> None:
         """One more of an option of the runner that is a list."""

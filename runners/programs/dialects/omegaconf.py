@@ -5,10 +5,11 @@ Interpolations of keys are followed; those of resolvers (`${oc.env:X}`, `${multi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead, overlaid
+from meshtune.runners.programs.dialects.bash.expansion import is_known
 from meshtune.runners.programs.dialects.config_import import at, holds
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
 
@@ -57,10 +58,11 @@ def _target(reference: re.Match[str], path: tuple[str, ...]) -> tuple[str, ...]:
     return (*path[: len(path) - dots], *keys) if dots else keys
 
 
-def overridden(config: Mapping[str, Any], words: tuple[str, ...], place: str) -> dict[str, Any]:
-    """The configuration with `key=value` words laid over it. Raises CannotRead for another word."""
+def overridden(config: Mapping[str, Any], words: Sequence[str], place: str) -> tuple[dict[str, Any], list[str]]:
+    """The configuration with `key=value` words laid over it, and those of the words that are not known here. Raises
+    CannotRead for another word."""
     result = dict(config)
-    for word in words:
+    for word in filter(is_known, words):
         match = _OVERRIDE.fullmatch(word)
         if match is None:
             raise CannotRead(f"{place}: {word[:80]!r} is no key=value")
@@ -71,7 +73,7 @@ def overridden(config: Mapping[str, Any], words: tuple[str, ...], place: str) ->
         for key in reversed(match[1].split(".")):
             value = {key: value}
         result = _laid(result, value)
-    return result
+    return result, [word for word in words if not is_known(word)]
 
 
 def _laid(config: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
 from meshtune.runners.command import Answer, call
-from meshtune.runners.json_files import write_new, write_whole
+from meshtune.runners.json_files import write_new
 from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.launch_wrapper import noted_status, read_notes
 from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
@@ -144,11 +144,6 @@ class BatchRunner(RecordingRunner[Options]):
     def _ask(self, *arguments: str) -> str:
         """The output of a command that must succeed. Raises RunnerUnavailable."""
         return self._call(*arguments).output(arguments[0])
-
-    def _write_script(self, spec: JobSpec) -> Path:
-        path = spec.directory / self.script_file
-        write_whole(path, self.script_text(spec, self._options, submit_host()))
-        return path
 
 
 def explained(status: JobStatus, directory: Path, log_file: str) -> JobStatus:

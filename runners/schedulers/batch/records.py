@@ -23,7 +23,7 @@ from meshtune.runners.base import (
     require_fit,
 )
 from meshtune.runners.job_files import UnfitFile, read_document
-from meshtune.runners.json_files import read_json_file, write_whole
+from meshtune.runners.json_files import read_json_file, write_files, write_whole
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, doubted, read_gang, render_gang
 from meshtune.runners.schedulers.batch.script import CANCELLED, CLAIM_FILE
 from meshtune.search_spaces.checks import raising
@@ -147,7 +147,7 @@ class RecordingRunner(ABC, Generic[Options]):
         if (known := self.find(spec.name)) is not None:
             return known
         spec = self._placed(replace(spec, directory=spec.directory.resolve()))
-        earlier, record = self._records.get(spec.name), self._write(spec, self._more_files(spec))
+        earlier, record = self._records.get(spec.name), self._write(spec)
         try:
             id = self._deliver(spec)
         except (Refused, SubmitFailed):
@@ -184,12 +184,10 @@ class RecordingRunner(ABC, Generic[Options]):
         id = self._find_sent(record)
         return None if id is None else self._keep_id(record, id)
 
-    def _write(self, spec: JobSpec, more: Mapping[str, str]) -> JobRecord:
-        """Write the job's files, and more of them by name, and then its record. Raises SubmitFailed."""
+    def _write(self, spec: JobSpec) -> JobRecord:
+        """Write the job's files, and then its record. Raises SubmitFailed."""
         with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
-            spec.directory.mkdir(parents=True, exist_ok=True)
-            for name, text in {**spec.files, GANG_FILE: render_gang(spec), **more}.items():
-                write_whole(spec.directory / name, text)
+            write_files(spec.directory, {**spec.files, GANG_FILE: render_gang(spec), **self._more_files(spec)})
             record = self._records.get(spec.name)
             if record is None:
                 record = JobRecord(name=spec.name, directory=spec.directory, sent_at=self._clock())

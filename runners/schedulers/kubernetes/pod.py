@@ -18,11 +18,6 @@ from meshtune.runners.schedulers.batch.script import CLAIMED_CODE
 _WRAPPER = "meshtune.runners.schedulers.batch.launch_wrapper"
 
 
-def claim_file(index: int) -> str:
-    """In the job's folder: who runs the part of the pod with this index."""
-    return f"pod-{index}.claim"
-
-
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Run one pod of the job whose gang file is in the current directory; return its exit status."""
     try:
@@ -32,7 +27,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         return 1
     index = int(environment.get("JOB_COMPLETION_INDEX", "0"))
     try:
-        with Path(claim_file(index)).open("x", encoding="utf-8") as file:
+        with Path(f"pod-{index}.claim").open("x", encoding="utf-8") as file:
             file.write(environment.get("MESHTUNE_POD_UID", ""))
     except FileExistsError:
         print(f"another pod has run part {index} of this job, which does not run twice", file=sys.stderr)  # noqa: T201

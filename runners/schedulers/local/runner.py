@@ -14,7 +14,7 @@ from typing import Any
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Refused, RunnerUnavailable, SubmitFailed, require_fit
 from meshtune.runners.devices.visible import VisibleDevices, visible_devices
 from meshtune.runners.documents import read_value
-from meshtune.runners.json_files import write_whole
+from meshtune.runners.json_files import write_files
 from meshtune.runners.processes.job_user import JobUser, job_user
 from meshtune.runners.schedulers.local.spool import Spool, SpooledJob
 from meshtune.search_spaces.checks import Checks, Closed, Positive, raising
@@ -80,9 +80,7 @@ class LocalRunner:
             self._spool.create()
             if not self._spool.has(spec.name):
                 directory = spec.directory.resolve()
-                directory.mkdir(parents=True, exist_ok=True)
-                for name, text in spec.files.items():
-                    write_whole(directory / name, text)
+                write_files(directory, spec.files)
                 if self._user is not None:
                     directory.chmod(0o700)
                     self._user.open_way(directory, self._spool.root.parent)

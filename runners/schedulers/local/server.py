@@ -31,8 +31,6 @@ LOOK_PERIOD_S = 30.0
 
 @dataclass(slots=True)
 class RunningJob:
-    """A job, and what it holds."""
-
     gang: Gang
     # By the clock on the wall.
     started_at: float
@@ -45,8 +43,6 @@ class RunningJob:
 
 @dataclass(slots=True)
 class Server:
-    """The state of the loop."""
-
     spool: Spool
     # Jobs that are queued, running or over.
     known: set[str] = field(default_factory=set)

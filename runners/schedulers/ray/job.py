@@ -15,8 +15,6 @@ from meshtune.runners.processes.gang import first_death, gang_end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayJob:
-    """A job, and what it wants of each node."""
-
     spec: JobSpec
     # Ray's resource that counts devices: "GPU", or "CPU" for CPU processes.
     devices: str
@@ -47,8 +45,6 @@ class RayNode:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A job's placement group, as Ray is asked for it."""
-
     # As Ray calls it.
     strategy: str
     # Ids of the nodes to keep away from.

@@ -77,7 +77,6 @@ class ManagedJob:
         return placement
 
     def withdraw(self) -> None:
-        """Take back what Ray was asked for."""
         if self.placement is not None:
             release(self.placement)
         self.placement = self.request = None

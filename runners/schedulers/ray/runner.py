@@ -17,7 +17,7 @@ from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed, require_fit
 from meshtune.runners.documents import read_value
-from meshtune.runners.json_files import read_json_value, write_whole
+from meshtune.runners.json_files import read_json_value, write_files
 from meshtune.runners.schedulers.ray.job import RayJob, encode
 from meshtune.search_spaces.checks import Checks, Closed, Positive, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -164,9 +164,7 @@ class RayRunner:
         document = encode(RayJob(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
         if not self._ask("has", self._key(spec.name)):
             with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
-                spec.directory.mkdir(parents=True, exist_ok=True)
-                for name, text in spec.files.items():
-                    write_whole(spec.directory / name, text)
+                write_files(spec.directory, spec.files)
             self._ask("add", self._key(spec.name), document)
         return spec.name
 

@@ -233,7 +233,9 @@ class AllocationRunner:
             return replace(seen, state=end.state, reason=end.reason, exit_code=end.exit_code)
         if status.state is JobState.SUCCEEDED:
             return seen
-        named = self._named(spec.directory)
+        # Further steps keep away from those that srun says failed.
+        named = read_failed_nodes(spec.directory / STEP_LOG)
+        note_failed(self._spool.root, named)
         failed, (goes_on, _, _) = named or self._down(silent), self._now()
         if not failed and goes_on and len(silent) < len(nodes):  # Slurm notices a dead node after minutes
             failed = silent
@@ -248,12 +250,6 @@ class AllocationRunner:
             reason, cause = "its allocation ended", Cause.PREEMPTION
         seen = replace(seen, state=JobState.LOST, reason=reason, exit_code=None, cause=cause)
         return explained(replace(seen, failed_nodes=failed), spec.directory, STEP_LOG)
-
-    def _named(self, directory: Path) -> tuple[str, ...]:
-        """The nodes that srun says failed, which further steps keep away from."""
-        nodes = read_failed_nodes(directory / STEP_LOG)
-        note_failed(self._spool.root, nodes)
-        return nodes
 
     def _down(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Those of these nodes that are down, failing or silent. Raises RunnerUnavailable."""
@@ -313,7 +309,6 @@ keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
 
 
 def note_failed(root: Path, nodes: Sequence[str]) -> None:
-    """For `failed_nodes`."""
     with suppress(OSError):
         for node in filter(is_fit, nodes):
             (root / FAILED_FOLDER).mkdir(exist_ok=True)

@@ -196,7 +196,6 @@ class PilotRunner(AllocationRunner):
 
     @property
     def root(self) -> Path:
-        """Of its files."""
         return self._spool.root
 
     def _tell(self, *arguments: str) -> Answer:

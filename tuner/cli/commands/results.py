@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from meshtune.runners.json_files import write_files
 from meshtune.runners.registry import SCHEDULERS
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_json
 from meshtune.tuner.cli.options import CampaignId, JsonOption, Place, placed
@@ -88,7 +89,7 @@ def export(
         view = exports.exported(setting, format)
     except InvalidValue as error:
         raise WrongCall(f"--format {format}: {_option_mistakes(error, given)}") from None
-    for path in exports.write_files(view.files, output):
+    for path in write_files(output, view.files):
         console.print(f"wrote {path}", soft_wrap=True)
     if view.command is not None:
         errors.print(f"start it in {output}: {view.command}", soft_wrap=True)

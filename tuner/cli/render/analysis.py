@@ -35,7 +35,6 @@ STANDING = {
 
 
 def analysis_parts(analysis: Analysis) -> list[Table | Text]:
-    """Everything of an analysis, from top to bottom."""
     simulated = Text(SIMULATED, style="yellow")
     made = _made(analysis.simulated)
     title = f"{analysis.campaign}: {analysis.trials} trials, {analysis.sensitivity.plans} plans {made}"

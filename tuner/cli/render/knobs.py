@@ -48,7 +48,6 @@ def _alike(plans: Sequence[Plan]) -> Mapping[str, KnobValue]:
 
 
 def catalogs_table(catalogs: Mapping[str, Sequence[Knob]]) -> Table:
-    """Every catalog in a line."""
     table = new_table("", "catalog", "knobs", "their names", right=["knobs"])
     for name, knobs in catalogs.items():
         table.add_row(name, str(len(knobs)), ", ".join(knob.name.removeprefix(f"{name}_") for knob in knobs))
@@ -56,7 +55,6 @@ def catalogs_table(catalogs: Mapping[str, Sequence[Knob]]) -> Table:
 
 
 def catalog_lines(name: str, knobs: Sequence[Knob]) -> Iterator[Text]:
-    """Everything of a catalog, knob by knob."""
     for knob in knobs:
         yield Text(f"{name}.{knob.name.removeprefix(f'{name}_')}", style="bold")
         yield from (Text(f"  {line}") for line in _lines(knob))
@@ -82,7 +80,6 @@ def _lines(knob: Knob) -> Iterator[str]:
 
 
 def knobs_table(space: Space, counts: Sequence[KnobCount]) -> Table:
-    """What each knob adds."""
     title = f"What knobs add: {space.plans} plans of {len(space)} layouts"
     columns = ("knob", "values", "when", "active in", "plans without it", "times")
     table = new_table(title, *columns, right=["active in", "plans without it", "times"])

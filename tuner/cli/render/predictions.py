@@ -26,7 +26,6 @@ MIN_LEARNT = 0.1
 
 
 def quote_parts(quote: Quote) -> list[Table | Text]:
-    """Everything of a quote, from top to bottom."""
     space, fit, cost = quote.space, quote.fit, quote.cost
     knobs = quote.plans != space.legal
     kind = "layouts" if knobs else "plans"
@@ -54,7 +53,6 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
 
 
 def explanation_parts(why: Explanation) -> list[Table | Text]:
-    """Everything about one plan, from top to bottom."""
     own, best = why.prediction, why.best
     lines = [f"  {one.constraint}: {one.message}; {one.reason}" for one in why.violations]
     if own is None:
@@ -168,7 +166,6 @@ def _range_s(span: Range) -> str:
 
 
 def projection_parts(sizes: Projection) -> list[Table | Text]:
-    """Everything of a projection, from top to bottom."""
     title = f"{sizes.name}: {sizes.model} on {sizes.device}, from {count_nodes(sizes.reference_nodes)}"
     parts: list[Table | Text] = [Text(title, style="bold")]
     if (best := sizes.measured_best) is not None:

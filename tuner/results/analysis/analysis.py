@@ -102,7 +102,6 @@ class Analysis:
 
 
 def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analysis:
-    """The analysis of a campaign over its space, at any time of its life."""
     ranking = [entry for entry in rank(campaign, trials) if not entry.trains_otherwise]
     usable = [entry for entry in ranking if entry.usable]
     measured = {entry.trial.plan: entry.speed.value for entry in ranking}

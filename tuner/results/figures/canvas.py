@@ -82,7 +82,6 @@ def mark_of(trial: Trial) -> Marker | None:
 
 
 def new_figure(title: str, *, height: float = HEIGHT) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(label(title), loc="left", fontsize=11, parse_math=False)

@@ -62,8 +62,6 @@ class _Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnobEffects:
-    """What the knobs of a space can do."""
-
     effects: tuple[_Effect, ...]
     defaults: Codes
 

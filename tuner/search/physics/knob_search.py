@@ -104,7 +104,6 @@ class KnobGround:
         return None if listing is None else self.fresh(Candidates(*listing), set())
 
     def with_assignments(self, layouts: IntColumn, assignments: Sequence[Codes], known: set[bytes]) -> Candidates:
-        """These layouts with each of the assignments."""
         tiled = [Candidates(layouts, np.tile(one, (len(layouts), 1))) for one in assignments]
         return self.fresh(joined(tiled), known)
 

@@ -218,12 +218,10 @@ class Lanes:
 
     @property
     def campaigns(self) -> Collection[str]:
-        """Those that a lane ticks, or has not let go of yet."""
         return self._scheduler_of.keys()
 
     @property
     def leaving(self) -> Collection[str]:
-        """Those that a lane is to let go of, and has not yet."""
         return {id for lane, _ in self._lanes.values() for id in lane.leaving}
 
     def put(self, campaign_id: str, scheduler: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshtune.runners.base import RunnerError
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.answers import SILENT_S
 from meshtune.tuner.service.quotas import InvalidLimits
@@ -114,7 +115,7 @@ def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callabl
 def _rests(service: Service, campaign_id: str) -> bool:
     """Done, or paused with nothing out: what was planned before the pause waits for its end."""
     campaign = service.store.campaign(campaign_id)
+    if campaign.state is not CampaignState.PAUSED:
+        return not campaign.state.active
     out = (TrialState.SUBMITTED, TrialState.RUNNING)
-    return not campaign.state.active or (
-        campaign.state.resting and not any(trial.state in out for trial in service.store.trials(campaign_id))
-    )
+    return not any(trial.state in out for trial in service.store.trials(campaign_id))

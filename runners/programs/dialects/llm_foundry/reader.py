@@ -7,23 +7,23 @@ composer/utils/parallelism.py."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
-from meshtune.runners.programs.dialects.bash.expansion import is_known
+from meshtune.runners.programs.dialects.base import Imported, Launch
 from meshtune.runners.programs.dialects.config_import import (
     ConfigReading,
     command_options,
     holds,
     imported,
+    mapping_in,
     program_words,
     read_mapping,
+    text_of,
 )
 from meshtune.runners.programs.dialects.llm_foundry.model import model_of
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 
 CONFIG_FILE = "train.yaml"
 _EXAMPLE = f"[python, scripts/train/train.py, '{{directory}}/{CONFIG_FILE}'], started from llm-foundry's folder"
@@ -68,12 +68,7 @@ def is_program(launch: Launch) -> bool:
 
 
 def is_file(name: str, text: str) -> bool:
-    if not name.endswith((".yaml", ".yml")):
-        return False
-    try:
-        config = read_mapping(name, text)
-    except CannotRead:
-        return False
+    config = mapping_in(name, text)
     model = config.get("model")
     mine = {"max_duration", "fsdp_config", "device_train_microbatch_size"} & config.keys()
     return isinstance(model, dict) and "name" in model and "train_loader" in config and len(mine) >= 2
@@ -87,22 +82,14 @@ def read_file_text(name: str, text: str) -> Imported:
 def read_launch(launch: Launch) -> Imported:
     """Raises CannotRead."""
     name, *words = launch.words
-    text = launch.files.get(name)
-    if text is None:
-        path = Path(launch.directory or ".") / name
-        try:
-            text = read_file(path, SLOW_LIMITS.max_bytes)
-        except (OSError, UnreadableText) as error:
-            told = f"{launch.place}: llm-foundry is started with {name}, which cannot be read here ({path}: {error})"
-            raise CannotRead(f"{told}; import where the file is") from None
-    unknown = [word for word in words if not is_known(word)]
-    config = overridden(read_mapping(name, text), tuple(word for word in words if is_known(word)), launch.place)
+    own = read_mapping(name, text_of(launch, name, "llm-foundry is started with"))
+    config, unknown = overridden(own, words, launch.place)
     return _imported(config, launch, launch.place, unknown)
 
 
 def _imported(own: dict[str, Any], launch: Launch | None, place: str, unknown: list[str] | None = None) -> Imported:
     """unknown: words of the start that are not known here."""
-    reading = ConfigReading(resolved(own), place)
+    reading = ConfigReading(resolved(own), place=place)
     reading.ask_unknown([key for key in own if key not in _KNOWN], "llm-foundry")
     model = model_of(reading)
     devices = launch.nodes * launch.devices_per_node if launch and launch.nodes and launch.devices_per_node else None

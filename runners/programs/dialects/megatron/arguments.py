@@ -145,7 +145,6 @@ def vocab_multiple(options: MegatronOptions) -> int | None:
 
 
 def left_out_of_trials(arguments: Arguments) -> frozenset[str]:
-    """The names of those that a trial does without."""
     return frozenset(arguments) - without(arguments, _LEFT_OUT).keys() - _STAYS
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import Arguments, Launch, Question, read_arguments
+from meshtune.runners.programs.dialects.base import Arguments, Launch, Remarks, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.megatron.arguments import FROM_MODEL, FROM_PLAN, Flavour
 from meshtune.runners.programs.dialects.megatron.flags import (
@@ -42,19 +42,15 @@ def is_filled_in(value: str) -> bool:
 
 
 @dataclass(slots=True)
-class CommandLine:
+class CommandLine(Remarks):
     """arguments: by name, without stray words. unread: words that are not known and may hold arguments. programs: those
-    whose parsers have all of the flags. devices: how many ranks it is started on, None unknown.
-
-    questions and notes: what was met so far."""
+    whose parsers have all of the flags. devices: how many ranks it is started on, None unknown."""
 
     arguments: Arguments
     launch: Launch
     programs: frozenset[Program]
     unread: tuple[str, ...] = ()
     devices: int | None = None
-    questions: list[Question] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     @property
     def flavour(self) -> Flavour:
@@ -63,13 +59,6 @@ class CommandLine:
     @property
     def through_deepspeed(self) -> bool:
         return self.flavour is Flavour.MEGATRON_DEEPSPEED
-
-    def note(self, text: str) -> None:
-        self.notes.append(f"{self.launch.place}: {text}")
-
-    def ask(self, path: str, text: str) -> None:
-        """path: the key of the spec where the answer goes; "" where there is only something to look at."""
-        self.questions.append(Question(path, f"{self.launch.place}: {text}"))
 
     def has(self, *names: str) -> bool:
         return any(name in self.arguments for name in names)
@@ -126,7 +115,8 @@ def read_command_line(launch: Launch, devices: int | None = None) -> CommandLine
             # To bash `--vocab-file <FILE> --fp16` is a redirection from FILE and one to --fp16.
             unread.append(f"what follows {name}")
         complaints += _complaints(name, own, programs)
-    line = CommandLine(kept, launch, programs, tuple(unread), devices, notes=list(launch.notes))
+    place, notes = launch.place, list(launch.notes)
+    line = CommandLine(kept, launch, programs, tuple(unread), devices, place=place, notes=notes)
     for complaint in complaints:
         line.ask("workload.arguments", complaint)
     for word in line.unread:

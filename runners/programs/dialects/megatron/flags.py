@@ -54,12 +54,10 @@ class Flag:
 
     @property
     def most(self) -> float:
-        """The most values that it takes."""
         return {"?": 1.0, "*": float("inf"), "+": float("inf")}.get(self.values) or float(self.values)
 
     @property
     def least(self) -> int:
-        """The fewest values that it takes."""
         return {"?": 0, "*": 0, "+": 1}[self.values] if self.values in "?*+" else int(self.values)
 
     def complaint(self, values: Collection[str]) -> str:
@@ -74,7 +72,6 @@ class Flag:
 
 @cache
 def flags() -> Mapping[str, tuple[Flag, ...]]:
-    """Every form of every flag, by name."""
     found: dict[str, list[Flag]] = defaultdict(list)
     for line in files(__package__).joinpath("flags.txt").read_text("utf-8").splitlines():
         if not line.startswith("#"):

@@ -60,8 +60,8 @@ def _latent(line: CommandLine) -> dict[str, Any]:
         return {}
     keys = {"kv_lora_rank": ("--kv-lora-rank", 32), "qk_nope_head_dim": ("--qk-head-dim", 128)}
     keys |= {"qk_rope_head_dim": ("--qk-pos-emb-head-dim", 64), "v_head_dim": ("--v-head-dim", 128)}
+    keys |= {"q_lora_rank": ("--q-lora-rank", 0)}
     said = {key: line.number_or(default, "model.latent_attention", name) for key, (name, default) in keys.items()}
-    said["q_lora_rank"] = line.number_or(0, "model.latent_attention", "--q-lora-rank")
     return {"latent_attention": said}
 
 

@@ -65,7 +65,6 @@ _PROGRAM = re.compile(r"(pre)?train_\w+|finetune_\w+")
 
 
 def is_program(launch: Launch) -> bool:
-    """Whether this is a start of Megatron-LM or of Megatron-DeepSpeed."""
     names = {word.partition("=")[0] for word in launch.words}
     if "bridge" in launch.script or "accelerate" in launch.script or "--model_name_or_path" in names:
         return False
@@ -146,6 +145,6 @@ def _imported(line: CommandLine) -> Imported:
         nodes=line.launch.nodes,
         devices_per_node=line.launch.devices_per_node,
         trial={"time_limit_s": TIME_LIMIT_S},
-        questions=tuple(dict.fromkeys(line.questions)),
+        questions=tuple(line.questions),
         notes=tuple(dict.fromkeys(line.notes)),
     )

@@ -11,12 +11,14 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import is_known
+from meshtune.runners.programs.dialects.call import option_value
 from meshtune.runners.programs.dialects.config_import import (
     ConfigReading,
     command_options,
     holds,
     imported,
     literal,
+    mapping_in,
     program_words,
     read_mapping,
     text_of,
@@ -47,17 +49,12 @@ def is_program(launch: Launch) -> bool:
         return True
     if any(word in _RECIPES for word in launch.words) and "run_recipe" in launch.script:
         return True
-    named = _option(launch, _NAMED)
-    return named is not None and named in launch.files and is_file(named, launch.files[named])
+    named = option_value(launch.words, _NAMED) or ""
+    return named in launch.files and is_file(named, launch.files[named])
 
 
 def is_file(name: str, text: str) -> bool:
-    if not name.endswith((".yaml", ".yml")):
-        return False
-    try:
-        return layout_of(read_mapping(name, text)) is not None
-    except CannotRead:
-        return False
+    return layout_of(mapping_in(name, text)) is not None
 
 
 def is_log(text: str) -> bool:
@@ -86,8 +83,8 @@ def read_launch(launch: Launch) -> Imported:
     script = PurePosixPath(launch.script).name
     if script in _HYDRA:
         return _hydra(launch, _HYDRA[script])
-    named = _option(launch, _NAMED)
-    if named is None:
+    named = option_value(launch.words, _NAMED)
+    if not named:
         told = f"{launch.place}: {script} starts a recipe in Python, which is not read"
         raise CannotRead(
             f"{told}; print it as YAML and import that: `nemo llm pretrain ... --to-yaml FILE.yaml` with NeMo 2, "
@@ -97,19 +94,8 @@ def read_launch(launch: Launch) -> Imported:
     before = [word for word in launch.words if word != named]
     words = [*program_words(launch), *_replaced(launch, named)]
     values = [word for word in before if "=" in word and not word.startswith("-")]
-    unknown = [word for word in values if not is_known(word)]
-    known = tuple(word for word in values if is_known(word))
-    return _imported(overridden(config, known, launch.place), launch, launch.place, [*words, *unknown])
-
-
-def _option(launch: Launch, names: tuple[str, ...]) -> str | None:
-    """What the last of these options names."""
-    found = None
-    for index, word in enumerate(launch.words):
-        name, joined, value = word.partition("=")
-        if name in names:
-            found = value if joined else launch.words[index + 1] if index + 1 < len(launch.words) else None
-    return found
+    own, unknown = overridden(config, values, launch.place)
+    return _imported(own, launch, launch.place, [*words, *unknown])
 
 
 def _replaced(launch: Launch, named: str) -> list[str]:
@@ -140,9 +126,8 @@ def _hydra(launch: Launch, default: str) -> Imported:
     if not is_known(file):
         told = f"{launch.place}: the name of NeMo's configuration is not known here"
         raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
-    unknown = [word for word in values if not is_known(word)]
-    known = tuple(word for word in values if is_known(word))
-    config = overridden(read_mapping(file, text_of(launch, file, "the start reads", _INSTEAD)), known, launch.place)
+    own = read_mapping(file, text_of(launch, file, "the start reads", _INSTEAD))
+    config, unknown = overridden(own, values, launch.place)
     stem = CONFIG_FILE.removesuffix(".yaml")
     start = [*program_words(launch), "--config-path", "{directory}", "--config-name", stem]
     return _imported(config, launch, launch.place, [*start, *unknown])
@@ -153,7 +138,7 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, words: lis
     if layout is None:
         told = f"{place}: no configuration of NeMo 2, NeMo 1 or Megatron-Bridge"
         raise CannotRead(f"{told}: neither a recipe's _target_ nor model.micro_batch_size or train.global_batch_size")
-    reading = ConfigReading(resolved(own), place)
+    reading = ConfigReading(resolved(own), place=place)
     _refuse_parts(reading, layout)
     if layout is NEMO_1:
         reading.ask_unknown([f"model.{key}" for key in own["model"] if key not in NEMO_1_KEYS], layout.name)

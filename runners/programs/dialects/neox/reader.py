@@ -6,7 +6,6 @@ EleutherAI/gpt-neox at ea7aefd8 (May 2026), megatron/neox_arguments; earlier one
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from meshtune.runners.programs.dialects.config_import import (
     holds,
     imported,
     literal,
+    mapping_in,
     program_words,
     read_mapping,
     text_of,
@@ -29,6 +29,7 @@ from meshtune.runners.programs.dialects.neox.arguments import DERIVED, KNOWN
 from meshtune.runners.programs.dialects.neox.model import model_of
 from meshtune.runners.programs.dialects.neox.plan import ask_the_rest, devices_of, plan_of, settings_of
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_literal
+from meshtune.search_spaces.checks import raising
 
 CONFIG_FILE = "neox.yml"
 _EXAMPLE = f"[python, ./deepy.py, train.py, '{{directory}}/{CONFIG_FILE}'], started from gpt-neox's folder"
@@ -46,13 +47,7 @@ def is_program(launch: Launch) -> bool:
 
 
 def is_file(name: str, text: str) -> bool:
-    if not name.endswith((".yml", ".yaml", ".json")):
-        return False
-    try:
-        config = read_mapping(name, text)
-    except CannotRead:
-        return False
-    return len(_MARKS & {_plain(key) for key in config}) >= 3
+    return len(_MARKS & set(map(_plain, mapping_in(name, text, (".yml", ".yaml", ".json"))))) >= 3
 
 
 def read_file_text(name: str, text: str) -> Imported:
@@ -116,10 +111,8 @@ def _worker(launch: Launch) -> Imported:
     words = [part for word in launch.words for part in word.split("=", 1) if word.startswith("--megatron_config")]
     at = launch.words.index("--megatron_config") + 1 if "--megatron_config" in launch.words else 0
     coded = launch.words[at] if 0 < at < len(launch.words) else words[-1]
-    try:
+    with raising(CannotRead, f"{launch.place}: --megatron_config of gpt-neox cannot be read", ValueError):
         config = read_json(base64.b64decode(coded, altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError) as error:
-        raise CannotRead(f"{launch.place}: --megatron_config of gpt-neox cannot be read: {error}") from None
     if not isinstance(config, dict):
         raise CannotRead(f"{launch.place}: --megatron_config of gpt-neox is no object")
     files = config.get("config_files")
@@ -159,7 +152,7 @@ def _imported(
     own = _merged(files)
     spelled = {_plain(key): key for key in own}
     said = {_plain(key): value for key, value in own.items()}
-    reading = ConfigReading({**said, **(resolved or {})}, place)
+    reading = ConfigReading({**said, **(resolved or {})}, place=place)
     if {"-H", "--hostfile"} & set(words or ()):
         reading.ask(
             "", "--hostfile names hosts for DeepSpeed's launcher; trials have nodes of their own: is it right for them?"

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Question
+from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.torchtitan.keys import (
     FLOAT8_SWITCHES,
@@ -133,18 +133,13 @@ def written(key: Key) -> str:
 
 
 @dataclass(slots=True)
-class Values:
+class Values(Remarks):
     """config: what is not taken yet, flat. defaults: whether torchtitan's own hold for what is not said. absent: what
     is not said, where they do not."""
 
     config: dict[Key, Any]
     defaults: bool = True
-    questions: list[Question] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
-
-    def ask(self, path: str, text: str) -> None:
-        self.questions.append(Question(path, text))
 
     def value(self, section: str, key: str, default: Any, path: str) -> Any:
         """What is said, else torchtitan's default; None where it is open, which `path` is then asked for."""
@@ -168,19 +163,12 @@ class Values:
         return value
 
     def whole(self, section: str, key: str, default: int | None, path: str) -> int | None:
-        """A positive number, or `default`. torchtitan's -1 stands for not said. Raises CannotRead."""
+        """A positive number, or `default`. torchtitan's -1 stands for not said: of a degree, for the devices that are
+        left. Raises CannotRead."""
         value = self.value(section, key, default, path)
         if value is None or value == NOT_SAID:
             return default if value == NOT_SAID else None
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
-            raise CannotRead(f"{section}.{key}: must be an integer from 1 to {MAX_WHOLE}, not {shown(value)}")
-        return value
-
-    def left_or_whole(self, key: str, path: str) -> int | None:
-        """A degree, or -1 for the devices that are left. Raises CannotRead."""
-        value = self.value("parallelism", key, NOT_SAID, path)
-        if value is None or value == NOT_SAID:
-            return None if value is None else NOT_SAID
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
-            raise CannotRead(f"parallelism.{key}: must be -1 or from 1 to {MAX_WHOLE}, not {shown(value)}")
+            what = "-1 or" if default == NOT_SAID else "an integer"
+            raise CannotRead(f"{section}.{key}: must be {what} from 1 to {MAX_WHOLE}, not {shown(value)}")
         return value

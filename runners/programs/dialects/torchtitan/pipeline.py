@@ -41,11 +41,6 @@ def stage_sizes(stages: int, layers: int, first: int, last: int) -> list[int]:
     return sizes
 
 
-def sizes_of_modules(parts: Sequence[Sequence[str]]) -> list[int]:
-    """Layers of each stage that `module_fqns_per_model_part` names."""
-    return [sum(str(name).startswith("layers.") for name in part) for part in parts]
-
-
 def sizes_of_splits(splits: Sequence[str], layers: int) -> list[int]:
     """Layers of each stage that `pipeline_parallel_split_points` names, such as layers.4. Raises ValueError."""
     places = [0, *(int(split.removeprefix("layers.")) for split in splits), layers]
@@ -84,7 +79,7 @@ def _sizes(
     """Layers of each stage; None where they are not known, and only 0 where just their number is. Raises ValueError
     and its like."""
     if parts:
-        return sizes_of_modules(parts)
+        return [sum(str(name).startswith("layers.") for name in part) for part in parts]
     if splits:
         words = splits.split(",") if isinstance(splits, str) else splits
         return sizes_of_splits(words, layers) if layers else [0] * (len(words) + 1)

@@ -96,9 +96,9 @@ def read_launch(launch: Launch) -> Imported:
     devices = None
     if launch.nodes is not None and launch.devices_per_node is not None:
         devices = launch.nodes * launch.devices_per_node
-    file = _said(given, _FILE)
-    if file is not None:
-        imported = _read_file(_toml_of(launch, file), given, devices)
+    files = [values[0] for flag, values in given.items() if key_of(flag)[0] == _FILE and values]
+    if files:
+        imported = _read_file(_toml_of(launch, files[-1]), given, devices)
     elif any(key_of(flag)[0] in (_MODULE, _FUNCTION) for flag in given):
         imported = _read_flags(given, kinds, devices)
     else:
@@ -185,12 +185,6 @@ def _toml(name: str, text: str) -> Mapping[str, Any]:
         return read_toml(text)
     except UnreadableText as error:
         raise CannotRead(f"{name or 'neither TOML nor flags: the text'} {error}") from None
-
-
-def _said(flags: Arguments, key: Key) -> str | None:
-    """The last value of a flag, whichever way it is written."""
-    found = [values[0] for flag, values in flags.items() if key_of(flag)[0] == key and values]
-    return found[-1] if found else None
 
 
 def _of_shell_script(launch: Launch) -> Launch:

@@ -74,12 +74,9 @@ class Reading(Values):
             plan=plan,
             global_batch_size=batch,
             trial={"time_limit_s": _TIME_LIMIT_S},
-            questions=tuple(dict.fromkeys(self.questions)),
+            questions=tuple(self.questions),
             notes=tuple(dict.fromkeys(notes)),
         )
-
-    def _degree(self, name: str, path: str) -> int | None:
-        return self.whole("parallelism", f"{name}_parallel_degree", 1, path)
 
     def _release(self, release: Release) -> dict[str, Any]:
         if not self._old:
@@ -99,7 +96,7 @@ class Reading(Values):
                 self.ask("", f"{written(key)} is {value.written}, which is not known here")
             elif value is not None and setting.says(value):
                 text = f"{written(key)} = {shown(value)}: {setting.text}"
-                self.ask("", text) if setting.open else self.notes.append(text)
+                self.ask("", text) if setting.open else self.note(text)
 
     def _model(self) -> dict[str, Any]:
         """Raises CannotRead for what is no language model."""
@@ -133,7 +130,7 @@ class Reading(Values):
         return shapes | found
 
     def _plan(self, layers: int | None) -> dict[str, Any]:
-        degrees = {axis: self._degree(name, f"baseline.{axis}") for axis, name in _DEGREES.items()}
+        degrees = {axis: self.whole("parallelism", key, 1, f"baseline.{axis}") for axis, key in _DEGREES.items()}
         plan: dict[str, Any] = {axis: degree for axis, degree in degrees.items() if degree is not None}
         rotate = self.optional("parallelism", "context_parallel_rotate_method", "allgather")
         if plan.get("cp", 1) > 1:
@@ -158,7 +155,7 @@ class Reading(Values):
         """dp, where it is known, and what of it is sharded. Raises CannotRead."""
         asked = "baseline.zero_stage"
         replicate = self.whole("parallelism", "data_parallel_replicate_degree", 1, asked)
-        shard = self.left_or_whole("data_parallel_shard_degree", asked)
+        shard = self.whole("parallelism", "data_parallel_shard_degree", NOT_SAID, asked)
         reshard = self.value("parallelism", "fsdp_reshard_after_forward", "default", asked)
         if self.optional("training", "data_parallel_type", "fsdp") == "ddp":
             replicate, shard = shard, 1
@@ -270,8 +267,8 @@ class Reading(Values):
 
 
 _DEGREES = {
-    "tp": "tensor",
-    "pp": "pipeline",
-    "cp": "context",
-    "ep": "expert",
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "cp": "context_parallel_degree",
+    "ep": "expert_parallel_degree",
 }

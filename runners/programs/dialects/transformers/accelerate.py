@@ -10,17 +10,17 @@ from typing import Any
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping
 from meshtune.runners.programs.dialects.transformers.arguments import Words, arguments_of, quoted, truth
 from meshtune.runners.programs.dialects.transformers.engine import (
     DS_FILE,
     Engine,
     ask_where_cpus_shard_nothing,
     offloads,
+    resharding,
     settings_of,
     strategy,
 )
-from meshtune.runners.untrusted_text import UnreadableText, read_json, read_yaml
-from meshtune.search_spaces.checks import raising
 
 _DEFAULT_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
 # Who starts where is told to each trial anew.
@@ -47,15 +47,9 @@ def is_accelerate(launcher: Sequence[str]) -> bool:
     return "accelerate-launch" in names or "accelerate.commands.launch" in names or "accelerate" in names
 
 
-def is_configuration(name: str, text: str) -> bool:
+def is_file(name: str, text: str) -> bool:
     """Whether a text is a configuration that `accelerate config` writes."""
-    if not name.endswith((".yaml", ".yml", ".json")):
-        return False
-    try:
-        document = read_yaml(text) if not name.endswith(".json") else read_json(text)
-    except UnreadableText:
-        return False
-    return isinstance(document, dict) and "distributed_type" in document
+    return "distributed_type" in mapping_in(name, text, (".yaml", ".yml", ".json"))
 
 
 def read_accelerate(words: Words, launcher: Sequence[str], files: Mapping[str, str]) -> Engine:
@@ -91,10 +85,7 @@ class _Reading:
                 f"{self._words.place}: Accelerate's settings, {as_written(named[0])}, are not there; without them "
                 f"neither what shards the model nor its number format is known. Next: make the file, and import again"
             )
-        with raising(CannotRead, f"{named[0]}", UnreadableText):
-            document = read_json(text) if named[0].endswith(".json") else read_yaml(text)
-        if not isinstance(document, dict):
-            raise CannotRead(f"{named[0]}: must be a mapping, not {shown(document)}")
+        document = read_mapping(named[0], text)
         flat = {key: value for key, value in document.items() if not isinstance(value, dict)}
         for section, values in document.items():
             for key, value in (values if isinstance(values, dict) else {}).items():
@@ -153,9 +144,7 @@ class _Reading:
     def _fsdp(self, common: dict[str, Any]) -> Engine:
         version = str(self._value("fsdp_version", 1))
         if version == "2":
-            said = self._value("fsdp_reshard_after_forward", True)
-            reshards = truth(said)
-            stage = strategy(self._words, str(said)) if reshards is None else 3 if reshards else 2
+            stage = resharding(self._words, self._value("fsdp_reshard_after_forward", True))
             option = {2: ("--fsdp_reshard_after_forward", "false"), 3: ("--fsdp_reshard_after_forward", "true")}
         else:
             said = self._value("fsdp_sharding_strategy", self._value("fsdp_reshard_after_forward", "FULL_SHARD"))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Question, read_arguments
+from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Remarks, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
 from meshtune.search_spaces.checks import MAX_WHOLE, raising
 
@@ -65,21 +66,12 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(slots=True)
-class Words:
-    """Arguments that are being read. place: where they stand. questions, notes: what they leave open, so far."""
+class Words(Remarks):
+    """Arguments that are being read. place: where they stand."""
 
     arguments: Arguments
-    place: str
     # Of `arguments` those of the command line; the others are a file's.
     own: Arguments = field(default_factory=dict)
-    questions: list[Question] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def ask(self, path: str, text: str) -> None:
-        self.questions.append(Question(path, f"{self.place}: {text}"))
-
-    def note(self, text: str) -> None:
-        self.notes.append(f"{self.place}: {text}")
 
     def has(self, name: str) -> bool:
         return name in self.arguments
@@ -132,7 +124,7 @@ def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
 
 def quoted(word: str) -> str:
     """A user's word as it stands in a text for `sh -c` that has placeholders."""
-    return shlex.quote(as_written(word)).replace("{", "{{").replace("}", "}}")
+    return literal(shlex.quote(as_written(word)))
 
 
 def arguments_in_files(given: Arguments, files: Mapping[str, str]) -> Arguments:

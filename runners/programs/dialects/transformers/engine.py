@@ -110,8 +110,8 @@ def _fsdp(words: Words, files: Mapping[str, str]) -> Engine:
         return Engine(framework="fsdp", plan={"zero_stage": 0}, fixed=True)
     config = _fsdp_config(words, files)
     named = [option for option in options if option in STRATEGIES]
-    resharding = config.get("reshard_after_forward", True)
-    stage = strategy(words, named[0]) if named else _resharding(words, resharding)
+    said = config.get("reshard_after_forward", True)
+    stage = strategy(words, named[0]) if named else resharding(words, said)
     if words.flag("--use_cpu", "baseline.zero_stage"):
         ask_where_cpus_shard_nothing(words)
     offloaded = "offload" in options or truth(config.get("cpu_offload", False))
@@ -144,6 +144,7 @@ def _fsdp_config(words: Words, files: Mapping[str, str]) -> dict[str, Any]:
     return {key.removeprefix("fsdp_"): inner for key, inner in config.items()}
 
 
-def _resharding(words: Words, said: Any) -> int | None:
+def resharding(words: Words, said: Any) -> int | None:
+    """The ZeRO stage that FSDP 2 runs, by whether it gives gathered weights back after the forward pass."""
     reshards = truth(said)
     return strategy(words, str(said)) if reshards is None else 3 if reshards else 2

@@ -9,8 +9,10 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.programs.dialects.deepspeed_reader import read_settings
-from meshtune.runners.programs.dialects.transformers.accelerate import is_accelerate, is_configuration, read_accelerate
+from meshtune.runners.programs.dialects.transformers.accelerate import is_accelerate, read_accelerate
+from meshtune.runners.programs.dialects.transformers.accelerate import is_file as is_file
 from meshtune.runners.programs.dialects.transformers.arguments import (
     NOT_IN_TRIALS,
     TRIAL_WORDS,
@@ -75,10 +77,6 @@ def read_launch(launch: Launch) -> Imported:
     )
 
 
-def is_file(name: str, text: str) -> bool:
-    return is_configuration(name, text)
-
-
 def read_file_text(name: str, text: str) -> Imported:
     """What such a configuration says; the script and its arguments are asked for. Raises CannotRead."""
     launch = Launch(
@@ -111,13 +109,11 @@ def _plan(words: Words, engine: Engine, trainers: bool) -> tuple[dict[str, Any],
         words.ask("baseline.micro_batch_size", "--auto_find_batch_size takes what fits: write the size that it found")
         micro = None
     if not trainers:
-        told = f"{words.place}: it is not known which of its arguments say micro-batch, accumulation and steps"
-        words.questions.append(
-            Question(
-                "baseline.micro_batch_size",
-                f"{told}: write {{micro_batch_size}}, {{grad_accum_steps}} and {{steps}} in their places in "
-                f"workload.command, and the present value here; the script reports its steps by {_RUNNER}",
-            )
+        told = "it is not known which of its arguments say micro-batch, accumulation and steps"
+        words.ask(
+            "baseline.micro_batch_size",
+            f"{told}: write {{micro_batch_size}}, {{grad_accum_steps}} and {{steps}} in their places in "
+            f"workload.command, and the present value here; the script reports its steps by {_RUNNER}",
         )
         micro = None
     plan: dict[str, Any] = dict(engine.plan)
@@ -222,7 +218,7 @@ def _workload(
         "steps": _STEPS,
         "warmup_steps": _WARMUP,
     }
-    env = {name: _escaped(value) for name, value in launch.env.items()}
+    env = {name: literal(value) for name, value in launch.env.items()}
     configs = (
         {DS_FILE: {"format": "json", "base": overlaid({}, settings), "set": _settings(engine)}} if settings else {}
     )
@@ -277,9 +273,4 @@ def _space(engine: Engine, trainers: bool, plan: Mapping[str, Any]) -> dict[str,
 
 def _sourced(line: str) -> str:
     """A line of setup for `sh`, which has no `source`."""
-    return _escaped(f". {line.removeprefix('source ')}" if line.startswith("source ") else line)
-
-
-def _escaped(text: str) -> str:
-    """A user's text among placeholders."""
-    return text.replace("{", "{{").replace("}", "}}")
+    return literal(f". {line.removeprefix('source ')}" if line.startswith("source ") else line)
