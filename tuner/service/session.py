@@ -89,6 +89,8 @@ class Session:
     # By job name, of jobs that were seen running and whose runner measures no duration itself: how long they had run
     # when this process saw them first, and when that was by the timer.
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # By job name: when the job was sent, by the timer.
+    _sent: dict[str, float] = field(default_factory=dict)
     # By job name: how long the jobs had run at the last look.
     _running_s: dict[str, float] = field(default_factory=dict)
     # The lesson of the calibration that the task starts from.
@@ -145,12 +147,21 @@ class Session:
         self._seen = {name: seen for name, seen in self._seen.items() if name in self._running_s}
         return self._running_s
 
+    def waited_s(self, attempt: Attempt) -> float:
+        """How long ago the attempt was sent; of what passed before this process knew of it, the wall's clock tells."""
+        now = self._now()
+        sent_s = 0.0 if attempt.submitted_at is None else max(0.0, self.clock() - attempt.submitted_at)
+        return now - self._sent.setdefault(attempt.job_name, now - sent_s)
+
+    def _now(self) -> float:
+        """By a clock that nobody sets. Whoever claims a job can do so, and tell of it, only while we are there."""
+        claimed = self.campaign.spec.runner.kind == EXTERNAL
+        return self.hold.holder.presence.look()[0] if claimed else self.timer()
+
     def _ran_s(self, attempt: Attempt, status: JobStatus) -> float:
         if status.elapsed_s is not None:
             return status.elapsed_s
-        # Whoever claimed a job may tell of it only while we are there.
-        claimed = self.campaign.spec.runner.kind == EXTERNAL
-        now = self.hold.holder.presence.look()[0] if claimed else self.timer()
+        now, claimed = self._now(), self.campaign.spec.runner.kind == EXTERNAL
         if status.state.final and not claimed and status.started_at is not None and status.finished_at is not None:
             return max(0.0, status.finished_at - status.started_at)  # both by the runner's clock
         if status.state is JobState.RUNNING:
@@ -215,6 +226,7 @@ class Session:
             return
         try:
             self.store.mark_submitted(self.campaign.id, trial.number, job_id, avoid=job.avoid, now=self.clock())
+            self._sent[job.name] = self._now()
         except LeaseLost:
             # Another process may have ended the attempt as never sent. One that is still planned is left alone: the
             # other process finds its job.

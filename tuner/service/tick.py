@@ -107,7 +107,7 @@ class Ticker:
         running_s = session.observed([(by_job[job_id].last, status) for job_id, status in statuses.items()])
         for job_id, status in statuses.items():
             trial = by_job[job_id]
-            job, sent_at = trial.last.job_name, trial.last.submitted_at
+            job, sent_at, waited_s = trial.last.job_name, trial.last.submitted_at, session.waited_s(trial.last)
             # Of a job that was seen running before, the start tells less and less.
             new = status.state.final or trial.state is TrialState.SUBMITTED
             if new and (ahead_s := skew_s(status, sent_at, now)) is not None:
@@ -116,7 +116,7 @@ class Ticker:
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
                 seen = by_our_clock(status, sent_at, now)
-                polled[trial.number] = PolledJob(seen, outcome, running_s[job], listened_s)
+                polled[trial.number] = PolledJob(seen, outcome, running_s[job], waited_s, listened_s)
         return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
