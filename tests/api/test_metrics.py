@@ -131,6 +131,19 @@ def test_each_refusal_of_a_job_is_counted(client, create, service, runner):
     assert read(client)["meshtune_refusals_total", "instant"] == MOST_TRIES
 
 
+def test_refusals_of_what_a_look_sends_such_as_pilots_are_counted(client, create, service, runner, monkeypatch):
+    runner.queue = "waits for its pilot allocation"
+    id = create(budget={"trials": 1})
+    while not service.store.trials(id) or service.store.trial(id, 0).state != "submitted":
+        service.tick(id)
+    real, refusals = type(runner).poll, []
+    monkeypatch.setattr(type(runner), "refusals", property(lambda _: len(refusals)), raising=False)
+    monkeypatch.setattr(type(runner), "poll", lambda one, ids: refusals.append("MaxTime") or real(one, ids))
+    for count in (1, 2):
+        service.tick(id)
+        assert read(client)["meshtune_refusals_total", "instant"] == count
+
+
 def test_device_hours_are_told_by_owner_and_those_with_fewest_together(
     client, app, token, spec, drive, service, monkeypatch
 ):

@@ -89,6 +89,11 @@ class WatchedRunner:
         """How old the answer is that `poll` gave; see `SharedRunner`."""
         return getattr(self._runner, "answered_ago_s", 0.0)
 
+    @property
+    def refusals(self) -> int:
+        """How often the scheduler has refused what `poll` sent."""
+        return getattr(self._runner, "refusals", 0)
+
     def submit(self, spec: JobSpec) -> str:
         with self._answers.asking(self.scheduler, lambda: 0.0):
             return self._runner.submit(spec)

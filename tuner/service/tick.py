@@ -96,9 +96,11 @@ class Ticker:
             if not trial.state.final and trial.last.job_id is not None and trial.state is not TrialState.PLANNED
         }
         statuses: Mapping[str, JobStatus] = {}
+        kind, before = campaign.spec.runner.kind, session.runner.refusals
         if by_job:
-            with self.metrics.polling(campaign.spec.runner.kind, lambda: session.runner.answered_ago_s):
+            with self.metrics.polling(kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
+            self.metrics.refusals.labels(kind).inc(session.runner.refusals - before)
         queued = (status for status in statuses.values() if status.state is JobState.QUEUED)
         session.hindered = next((status.warning for status in queued if status.warning), "")
         now, polled = self.clock(), {}
@@ -111,7 +113,7 @@ class Ticker:
             # Of a job that was seen running before, the start tells less and less.
             new = status.state.final or trial.state is TrialState.SUBMITTED
             if new and (ahead_s := skew_s(status, sent_at, now)) is not None:
-                self.metrics.skews.note(f"the runner {campaign.spec.runner.kind}", ahead_s)
+                self.metrics.skews.note(f"the runner {kind}", ahead_s)
             directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:

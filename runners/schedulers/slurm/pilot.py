@@ -60,6 +60,8 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
+        # How often the next one was not taken when it was sent by a look.
+        self.refusals = 0
         # Why the next one was not taken, empty where it was; and when it is sent again, by `time.monotonic`.
         self._refusal, self._again_at = "", 0.0
         # Of the job for which the next pilot is sent, which may serve other campaigns too.
@@ -114,8 +116,11 @@ class PilotServer(LocalRunner):
         """See that a pilot is queued or runs. Always True: where none is taken, jobs wait and may be cancelled. Raises
         OSError, RunnerUnavailable."""
         if monotonic() >= self._again_at:
-            with suppress(Refused, SubmitFailed):
-                self._send_pilot()
+            with suppress(SubmitFailed):
+                try:
+                    self._send_pilot()
+                except Refused:
+                    self.refusals += 1
         return True
 
     def _send_pilot(self) -> None:
@@ -197,6 +202,11 @@ class PilotRunner(AllocationRunner):
     def root(self) -> Path:
         """Of its files."""
         return self._spool.root
+
+    @property
+    def refusals(self) -> int:
+        """Of pilots, in looks at jobs that wait for one."""
+        return self._server.refusals
 
     def _tell(self, *arguments: str) -> Answer:
         """From outside the allocation, which may be another cluster's."""
