@@ -25,10 +25,12 @@ from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatu
 from meshtune.runners.outcome import MAX_REASON, Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import EXTERNAL, create_runner, scheduler_name
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, Lesson
+from meshtune.tuner.campaign.decide import OVERTIME_S
 from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
@@ -305,6 +307,8 @@ class Sessions:
         self.holder, self._answers = holder, answers
         self._store, self._home, self._clock, self._timer = store, home, clock, timer
         self._sessions: dict[str, Session] = {}
+        # By cancelled campaign whose runner cannot be made here: since when, by the timer.
+        self._ending: dict[str, float] = {}
 
     def get(self, campaign_id: str) -> Session | None:
         """The session of the campaign, None where none is open."""
@@ -322,7 +326,8 @@ class Sessions:
         return dict(waits)
 
     def open(self, campaign_id: str) -> Session | None:
-        """The session of the campaign, which this process holds; None for a campaign that is over.
+        """The session of the campaign, which this process holds; None for a campaign that is over. A cancelled one
+        whose runner cannot be made here ends here, unless jobs of it may still run.
 
         Raises NotFound, CampaignBusy where another process has it, LeaseLost where one has taken it from us, and the
         backends' errors.
@@ -337,7 +342,14 @@ class Sessions:
                 spec = campaign.spec
                 space, training = space_of(spec), training_of(spec)
                 kind, options = spec.runner.kind, spec.runner.options
-                runner = create_runner(kind, self._home.runner(kind), spec.cluster, options)
+                try:
+                    runner = create_runner(kind, self._home.runner(kind), spec.cluster, options)
+                except InvalidValue as why:
+                    if campaign.state is not CampaignState.CANCELLING:
+                        raise
+                    self._end_without_runner(campaign, hold, why)
+                    self.holder.release(campaign_id)
+                    return None
                 self._sessions[campaign_id] = Session(
                     store=self._store,
                     hold=hold,
@@ -356,6 +368,27 @@ class Sessions:
         session = self._sessions[campaign_id]
         session.hold.confirm()
         return session
+
+    def _end_without_runner(self, campaign: Campaign, hold: Hold, why: InvalidValue) -> None:
+        """Raises InvalidValue while a job that was sent may run: until its time limit has passed, or for ever where
+        this process does not stay."""
+        id, now, left = (
+            campaign.id,
+            self._clock(),
+            [one for one in self._store.trials(campaign.id) if not one.state.final],
+        )
+        out = [trial.last.job_name for trial in left if trial.state is not TrialState.PLANNED]
+        since = self._ending.setdefault(id, self._timer())
+        wait_s = since + campaign.spec.trial.time_limit_s + OVERTIME_S - self._timer()
+        if out and wait_s > 0:
+            told = f"{', '.join(out)} may still run where it was sent, where `meshtune cancel {id}` ends it; a service"
+            raise InvalidValue([Problem("", f"{told} gives it up after {wait_s:.0f} s more. {why}")])
+        ended = Outcome(verdict=Verdict.CANCELLED, reason=campaign.reason)
+        with self._store.leases.guarding(hold.lease):
+            for trial in left:
+                self._store.finish(id, trial.number, ended, started_at=None, finished_at=now, now=now)
+            self._store.move_campaign(id, CampaignState.CANCELLED, reason=campaign.reason, now=now, seen=campaign)
+        del self._ending[id]
 
     def release(self, campaign_id: str) -> None:
         """Let another process have the campaign; until the store has heard of it, all stays as it is."""
