@@ -83,16 +83,13 @@ class WatchedRunner:
         self.scheduler = scheduler
         self._runner, self._answers = runner, answers
         self.close = runner.close
+        # How often the scheduler refused what `poll` sent, such as a pilot, since this was asked last.
+        self.refusals: Callable[[], int] = getattr(runner, "refusals", int)
 
     @property
     def answered_ago_s(self) -> float:
         """How old the answer is that `poll` gave; see `SharedRunner`."""
         return getattr(self._runner, "answered_ago_s", 0.0)
-
-    @property
-    def refusals(self) -> int:
-        """How often the scheduler has refused what `poll` sent."""
-        return getattr(self._runner, "refusals", 0)
 
     def submit(self, spec: JobSpec) -> str:
         with self._answers.asking(self.scheduler, lambda: 0.0):

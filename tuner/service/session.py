@@ -372,11 +372,8 @@ class Sessions:
     def _end_without_runner(self, campaign: Campaign, hold: Hold, why: InvalidValue) -> None:
         """Raises InvalidValue while a job that was sent may run: until its time limit has passed, or for ever where
         this process does not stay."""
-        id, now, left = (
-            campaign.id,
-            self._clock(),
-            [one for one in self._store.trials(campaign.id) if not one.state.final],
-        )
+        id, now = campaign.id, self._clock()
+        left = [trial for trial in self._store.trials(id) if not trial.state.final]
         out = [trial.last.job_name for trial in left if trial.state is not TrialState.PLANNED]
         since = self._ending.setdefault(id, self._timer())
         wait_s = since + campaign.spec.trial.time_limit_s + OVERTIME_S - self._timer()

@@ -96,11 +96,11 @@ class Ticker:
             if not trial.state.final and trial.last.job_id is not None and trial.state is not TrialState.PLANNED
         }
         statuses: Mapping[str, JobStatus] = {}
-        kind, before = campaign.spec.runner.kind, session.runner.refusals
+        kind = campaign.spec.runner.kind
         if by_job:
             with self.metrics.polling(kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
-            self.metrics.refusals.labels(kind).inc(session.runner.refusals - before)
+            self.metrics.refusals.labels(kind).inc(session.runner.refusals())
         queued = (status for status in statuses.values() if status.state is JobState.QUEUED)
         session.hindered = next((status.warning for status in queued if status.warning), "")
         now, polled = self.clock(), {}

@@ -60,8 +60,7 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
-        # How often the next one was not taken when it was sent by a look.
-        self.refusals = 0
+        self._refused = 0
         # Why the next one was not taken, empty where it was; and when it is sent again, by `time.monotonic`.
         self._refusal, self._again_at = "", 0.0
         # Of the job for which the next pilot is sent, which may serve other campaigns too.
@@ -104,6 +103,11 @@ class PilotServer(LocalRunner):
         if not left:
             self.end_pilot()
 
+    def refusals(self) -> int:
+        """How many pilots that a look sent were refused since this was asked last."""
+        refused, self._refused = self._refused, 0
+        return refused
+
     def end_pilot(self) -> None:
         """Raises RunnerUnavailable."""
         if (pilot := self._pilots.find(self._name(self._newest()))) is not None:
@@ -120,7 +124,7 @@ class PilotServer(LocalRunner):
                 try:
                     self._send_pilot()
                 except Refused:
-                    self.refusals += 1
+                    self._refused += 1
         return True
 
     def _send_pilot(self) -> None:
@@ -196,17 +200,12 @@ class PilotRunner(AllocationRunner):
 
     def __init__(self, root: Path, options: SlurmOptions, allocation: Allocation, server: PilotServer) -> None:
         super().__init__(root, options, allocation, server)
-        self._server = server
+        self._server, self.refusals = server, server.refusals
 
     @property
     def root(self) -> Path:
         """Of its files."""
         return self._spool.root
-
-    @property
-    def refusals(self) -> int:
-        """Of pilots, in looks at jobs that wait for one."""
-        return self._server.refusals
 
     def _tell(self, *arguments: str) -> Answer:
         """From outside the allocation, which may be another cluster's."""
