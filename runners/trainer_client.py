@@ -33,7 +33,6 @@ def exact_peaks(
     spec: JobSpec,
     ranks: Sequence[int] = (),
     *,
-    time_limit_s: float = TIME_LIMIT_S,
     progress: Callable[[float, float], None] = lambda done, total: None,
 ) -> list[ExactPeak]:
     """The peaks of `ranks`, by default of one rank per kind of pipeline stage. Takes seconds to minutes, may be
@@ -60,7 +59,7 @@ def exact_peaks(
         )
         assert process.stdout is not None
         begun = time.monotonic()
-        limit = threading.Timer(time_limit_s, process.kill)
+        limit = threading.Timer(TIME_LIMIT_S, process.kill)
         limit.start()
         try:
             for line in process.stdout:
@@ -69,7 +68,7 @@ def exact_peaks(
                     progress(done, total)
             process.wait()
         finally:
-            late = time.monotonic() - begun >= time_limit_s
+            late = time.monotonic() - begun >= TIME_LIMIT_S
             limit.cancel()
             process.kill()
             process.wait()
@@ -77,7 +76,7 @@ def exact_peaks(
         complaints.seek(0)
         complaint = complaints.read().strip().splitlines()[-1:]
     if late:
-        raise _refusal(f"the exact estimate took longer than {time_limit_s:g} s")
+        raise _refusal(f"the exact estimate took longer than {TIME_LIMIT_S:g} s")
     if process.returncode:
         raise _refusal(f"no exact estimate: {complaint[0] if complaint else exit_words(process.returncode)}")
     return [read_value(ExactPeak, entry) for entry in read_json(line)]

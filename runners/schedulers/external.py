@@ -54,6 +54,7 @@ class ExternalRunner:
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
         self._queue = FileQueue(root, ClaimableJob, clock)
+        self.find = self._queue.find
 
     def submit(self, spec: JobSpec) -> str:
         require_fit(spec.name)
@@ -80,9 +81,6 @@ class ExternalRunner:
             status, job = self._look(id, now), self._queue.job(id)
             if job is not None and status is not None and not status.state.final:
                 self._queue.end(id, _ended(JobState.CANCELLED, job, now, "cancelled"))
-
-    def find(self, name: str) -> str | None:
-        return self._queue.find(name)
 
     def close(self) -> None:
         """There is nothing to give back."""

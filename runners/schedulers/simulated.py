@@ -100,6 +100,7 @@ class SimulatedRunner:
 
     def __init__(self, root: Path, options: HiddenClusterOptions, clock: Callable[[], float] = time.time) -> None:
         self._queue = FileQueue(root, PlayedJob, clock)
+        self.find = self._queue.find
         self._options = options
 
     def submit(self, spec: JobSpec) -> str:
@@ -135,9 +136,6 @@ class SimulatedRunner:
         with self._queue.alone(f"{id} cannot be cancelled") as now:
             if (job := self._queue.job(id)) is not None:
                 self._queue.write(replace(job, cancelled_at=min(job.cancelled_at, now)))
-
-    def find(self, name: str) -> str | None:
-        return self._queue.find(name)
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -17,6 +17,7 @@ from typing import Any
 from meshtune.runners.devices.facts import Machine
 from meshtune.runners.devices.findings import Finding, Level, device_count
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState, Home
@@ -163,8 +164,8 @@ def planted_search(service: Service, source: random.Random) -> SearchTest:
         "space": {**axes, "zero_stage": [0]},
         "workload": {
             "kind": "command",
-            "command": ["{python}", "planted.py", _literal(json.dumps(secret)), "{{" + ", ".join(chosen) + "}}"],
-            "files": {"planted.py": _literal(SCRIPT)},
+            "command": ["{python}", "planted.py", literal(json.dumps(secret)), "{{" + ", ".join(chosen) + "}}"],
+            "files": {"planted.py": literal(SCRIPT)},
             "steps": STEPS,
             "warmup_steps": WARMUP,
             "framework": "trainer-float32",
@@ -277,8 +278,3 @@ def _distance(plan: Plan, planted: Mapping[str, Any]) -> int:
     return sum(
         abs([*values].index(planted[axis]) - [*values].index(getattr(plan, axis))) for axis, values in AXES.items()
     )
-
-
-def _literal(text: str) -> str:
-    """A text of a spec in which braces are no placeholders."""
-    return text.replace("{", "{{").replace("}", "}}")

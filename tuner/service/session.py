@@ -314,14 +314,12 @@ class Sessions:
         """The session of the campaign, None where none is open."""
         return self._sessions.get(campaign_id)
 
-    def queued(self, now: float) -> dict[str, list[float]]:
+    def queued(self) -> dict[str, list[float]]:
         """By kind of runner: how long each job of the open sessions has waited in a queue, in seconds."""
         waits: defaultdict[str, list[float]] = defaultdict(list)
         for session in list(self._sessions.values()):
             waits[session.campaign.spec.runner.kind] += [
-                max(0.0, now - trial.last.submitted_at)
-                for trial in list(session.trials)
-                if trial.state is TrialState.SUBMITTED and trial.last.submitted_at is not None
+                session.waited_s(trial.last) for trial in list(session.trials) if trial.state is TrialState.SUBMITTED
             ]
         return dict(waits)
 

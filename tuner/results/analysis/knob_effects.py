@@ -189,11 +189,9 @@ def alike_but(space: Space, plans: Mapping[Plan, float], knob: str) -> list[list
     kept = [name for name in names if name not in (knob, *FOLLOWERS.get(knob, ()), *conditional)]
     groups = _grouped(plans, kept)
     for name in conditional:
-        parts = [
-            _grouped(group, [name]) if name != knob and all(name in plan.knobs for plan in group) else [group]
-            for group in groups
-        ]
-        groups = [part for each in parts for part in each]
+        met = [name != knob and all(name in plan.knobs for plan in group) for group in groups]
+        parted = [_grouped(group, [name] if yes else []) for group, yes in zip(groups, met, strict=True)]
+        groups = [part for parts in parted for part in parts]
     return groups
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.programs.dialects.deepspeed_reader import read_settings
 from meshtune.runners.programs.dialects.transformers.accelerate import is_accelerate, is_configuration, read_accelerate
 from meshtune.runners.programs.dialects.transformers.arguments import (
@@ -222,7 +223,7 @@ def _workload(
         "steps": _STEPS,
         "warmup_steps": _WARMUP,
     }
-    env = {name: _escaped(value) for name, value in launch.env.items()}
+    env = {name: literal(value) for name, value in launch.env.items()}
     configs = (
         {DS_FILE: {"format": "json", "base": overlaid({}, settings), "set": _settings(engine)}} if settings else {}
     )
@@ -277,9 +278,4 @@ def _space(engine: Engine, trainers: bool, plan: Mapping[str, Any]) -> dict[str,
 
 def _sourced(line: str) -> str:
     """A line of setup for `sh`, which has no `source`."""
-    return _escaped(f". {line.removeprefix('source ')}" if line.startswith("source ") else line)
-
-
-def _escaped(text: str) -> str:
-    """A user's text among placeholders."""
-    return text.replace("{", "{{").replace("}", "}}")
+    return literal(f". {line.removeprefix('source ')}" if line.startswith("source ") else line)
