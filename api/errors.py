@@ -35,7 +35,15 @@ from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_files import ReportRefused
 from meshtune.tuner.service.views.problems import Mistake, ProblemDetails
 from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec
-from meshtune.tuner.store import AlreadyExists, BudgetSpent, IllegalMove, NotFound, StoreError, StoreUnavailable
+from meshtune.tuner.store import (
+    AlreadyExists,
+    BudgetSpent,
+    IllegalMove,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+    Unreadable,
+)
 
 PROBLEM_JSON = "application/problem+json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -143,6 +151,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     BudgetSpent: (HTTPStatus.CONFLICT, "budget-spent", "The campaign's budget leaves no room for it"),
     CannotChange: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
     IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
+    Unreadable: (HTTPStatus.CONFLICT, "unreadable", "It is stored as this version does not read it"),
     StoreUnavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "store-unavailable", "The database cannot be used now"),
     StoreError: (HTTPStatus.INTERNAL_SERVER_ERROR, "store-error", "The database refused"),
     TooCostly: (HTTPStatus.UNPROCESSABLE_ENTITY, "too-costly", "This would compute too much"),

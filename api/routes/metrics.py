@@ -62,7 +62,7 @@ class Metrics:
         troubled.set_function(lambda: len(driver.troubles))
         streams = Gauge("meshtune_open_streams", "Streams of events that are open.", registry=registry)
         streams.set_function(lambda: hub.open_streams)
-        registry.register(QueueCollector(service, clock))
+        registry.register(QueueCollector(service))
         self._store = StoreCollector(service, clock)
         registry.register(self._store)
 
@@ -78,14 +78,14 @@ class Metrics:
 
 
 class QueueCollector(Collector):
-    """The jobs that wait in queues, of the campaigns that this process drives. clock: epoch seconds."""
+    """The jobs that wait in queues, of the campaigns that this process drives."""
 
-    def __init__(self, service: Service, clock: Callable[[], float]) -> None:
-        self._service, self._clock = service, clock
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     def collect(self) -> Iterator[Metric]:
         words = "Trials whose job waits in a queue, of campaigns of this process."
-        queued = self._service.sessions.queued(self._clock())
+        queued = self._service.sessions.queued()
         yield gauge("trials_queued", words, "runner", {kind: len(waits) for kind, waits in queued.items()})
         longest = {kind: max(waits, default=0.0) for kind, waits in queued.items()}
         yield gauge("longest_queued_seconds", "The longest such wait.", "runner", longest)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -30,7 +29,6 @@ from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
-from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
@@ -39,7 +37,6 @@ from meshtune.tuner.prediction.projection import Projection, layout_of, node_cou
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_quote
 from meshtune.tuner.prediction.scaling import count_combinations, make_projection
 from meshtune.tuner.service.calibrations import known_basis
-from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import legal_space, parse_spec
@@ -113,7 +110,7 @@ async def explain_plan(
     plan = space.complete(**{**given, "knobs": knobs})
     trial = next((trial.number for trial in trials if trial.plan == plan), None)
     cost = space.combinations + PER_TRIAL * len(trials)
-    start = await _start(service, caller, campaign)
+    start = await run_in_threadpool(known_basis, service.store, campaign.spec, caller, trials)
     own = (campaign.label, trials, trial)
     return await pool.run(caller.sha256, cost, _explained, campaign.spec, plan, start, *own)
 
@@ -163,7 +160,7 @@ async def project_campaign(
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
     with raising(Unanswerable, "", InvalidValue):
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
-        start = await _start(service, caller, campaign)
+        start = await run_in_threadpool(known_basis, service.store, campaign.spec, caller, trials)
         return await pool.run(caller.sha256, cost, _projected, campaign, trials, counts, start, layout)
 
 
@@ -180,11 +177,6 @@ def predictable_space(spec: CampaignSpec) -> Space:
         size = f"{len(space)} plans are legal, more than the {MAX_PREDICTED} that the service predicts for one request"
         raise TooCostly(f"{size}: bound the space")
     return space
-
-
-async def _start(service: Service, caller: Token, campaign: Campaign) -> Basis:
-    """The stored calibration that a campaign's predictions start from."""
-    return await run_in_threadpool(partial(known_basis, service.store, campaign.spec, caller, but=campaign.id))
 
 
 def quote_of(spec: CampaignSpec, basis: Basis) -> Quote:

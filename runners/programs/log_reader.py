@@ -39,13 +39,12 @@ _RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
     """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
-    memory_bytes: the most that was told, by rank; None: no line says whose. last_step: the highest number of a timed
-    step, their number where they have none. knobs: what was told last of those that have a pattern."""
+    memory_bytes: the most that was told, by rank; None: no line says whose. knobs: what was told last of those that
+    have a pattern."""
 
     timings: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
     memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
-    last_step: int = 0
     knobs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,13 +70,7 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
             number = int(step.value) if step is not None and isfinite(step.value) else None
             stream.take(number, timing, None if loss is None else loss.value)
     best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
-    return LogReading(
-        timings=_in_order(best.timings),
-        losses=_in_order(best.losses),
-        memory_bytes=memory,
-        last_step=max(best.timings, default=0),
-        knobs=knobs,
-    )
+    return LogReading(timings=_in_order(best.timings), losses=_in_order(best.losses), memory_bytes=memory, knobs=knobs)
 
 
 class _Stream:

@@ -100,6 +100,7 @@ class SimulatedRunner:
 
     def __init__(self, root: Path, options: HiddenClusterOptions, clock: Callable[[], float] = time.time) -> None:
         self._queue = FileQueue(root, PlayedJob, clock)
+        self.find = self._queue.find
         self._options = options
         self.find = self._queue.find
 

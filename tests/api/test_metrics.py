@@ -131,6 +131,17 @@ def test_each_refusal_of_a_job_is_counted(client, create, service, runner):
     assert read(client)["meshtune_refusals_total", "instant"] == MOST_TRIES
 
 
+def test_refusals_of_what_a_look_sends_such_as_pilots_are_counted(client, create, service, runner, monkeypatch):
+    runner.queue = "waits for its pilot allocation"
+    id = create(budget={"trials": 1})
+    while not service.store.trials(id) or service.store.trial(id, 0).state != "submitted":
+        service.tick(id)
+    monkeypatch.setattr(service.sessions.get(id).runner, "refusals", lambda: 1)
+    for count in (1, 2):
+        service.tick(id)
+        assert read(client)["meshtune_refusals_total", "instant"] == count
+
+
 def test_device_hours_are_told_by_owner_and_those_with_fewest_together(
     client, app, token, spec, drive, service, monkeypatch
 ):

@@ -60,7 +60,7 @@ def test_one_unreadable_campaign_is_named_and_the_others_are_listed(service, ids
     assert good in [each["id"] for each in page["campaigns"]]
     assert f"campaign {bad}" in [words.partition(" is stored as ")[0] for words in page["unreadable"]]
     status, problem = service.ask("GET", f"/v1/campaigns/{bad}")
-    assert (status, problem["type"]) == (500, "/problems/store-error")
+    assert (status, problem["type"]) == (409, "/problems/unreadable")
     assert service.call("GET", f"/v1/campaigns/{bad}/events")
     shown = command(service, "show")
     assert (shown.returncode, good in shown.stdout, f"campaign {bad} is stored as" in shown.stderr) == (0, True, True)
@@ -110,7 +110,21 @@ def test_an_unreadable_campaign_that_was_under_way_stops_no_other_and_is_deleted
             bad = lab.call("POST", "/v1/campaigns", simulated(budget={"trials": 2000}, confirm=0))["id"]
             spoil(lab, f"UPDATE campaigns SET {change} WHERE id = :id", bad)
             lab.completed(simulated(budget={"trials": 3}, confirm=0))
-            lab.call("DELETE", f"/v1/campaigns/{bad}")
+            status, problem = lab.ask("POST", f"/v1/campaigns/{bad}:cancel")
+            assert (status, problem["type"]) == (409, "/problems/unreadable")
+            assert problem["detail"].startswith(f"campaign {bad} is stored as this meshtune does not read it: ")
+            helps = "; the version that wrote it does, and `meshtune clean CAMPAIGN --remove` deletes the campaign"
+            assert problem["detail"].endswith(helps)
+            cancelled = command(lab, "cancel", bad)
+            assert (cancelled.returncode, helps in cancelled.stderr) == (2, True)
+            if change == "state = 'asleep'":
+                assert "no campaign none" in command(lab, "clean", "none", "--remove").stderr
+                assert bad in command(lab, "clean", bad).stdout
+                assert lab.call("GET", "/v1/campaigns")["unreadable"]
+                assert command(lab, "clean", bad, "--remove").stdout == f"{bad} is deleted\n"
+                assert [path for path in lab.home.rglob("*") if bad in path.name] == []
+            else:
+                lab.call("DELETE", f"/v1/campaigns/{bad}")
             assert lab.call("GET", "/v1/campaigns")["unreadable"] == []
         assert command(lab, "db", "check").returncode == 0
 

@@ -46,7 +46,6 @@ def test_the_numbers_of_every_step_are_read_in_order():
         timings=(101.0, 102.0, 103.0),
         losses=(0.5, 1.0, 1.5),
         memory_bytes={None: 12 * 2**20 + 2**19},
-        last_step=3,
     )
 
 
@@ -85,13 +84,13 @@ def test_who_wrote_a_line_is_known_where_launchers_say_so(line, rank, words):
 
 def test_steps_without_numbers_count_in_their_order_and_losses_may_have_lines_of_their_own():
     reading = read_log("took 0.5 s\nloss 3\nnothing\ntook 0.25 s\nloss 2\n", UNNUMBERED)
-    assert (reading.timings, reading.losses, reading.last_step) == ((0.5, 0.25), (3.0, 2.0), 2)
+    assert (reading.timings, reading.losses) == ((0.5, 0.25), (3.0, 2.0))
 
 
 def test_a_time_in_a_line_of_its_own_belongs_to_the_step_that_was_told_last():
     patterns = Patterns({"step_time_s": r"took ([\d.]+) s", "step": r"step (\d+)", "loss": r"loss ([\d.]+)"})
     reading = read_log("step 7 loss 3\ntook 0.5 s\nstep 8 loss 2\ntook 0.4 s\ntook 0.3 s\n", patterns)
-    assert (reading.timings, reading.losses, reading.last_step) == ((0.5, 0.3), (3.0, 2.0), 8)
+    assert (reading.timings, reading.losses) == ((0.5, 0.3), (3.0, 2.0))
 
 
 def read(directory, state=JobState.SUCCEEDED, patterns=PATTERNS, *, asked=5, **status) -> Outcome:

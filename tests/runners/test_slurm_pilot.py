@@ -128,6 +128,7 @@ def test_while_the_next_allocation_is_refused_jobs_wait_say_why_and_can_be_cance
         pilots.place.run("scancel", pilots.pilots()[0][0])
         assert pilots.wait(long).cause is Cause.PREEMPTION
         assert pilots.status(waiting).state is JobState.QUEUED
+        assert (pilots.runner.refusals(), pilots.runner.refusals()) == (1, 0)
         told = "needs 12 min, but partition one allows 5; a pilot lasts pilot_s(600)"
         with pytest.raises(Refused, match=r"a pilot lasts pilot_s\(600\)$"):
             pilots.submit("another", "true")

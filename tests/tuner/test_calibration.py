@@ -18,7 +18,7 @@ from meshtune.tuner.access.tokens import Rights, Scope
 from meshtune.tuner.campaign.calibration import OTHER_RELEASE_SHARE, best_of, framework_version, key_of
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
-from meshtune.tuner.prediction.predict import basis_of, training_of
+from meshtune.tuner.prediction.predict import basis_of, learn, training_of
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.calibration import MAX_SLOWER, CalibrationSearch, Design, tells_of
@@ -293,7 +293,20 @@ def test_a_quote_says_how_far_it_may_be_off_and_what_it_rests_on(lab):
         "95 % of times",
     ):
         assert word in after.words
-    assert known_basis(lab.store, spec, but=calibrated.campaign).anchor is None
+    assert known_basis(lab.store, spec, trials=lab.trials(calibrated.campaign)).anchor is None
+
+
+def test_predictions_of_a_campaign_under_another_release_say_how_much_of_the_calibration_they_believe(lab, tmp_path):
+    (calibrated,) = lab.store.calibrations.newest_first()
+    runner = {"kind": "simulated", "seed": 2}
+    later = drive(lab, spec_of(runner=runner, budget={"trials": 1}, cluster=toy.CLUSTER | {"nodes": 8}, confirm=0))
+    trials = lab.trials(later.id)
+    known = known_basis(lab.store, later.spec, trials=trials)
+    assert ", hidden cluster 1; another release, so 50% of it is believed)" in known.words
+    log_sd = calibrated.calibration.log_sd("matmul_efficiency")
+    assert log_sd < known.calibration.log_sd("matmul_efficiency") < PRIOR_LOG_SD["matmul_efficiency"]
+    assert "another release" in learn(later.label, later.spec, trials, known).words
+    assert "another release" not in known_basis(lab.store, later.spec).words
 
 
 def test_no_calibration_is_used_where_speeds_are_unknown(lab):

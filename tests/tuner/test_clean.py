@@ -60,6 +60,19 @@ def home(tmp_path):
     return tmp_path / "home"
 
 
+def test_one_campaign_is_deleted_with_all_that_it_has_once_it_is_over(tmp_path, home):
+    first, second = ran(tmp_path), ran(tmp_path)
+    assert "with --remove" in said(tmp_path, "clean", first, "--home", "home")
+    with Store.open(Home(home).database_url) as store:
+        service = Service(store, Home(home))
+        going = service.create(SPEC).id
+        refused = run_meshtune(tmp_path, "clean", going, "--remove", "--home", "home")
+        assert (refused.code, "cancel it first" in refused.err) == (2, True), refused
+        assert said(tmp_path, "clean", first, "--remove", "--home", "home") == f"{first} is deleted\n"
+        assert {one.id for one in store.campaigns(limit=9)} == {second, going}
+    assert (files_of(home, first), files_of(home, second) != []) == ([], True)
+
+
 def test_what_ended_long_ago_is_shown_with_its_size_and_goes_on_request_alone(tmp_path, home):
     old, young = ran(tmp_path), ran(tmp_path)
     age(home, 31, old)

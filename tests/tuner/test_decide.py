@@ -8,9 +8,11 @@ import pytest
 
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.registry import EXTERNAL
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.decide import (
+    GRACE_S,
     OVERTIME_S,
     AskSearch,
     Cancel,
@@ -27,7 +29,7 @@ from meshtune.tuner.campaign.decide import (
     Submit,
     decide,
 )
-from meshtune.tuner.campaign.spec import Budget, TrialLimits
+from meshtune.tuner.campaign.spec import Backend, Budget, TrialLimits
 from meshtune.tuner.campaign.trial import MAX_ATTEMPTS, Origin, TrialState
 from meshtune.tuner.campaign.waiting import MAX_WAIT
 from meshtune.tuner.specs.read import read_spec
@@ -236,13 +238,13 @@ def test_no_more_trials_are_planned_than_the_owner_has_left(make):
     assert decide(ended, trials[:1], {}, 0.0, None, 0) == []
 
 
-def waits(reason, **more):
-    return {0: look(JobState.QUEUED, reason=reason, **more)}
+def waits(reason, waited_s=0.0, **more):
+    return {0: replace(look(JobState.QUEUED, reason=reason, **more), waited_s=waited_s)}
 
 
-def submitted(make, wait="", **more):
-    trial = make.trial(0, state=SUBMITTED, **more)
-    return replace(trial, attempts=(*trial.attempts[:-1], replace(trial.last, submitted_at=100.0, wait=wait)))
+def submitted(make, wait=""):
+    trial = make.trial(0, state=SUBMITTED)
+    return replace(trial, attempts=(replace(trial.last, wait=wait),))
 
 
 def test_why_a_job_waits_is_noted_when_it_changes_and_keeps_nothing_else_from_being_decided(make):
@@ -263,18 +265,26 @@ WITHDRAWN = Outcome(verdict=Verdict.CANCELLED, cause=Cause.QUEUE_LIMIT, reason=L
 @pytest.mark.parametrize("state", [CampaignState.RUNNING, CampaignState.PAUSED])
 def test_a_job_that_waits_longer_than_the_queue_limit_is_withdrawn(make, state):
     trials = [submitted(make, "held")]
-    seen = waits("held")
-    assert decided(make, trials, seen=seen, now=700.0, state=state, **QUEUE_LIMIT) == []
-    assert decided(make, trials, seen=seen, now=700.1, state=state, **QUEUE_LIMIT) == [Cancel(0, LATE)]
-    assert decided(make, trials, seen=seen, now=99_999.0, state=state) == []
+    assert decided(make, trials, seen=waits("held", 600.0), now=9999.0, state=state, **QUEUE_LIMIT) == []
+    assert decided(make, trials, seen=waits("held", 600.1), state=state, **QUEUE_LIMIT) == [Cancel(0, LATE)]
+    assert decided(make, trials, seen=waits("held", 99_999.0), state=state) == []
+
+
+def test_a_trial_that_nobody_could_claim_while_the_service_was_away_is_not_withdrawn_at_once(make):
+    over = {**QUEUE_LIMIT, "runner": Backend(kind=EXTERNAL)}
+    seen = waits("held", 601.0)
+    assert decided(make, [submitted(make, "held")], seen=seen, **over) == []
+    seen = {0: replace(seen[0], listened_s=GRACE_S)}
+    assert decided(make, [submitted(make, "held")], seen=seen, **over) == [Cancel(0, LATE)]
 
 
 def test_a_withdrawn_job_is_told_apart_from_one_that_somebody_cancelled(make):
     cancelled = Outcome(verdict=Verdict.CANCELLED, reason="cancelled")
-    seen = {0: replace(look(JobState.CANCELLED), outcome=cancelled)}
+    seen = {0: replace(look(JobState.CANCELLED), outcome=cancelled, waited_s=601.0)}
+    early = {0: replace(seen[0], waited_s=550.0)}
     trials = [submitted(make, "held")]
     assert decided(make, trials, seen=seen, now=701.0, **QUEUE_LIMIT) == [Finish(0, WITHDRAWN, None, 701.0)]
-    assert decided(make, trials, seen=seen, now=650.0, **QUEUE_LIMIT) == [Finish(0, cancelled, None, 650.0)]
+    assert decided(make, trials, seen=early, now=701.0, **QUEUE_LIMIT) == [Finish(0, cancelled, None, 701.0)]
     ran = [make.trial(0, state=RUNNING)]
     assert decided(make, ran, seen=seen, now=701.0, **QUEUE_LIMIT) == [Finish(0, cancelled, None, 701.0)]
 

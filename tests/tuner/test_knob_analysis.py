@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.cli.render.analysis import analysis_parts
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.results.analysis.analysis import analyse, count_failures
-from meshtune.tuner.results.analysis.knob_effects import measured_effects, predicted_effects
+from meshtune.tuner.results.analysis.knob_effects import alike_but, measured_effects, predicted_effects
 from meshtune.tuner.results.analysis.knob_importance import sensitivity
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
@@ -72,6 +73,16 @@ def test_a_knob_that_becomes_active_follows_and_a_change_of_the_numerics_is_mark
     block = found["recipe row -> block: +6.7 % (measured, 1 pair)"]
     assert block.numerics is False
     assert not any(one.knob == "fp8" and one.gain.value > 1 for one in found.values())
+
+
+def test_plans_that_differ_in_several_knobs_of_one_condition_are_not_compared() -> None:
+    names = ("one", "two", "three", "four")
+    knobs = "".join(f"  {name}: {{values: [1, 2, 4, 8], env: {name.upper()}, when: fp8 == on}}\n" for name in names)
+    space = read_spec(parse_yaml(SPEC + knobs), None)[1]
+    values = product((1, 2, 4, 8), repeat=len(names))
+    plans = [space.complete(knobs={"fp8": "on", **dict(zip(names, each, strict=True))}) for each in values]
+    groups = alike_but(space, dict.fromkeys(plans, 1.0), "two")
+    assert (len(plans), {len(group) for group in groups}) == (256, {4})
 
 
 def test_the_size_of_the_job_is_a_knob_like_others(lab: Any, plan: Any) -> None:

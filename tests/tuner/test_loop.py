@@ -149,6 +149,29 @@ def test_a_runner_that_can_no_longer_be_made_is_a_trouble_and_no_traceback(lab, 
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("out", [False, True])
+def test_a_cancelled_campaign_whose_runner_cannot_be_made_ends_once_no_job_of_it_may_run(lab, make, monkeypatch, out):
+    lab.machine.script = lambda name: make.Behaviour(run_s=9999.0)
+    id = lab.create(trial={"time_limit_s": 100}, parallel=2)
+    lab.run(id, until=lambda: [trial.state for trial in lab.trials(id)] == ["running" if out else "planned"] * 2)
+    lab.kill()
+    lab.open()
+
+    def create(*how):
+        raise InvalidValue([Problem("mode", "allocation: there is no allocation here")])
+
+    monkeypatch.setattr("meshtune.tuner.service.session.create_runner", create)
+    lab.service.cancel(id)
+    for _ in range(32 if out else 0):
+        with pytest.raises(InvalidValue, match=rf"^{id}-t0000-a1, {id}-t0001-a1 may still run where .*no allocation"):
+            lab.tick(id)
+        assert not lab.service.sessions.holder.holds  # another process may take it
+        lab.now += 5.0
+    lab.tick(id)
+    assert (lab.campaign(id).state, lab.campaign(id).reason) == (CampaignState.CANCELLED, "cancelled")
+    assert lab.verdicts(id) == ["cancelled"] * 2
+
+
 def test_a_log_says_once_why_a_job_waits_long(lab, make, capsys):
     lab.machine.script = lambda name: make.Behaviour(queue_s=50.0, why="JobHeldAdmin")
     campaign = lab.campaign(lab.create(budget={"trials": 1}))

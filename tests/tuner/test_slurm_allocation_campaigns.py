@@ -78,3 +78,23 @@ def test_a_campaign_whose_allocation_ends_is_paused_with_a_code_of_its_own(site)
     assert re.search(rf"is paused: allocation {site.number} is over; resume it to go on", said)
     assert (first.verdict, second.attempts[0].outcome.cause) == (Verdict.OK, Cause.PREEMPTION)
     assert second.outcome is None
+    site.environment = {}  # from outside of any allocation
+    assert "is cancelled" in site.finish(site.start("cancel", "last"))
+    assert site.trials()[1].outcome.verdict is Verdict.CANCELLED
+
+
+def test_outside_of_the_allocation_a_cancelled_campaign_whose_trial_may_run_says_where_it_is_ended(site):
+    site.write(document(site))
+    site.hold("0000-a1")
+    run = site.start("run", "spec.yaml")
+    job, _ = site.await_ranks("0000-a1", 2)
+    run.kill()
+    run.wait()
+    inside, site.environment = site.environment, {}
+    said = site.finish(site.start("cancel", "last"), code=2)
+    (campaign,) = site.campaigns()
+    assert f"{job} may still run where it was sent, where `meshtune cancel {campaign.id}` ends it" in said
+    assert campaign.state is CampaignState.CANCELLING
+    site.environment = inside
+    assert "is cancelled" in site.finish(site.start("cancel", "last"))
+    assert [trial.outcome.verdict for trial in site.trials()] == [Verdict.CANCELLED]

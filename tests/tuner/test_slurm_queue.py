@@ -118,6 +118,37 @@ def test_a_partition_that_is_not_there_or_inactive_ends_the_run_with_slurms_word
     assert [trial.verdict for trial in site.trials()] == [Verdict.CANCELLED]
 
 
+@pytest.mark.long
+def test_a_pilot_that_is_refused_while_trials_wait_for_it_is_counted(partition, tmp_path):
+    site = Driven(tmp_path)
+    site.home.root.mkdir()
+    site.hold("0000-a1")
+    pilots = {"kind": "slurm", "mode": "pilot", "poll_s": 0.2, "partition": "one", "pilot_s": 600.0}
+    with Store.open(site.home.database_url) as store:
+        service = Service(store, site.home)
+        id = service.create({**document(site, trials=2), "runner": pilots, "parallel": 2}).id
+        refused = service.metrics.refusals.labels("slurm")._value.get
+
+        def drive(until) -> None:
+            deadline = time.monotonic() + 60
+            while not until():
+                assert time.monotonic() < deadline, f"{store.campaign(id)}, {store.trials(id)}"
+                if not service.tick(id):
+                    time.sleep(0.1)
+
+        try:
+            drive(lambda: [trial.state for trial in store.trials(id)] == ["running", "submitted"])
+            partition.run("scontrol", "update", "PartitionName=one", "MaxTime=1")
+            assert refused() == 0
+            partition.cancel_all()
+            drive(lambda: refused() == 1)
+            service.cancel(id)
+            drive(lambda: store.campaign(id).state is CampaignState.CANCELLED)
+        finally:
+            partition.cancel_all()
+            service.close()
+
+
 def test_a_held_job_says_who_holds_it_and_is_withdrawn_by_the_queue_limit(partition, tmp_path):
     partition.run("scontrol", "update", "PartitionName=one", "State=DOWN")
     site = Driven(tmp_path)

@@ -48,15 +48,15 @@ FAULTS_S = 86400.0
 @dataclass(frozen=True, slots=True)
 class PolledJob:
     """One look at an attempt's job. Its status has times by our clock; running_s: how long it has run, by one clock
-    that nobody sets; of a claimed one, without our absences. listened_s: for how long there has been none. age_s: of
-    the runner's answer."""
+    that nobody sets; of a claimed one, without our absences. waited_s: how long ago it was sent, by that clock, when
+    the runner was asked. listened_s: for how long there has been no absence."""
 
     status: JobStatus
     # There exactly when the status is final.
     outcome: Outcome | None = None
     running_s: float = 0.0
+    waited_s: float = 0.0
     listened_s: float = 0.0
-    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def decide(
     news = _news(campaign, trials, observations, now)
     if news:
         return news
-    next_steps = _next_steps(campaign, trials, observations, now, share, trials_left)
+    next_steps = _next_steps(campaign, trials, observations, share, trials_left)
     return [*_waits(trials, observations), *next_steps]
 
 
@@ -188,14 +188,13 @@ def _next_steps(
     campaign: Campaign,
     trials: Sequence[Trial],
     observations: Mapping[int, PolledJob],
-    now: float,
     share: int | None,
     trials_left: int | None,
 ) -> list[Intent]:
     unfinished = [trial for trial in trials if not trial.state.final]
     if campaign.state is CampaignState.CANCELLING:
         return _wind_down(unfinished, CampaignState.CANCELLED, campaign.reason or "cancelled")
-    overtime = [*_overtime(campaign, unfinished, observations), *_overdue(campaign, unfinished, observations, now)]
+    overtime = [*_overtime(campaign, unfinished, observations), *_overdue(campaign, unfinished, observations)]
     if campaign.state is not CampaignState.RUNNING:
         return overtime
     spent = time_spent(campaign, trials, observations)
@@ -286,7 +285,7 @@ def _news(
             status = seen.status
             ended = now if status.finished_at is None else status.finished_at
             outcome, failed_nodes = checked(campaign.spec, trial.plan, seen.outcome), status.failed_nodes
-            if outcome.verdict is Verdict.CANCELLED and (late := overdue_reason(campaign, trial, now)):
+            if outcome.verdict is Verdict.CANCELLED and (late := overdue_reason(campaign, trial, seen.waited_s)):
                 outcome = replace(outcome, reason=late, cause=Cause.QUEUE_LIMIT)
             attempts = 0 if campaign.state is CampaignState.CANCELLING else campaign.spec.trial.attempts
             outcome, unlike = judged(trials, trial, outcome, status.nodes, attempts)
@@ -309,13 +308,13 @@ def _waits(trials: Sequence[Trial], observations: Mapping[int, PolledJob]) -> li
     return waits
 
 
-def _overdue(
-    campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob], now: float
-) -> list[Intent]:
+def _overdue(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
     """Withdraw what had waited longer than the queue limit, and still waited, when the runner was asked."""
     known = [(trial, observations[trial.number]) for trial in unfinished if trial.number in observations]
-    queued = [(trial, now - seen.age_s) for trial, seen in known if seen.status.state is JobState.QUEUED]
-    return [Cancel(trial.number, late) for trial, at in queued if (late := overdue_reason(campaign, trial, at))]
+    queued = [(trial, seen.waited_s) for trial, seen in known if seen.status.state is JobState.QUEUED]
+    if campaign.spec.runner.kind == EXTERNAL and any(seen.listened_s < GRACE_S for _, seen in known):
+        return []  # nobody could claim them while we were away
+    return [Cancel(trial.number, late) for trial, s in queued if (late := overdue_reason(campaign, trial, s))]
 
 
 def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -> list[Intent]:

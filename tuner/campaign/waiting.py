@@ -21,15 +21,15 @@ def wait_of(status: JobStatus) -> str:
     return " ".join(printable.split())[:MAX_WAIT]
 
 
-def overdue_reason(campaign: Campaign, trial: Trial, at: float) -> str:
-    """Why to withdraw a trial that is queued; empty where it may wait longer.
+def overdue_reason(campaign: Campaign, trial: Trial, waited_s: float) -> str:
+    """Why to withdraw a trial that has been queued for so long; empty where it may wait longer.
 
     A trial that is found cancelled, and for which this is not empty, was withdrawn by us: a service that was killed
     does not remember it."""
     limit_s, last = campaign.spec.trial.queue_limit_s, trial.last
-    if limit_s is None or last.submitted_at is None or trial.state is not TrialState.SUBMITTED:
+    if limit_s is None or trial.state is not TrialState.SUBMITTED:
         return ""
-    return overdue_text(limit_s, last.wait) if at - last.submitted_at > limit_s else ""
+    return overdue_text(limit_s, last.wait) if waited_s > limit_s else ""
 
 
 def overdue_text(limit_s: float, wait: str) -> str:

@@ -175,12 +175,12 @@ def open_campaign(place: HomePlace, campaign_id: str) -> Iterator[tuple[Service,
         yield service, _find_campaign(service, campaign_id)
 
 
-def read_basis(spec: CampaignSpec, place: HomePlace, *, but: str = "") -> Basis:
+def read_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial]) -> Basis:
     """As `known_basis`, from the database that is there; a database that cannot be read is told, and predictions do
     without."""
     try:
         with open_service(place) as service:
-            return known_basis(service.store, spec, but=but)
+            return known_basis(service.store, spec, trials=trials)
     except StoreError as error:
         errors.print(f"meshtune: no calibration was looked for: {error}", style="yellow", soft_wrap=True)
         return Basis()

@@ -15,6 +15,7 @@ from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.prediction.predict import Basis
@@ -84,14 +85,14 @@ def mistaken(what: str, problems: Sequence[Problem]) -> WrongCall:
     return WrongCall("\n".join([f"{what} has {mistakes}:", *lines]))
 
 
-def stored_basis(spec: CampaignSpec, place: HomePlace, *, but: str = "") -> Basis:
+def stored_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial] = ()) -> Basis:
     """The basis of predictions that the home's database has, see `known_basis`. Without a database none is looked for,
     and nothing of one loaded."""
     if not place.db and not (place.home / DATABASE).is_file():
         return Basis()
     from meshtune.tuner.cli.at_home import read_basis
 
-    return read_basis(spec, place, but=but)
+    return read_basis(spec, place, trials)
 
 
 def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from typing import Any, Literal, TypeVar
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import WaitedTooLong
 from meshtune.tuner.client.plots import AsyncPlots, Plots
-from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, get, json_of, place, post, word_of
+from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, get, json_of, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, Follower, step
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
@@ -95,7 +96,7 @@ class CampaignCalls(Calls):
         """Why a plan was not chosen: the rules it breaks, the memory it needs, where it would lose its time."""
         fields = dict(fields_of(plan))
         knobs = fields.pop("knobs", {})
-        query = {**fields, "knob": [f"{name}:{word_of(value)}" for name, value in knobs.items()]}
+        query = {**fields, "knob": [f"{name}:{word(value)}" for name, value in knobs.items()]}
         return (yield from self._ask(get(self._place("space", "why"), Explanation, query)))
 
     @step

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
+from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.client.errors import ServiceUnreachable, UnreadableAnswer, refusal_of
 from meshtune.tuner.service.views.campaigns import CampaignPage
 from meshtune.tuner.service.views.problems import ProblemDetails
@@ -114,12 +115,8 @@ def _pairs(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[str, str]] = []
     for name, value in query.items():
         values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        pairs.extend((name, word_of(each)) for each in values if each is not None)
+        pairs.extend((name, word(each)) for each in values if each is not None)
     return tuple(pairs)
-
-
-def word_of(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

@@ -83,6 +83,8 @@ class WatchedRunner:
         self.scheduler = scheduler
         self._runner, self._answers = runner, answers
         self.close = runner.close
+        # How often the scheduler refused what `poll` sent, such as a pilot, since this was asked last.
+        self.refusals: Callable[[], int] = getattr(runner, "refusals", int)
 
     @property
     def answered_ago_s(self) -> float:

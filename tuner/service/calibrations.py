@@ -33,11 +33,14 @@ def known_calibration(
     return best_of(store.calibrations.newest_first(key_of(spec), reader=reader), version)
 
 
-def known_basis(store: Store, spec: CampaignSpec, reader: Rights = OPERATOR, *, but: str = "") -> Basis:
-    """The basis for predictions of a spec before its own trials. but: a campaign whose calibration is left out, since
-    its trials teach by themselves."""
-    calibration = known_calibration(store, spec, reader=reader)
-    return Basis() if calibration is None or calibration.campaign == but else basis_of(calibration, training_of(spec))
+def known_basis(store: Store, spec: CampaignSpec, reader: Rights = OPERATOR, trials: Sequence[Trial] = ()) -> Basis:
+    """The basis for predictions of a spec before its own trials. trials: of a campaign under whose release of the
+    framework it is to hold, and whose own calibration is left out, since they teach by themselves."""
+    version = framework_version(software_of(trials))
+    calibration = known_calibration(store, spec, version, reader)
+    if calibration is None or calibration.campaign in {trial.campaign_id for trial in trials}:
+        return Basis()
+    return basis_of(calibration, training_of(spec), version)
 
 
 def keep_calibration(

@@ -25,10 +25,12 @@ from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatu
 from meshtune.runners.outcome import MAX_REASON, Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import EXTERNAL, create_runner, scheduler_name
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, Lesson
+from meshtune.tuner.campaign.decide import OVERTIME_S
 from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
@@ -89,6 +91,8 @@ class Session:
     # By job name, of jobs that were seen running and whose runner measures no duration itself: how long they had run
     # when this process saw them first, and when that was by the timer.
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # By job name: when the job was sent, by the timer.
+    _sent: dict[str, float] = field(default_factory=dict)
     # By job name: how long the jobs had run at the last look.
     _running_s: dict[str, float] = field(default_factory=dict)
     # The lesson of the calibration that the task starts from.
@@ -145,12 +149,21 @@ class Session:
         self._seen = {name: seen for name, seen in self._seen.items() if name in self._running_s}
         return self._running_s
 
+    def waited_s(self, attempt: Attempt) -> float:
+        """How long ago the attempt was sent; of what passed before this process knew of it, the wall's clock tells."""
+        now = self._now()
+        sent_s = 0.0 if attempt.submitted_at is None else max(0.0, self.clock() - attempt.submitted_at)
+        return now - self._sent.setdefault(attempt.job_name, now - sent_s)
+
+    def _now(self) -> float:
+        """By a clock that nobody sets. Whoever claims a job can do so, and tell of it, only while we are there."""
+        claimed = self.campaign.spec.runner.kind == EXTERNAL
+        return self.hold.holder.presence.look()[0] if claimed else self.timer()
+
     def _ran_s(self, attempt: Attempt, status: JobStatus) -> float:
         if status.elapsed_s is not None:
             return status.elapsed_s
-        # Whoever claimed a job may tell of it only while we are there.
-        claimed = self.campaign.spec.runner.kind == EXTERNAL
-        now = self.hold.holder.presence.look()[0] if claimed else self.timer()
+        now, claimed = self._now(), self.campaign.spec.runner.kind == EXTERNAL
         if status.state.final and not claimed and status.started_at is not None and status.finished_at is not None:
             return max(0.0, status.finished_at - status.started_at)  # both by the runner's clock
         if status.state is JobState.RUNNING:
@@ -215,6 +228,7 @@ class Session:
             return
         try:
             self.store.mark_submitted(self.campaign.id, trial.number, job_id, avoid=job.avoid, now=self.clock())
+            self._sent[job.name] = self._now()
         except LeaseLost:
             # Another process may have ended the attempt as never sent. One that is still planned is left alone: the
             # other process finds its job.
@@ -293,24 +307,25 @@ class Sessions:
         self.holder, self._answers = holder, answers
         self._store, self._home, self._clock, self._timer = store, home, clock, timer
         self._sessions: dict[str, Session] = {}
+        # By cancelled campaign whose runner cannot be made here: since when, by the timer.
+        self._ending: dict[str, float] = {}
 
     def get(self, campaign_id: str) -> Session | None:
         """The session of the campaign, None where none is open."""
         return self._sessions.get(campaign_id)
 
-    def queued(self, now: float) -> dict[str, list[float]]:
+    def queued(self) -> dict[str, list[float]]:
         """By kind of runner: how long each job of the open sessions has waited in a queue, in seconds."""
         waits: defaultdict[str, list[float]] = defaultdict(list)
         for session in list(self._sessions.values()):
             waits[session.campaign.spec.runner.kind] += [
-                max(0.0, now - trial.last.submitted_at)
-                for trial in list(session.trials)
-                if trial.state is TrialState.SUBMITTED and trial.last.submitted_at is not None
+                session.waited_s(trial.last) for trial in list(session.trials) if trial.state is TrialState.SUBMITTED
             ]
         return dict(waits)
 
     def open(self, campaign_id: str) -> Session | None:
-        """The session of the campaign, which this process holds; None for a campaign that is over.
+        """The session of the campaign, which this process holds; None for a campaign that is over. A cancelled one
+        whose runner cannot be made here ends here, unless jobs of it may still run.
 
         Raises NotFound, CampaignBusy where another process has it, LeaseLost where one has taken it from us, and the
         backends' errors.
@@ -325,7 +340,14 @@ class Sessions:
                 spec = campaign.spec
                 space, training = space_of(spec), training_of(spec)
                 kind, options = spec.runner.kind, spec.runner.options
-                runner = create_runner(kind, self._home.runner(kind), spec.cluster, options)
+                try:
+                    runner = create_runner(kind, self._home.runner(kind), spec.cluster, options)
+                except InvalidValue as why:
+                    if campaign.state is not CampaignState.CANCELLING:
+                        raise
+                    self._end_without_runner(campaign, hold, why)
+                    self.holder.release(campaign_id)
+                    return None
                 self._sessions[campaign_id] = Session(
                     store=self._store,
                     hold=hold,
@@ -344,6 +366,24 @@ class Sessions:
         session = self._sessions[campaign_id]
         session.hold.confirm()
         return session
+
+    def _end_without_runner(self, campaign: Campaign, hold: Hold, why: InvalidValue) -> None:
+        """Raises InvalidValue while a job that was sent may run: until its time limit has passed, or for ever where
+        this process does not stay."""
+        id, now = campaign.id, self._clock()
+        left = [trial for trial in self._store.trials(id) if not trial.state.final]
+        out = [trial.last.job_name for trial in left if trial.state is not TrialState.PLANNED]
+        since = self._ending.setdefault(id, self._timer())
+        wait_s = since + campaign.spec.trial.time_limit_s + OVERTIME_S - self._timer()
+        if out and wait_s > 0:
+            told = f"{', '.join(out)} may still run where it was sent, where `meshtune cancel {id}` ends it; a service"
+            raise InvalidValue([Problem("", f"{told} gives it up after {wait_s:.0f} s more. {why}")])
+        ended = Outcome(verdict=Verdict.CANCELLED, reason=campaign.reason)
+        with self._store.leases.guarding(hold.lease):
+            for trial in left:
+                self._store.finish(id, trial.number, ended, started_at=None, finished_at=now, now=now)
+            self._store.move_campaign(id, CampaignState.CANCELLED, reason=campaign.reason, now=now, seen=campaign)
+        del self._ending[id]
 
     def release(self, campaign_id: str) -> None:
         """Let another process have the campaign; until the store has heard of it, all stays as it is."""

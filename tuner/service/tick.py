@@ -96,9 +96,11 @@ class Ticker:
             if not trial.state.final and trial.last.job_id is not None and trial.state is not TrialState.PLANNED
         }
         statuses: Mapping[str, JobStatus] = {}
+        kind = campaign.spec.runner.kind
         if by_job:
-            with self.metrics.polling(campaign.spec.runner.kind, lambda: session.runner.answered_ago_s):
+            with self.metrics.polling(kind, lambda: session.runner.answered_ago_s):
                 statuses = session.runner.poll(list(by_job))
+            self.metrics.refusals.labels(kind).inc(session.runner.refusals())
         queued = (status for status in statuses.values() if status.state is JobState.QUEUED)
         session.hindered = next((status.warning for status in queued if status.warning), "")
         now, polled = self.clock(), {}
@@ -109,15 +111,16 @@ class Ticker:
         for job_id, status in statuses.items():
             trial = by_job[job_id]
             job, sent_at = trial.last.job_name, trial.last.submitted_at
+            waited_s = session.waited_s(trial.last) - age_s
             # Of a job that was seen running before, the start tells less and less.
             new = status.state.final or trial.state is TrialState.SUBMITTED
             if new and (ahead_s := skew_s(status, sent_at, now)) is not None:
-                self.metrics.skews.note(f"the runner {campaign.spec.runner.kind}", ahead_s)
+                self.metrics.skews.note(f"the runner {kind}", ahead_s)
             directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
                 seen = by_our_clock(status, sent_at, now)
-                polled[trial.number] = PolledJob(seen, outcome, running_s[job], listened_s, age_s)
+                polled[trial.number] = PolledJob(seen, outcome, running_s[job], waited_s, listened_s)
         return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:

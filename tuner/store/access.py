@@ -244,7 +244,7 @@ def read_tokens(connection: Connection, unreadable: list[str], *where: ColumnEle
 
 def _token(row: Row[Any]) -> Token:
     """Raises Unreadable."""
-    with reading_row(f"token {row.name}"):
+    with reading_row(f"token {row.name}", "`meshtune token revoke` ends it"):
         columns = dict(row._mapping)
         quotas = Quotas(**{name: columns.pop(name) for name in _QUOTAS})
         sets = {"scopes": frozenset(map(Scope, row.scopes)), "projects": frozenset(row.projects)}

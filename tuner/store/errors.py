@@ -72,16 +72,17 @@ class StoreError(UserError):
 
 
 class Unreadable(StoreError):
-    """What is stored is not what this meshtune reads; the message names the object and what is wrong."""
+    """What is stored is not what this meshtune reads; the message names the object, what is wrong, and what helps."""
 
 
 @contextmanager
-def reading_row(what: str) -> Iterator[None]:
-    """Raise Unreadable of this object for a row that breaks today's rules."""
+def reading_row(what: str, ends: str = "`meshtune clean CAMPAIGN --remove` deletes the campaign") -> Iterator[None]:
+    """Raise Unreadable of this object for a row that breaks today's rules. ends: how to be rid of it."""
     try:
         yield
     except (ValueError, TypeError, KeyError) as error:
-        raise Unreadable(f"{what} is stored as this meshtune does not read it: {_first_line(error)}") from error
+        why = f"{what} is stored as this meshtune does not read it: {_first_line(error)}"
+        raise Unreadable(f"{why}; the version that wrote it does, and {ends}") from error
 
 
 class NotFound(StoreError):

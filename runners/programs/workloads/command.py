@@ -38,7 +38,6 @@ from meshtune.runners.programs.workloads.config_file import (
     Template,
     parse_template,
     unknown_placeholder,
-    word,
 )
 from meshtune.runners.programs.workloads.knobs import (
     Telling,
@@ -54,7 +53,7 @@ from meshtune.runners.schedulers.batch.script import CALLS_MODULE
 from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.columns import Capabilities
-from meshtune.search_spaces.knob_values import KNOB_NAME
+from meshtune.search_spaces.knob_values import KNOB_NAME, word
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics import framework_profiles
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile

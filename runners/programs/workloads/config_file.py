@@ -22,6 +22,7 @@ from meshtune.runners.programs.dialects.base import overlaid, read_base, render_
 from meshtune.runners.untrusted_text import read_json, read_toml, read_words, read_yaml
 from meshtune.search_spaces.checks import Closed, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import code
+from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import AXES, Axis
 
 # Of one text; to find what a name may have meant takes 0.1 ms.
@@ -51,11 +52,6 @@ class Template:
     def _alone(self) -> str | None:
         """The one placeholder that the text is; None for other texts."""
         return next((name for name in self.names if self.text == f"{{{name}}}"), None)
-
-
-def word(value: Any) -> str:
-    """A value as a program is told it: true and false as YAML and JSON have them."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def unknown_placeholder(name: str, known: Collection[str], path: str) -> Problem:

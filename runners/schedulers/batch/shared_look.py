@@ -96,7 +96,7 @@ class SharedRunner:
     def __init__(self, runner: Runner, look: SharedLook, period_s: float) -> None:
         """period_s: it wants to know what is new so often."""
         self.runner, self.look, self.period_s = runner, look, period_s
-        self.cancel, self.find = runner.cancel, runner.find
+        self.cancel, self.find, self.refusals = runner.cancel, runner.find, getattr(runner, "refusals", int)
 
     @property
     def answered_ago_s(self) -> float:

@@ -60,6 +60,7 @@ class PilotServer(LocalRunner):
         super().__init__(root, slots=allocation.nodes * allocation.devices_per_node)
         self._pilots, self._allocation, self._options = pilots, allocation, options
         self.pilot = JobStatus(state=JobState.QUEUED)
+        self._refused = 0
         # Why the next one was not taken, empty where it was; and when it is sent again, by `time.monotonic`.
         self._refusal, self._again_at = "", 0.0
         # Of the job for which the next pilot is sent, which may serve other campaigns too.
@@ -102,6 +103,11 @@ class PilotServer(LocalRunner):
         if not left:
             self.end_pilot()
 
+    def refusals(self) -> int:
+        """How many pilots that a look sent were refused since this was asked last."""
+        refused, self._refused = self._refused, 0
+        return refused
+
     def end_pilot(self) -> None:
         """Raises RunnerUnavailable."""
         if (pilot := self._pilots.find(self._name(self._newest()))) is not None:
@@ -114,8 +120,11 @@ class PilotServer(LocalRunner):
         """See that a pilot is queued or runs. Always True: where none is taken, jobs wait and may be cancelled. Raises
         OSError, RunnerUnavailable."""
         if monotonic() >= self._again_at:
-            with suppress(Refused, SubmitFailed):
-                self._send_pilot()
+            with suppress(SubmitFailed):
+                try:
+                    self._send_pilot()
+                except Refused:
+                    self._refused += 1
         return True
 
     def _send_pilot(self) -> None:
@@ -192,7 +201,7 @@ class PilotRunner(AllocationRunner):
 
     def __init__(self, root: Path, options: SlurmOptions, allocation: Allocation, server: PilotServer) -> None:
         super().__init__(root, options, allocation, server)
-        self._server = server
+        self._server, self.refusals = server, server.refusals
 
     @property
     def root(self) -> Path:

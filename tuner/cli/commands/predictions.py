@@ -231,7 +231,7 @@ def estimate(
     if calibrate:
         record = place.record(calibrate)
         check_same(record.campaign.spec, campaign_spec)
-        start = stored_basis(campaign_spec, place, but=record.campaign.id)
+        start = stored_basis(campaign_spec, place, record.trials)
         basis = learn(record.campaign.label, record.campaign.spec, record.trials, start)
     if chosen is not None:
         _print_explanation(explain(campaign_spec, space, chosen, basis), as_json)
@@ -350,7 +350,7 @@ def project(
     else:
         record = place.record(source)
         campaign, trials, spec = record.campaign, record.trials, record.campaign.spec
-        basis = learn(campaign.label, spec, trials, stored_basis(spec, place, but=campaign.id))
+        basis = learn(campaign.label, spec, trials, stored_basis(spec, place, trials))
     counts = node_counts(nodes, spec.cluster.nodes)
     projection = make_projection(
         spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials, plan=layout_of(plan)

@@ -165,21 +165,28 @@ def open_(
             show(service, link, made.token.sha256)
 
 
-@app.command(rich_help_panel=PANEL, short_help="Show or remove what jobs of campaigns left that ended long ago.")
+@app.command(rich_help_panel=PANEL, short_help="Show or remove files of campaigns that ended long ago; delete one.")
 @placed
 def clean(
     place: HomePlace,
+    campaign: Annotated[str, typer.Argument(help="Id of one to delete, with all that was measured.")] = "",
     retention: Annotated[str, typer.Option(envvar=RETENTION, help="Files stay so long after the end.")] = "30d",
     remove: Annotated[bool, typer.Option("--remove", help="Remove what is shown.")] = False,
 ) -> None:
     """Show the logs, scripts and results that jobs left of campaigns which ended long ago. What was measured is in the
-    database and stays."""
+    database and stays; but with CAMPAIGN, this one is deleted, which must be over or unreadable."""
     from meshtune.tuner.access.tokens import expiry
     from meshtune.tuner.cli.at_home import open_service
     from meshtune.tuner.service.cleaning import Leftovers
 
     retention_s = expiry(retention, 0.0, "--retention")
     with open_service(place) as service:
+        if campaign:
+            service.newest_event(campaign)  # raises NotFound
+            if remove:
+                service.delete(campaign)
+            console.print(f"{campaign} {'is deleted' if remove else 'is deleted with --remove, and what was measured'}")
+            return
         found = {} if retention_s is None else service.clean(retention_s, remove=remove)
     for campaign_id, left in found.items():
         console.print(f"{campaign_id}: {left}", soft_wrap=True)

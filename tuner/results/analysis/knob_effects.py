@@ -7,13 +7,12 @@ are never mixed: every effect says which one it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations, product
 from math import expm1, log
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -183,14 +182,24 @@ def place_of(space: Space, knob: str, plan: Plan) -> int:
 
 
 def alike_but(space: Space, plans: Mapping[Plan, float], knob: str) -> list[list[Plan]]:
-    """Plans that differ from each other at most in the knob, its followers, knobs with a condition, and what is no
-    dimension of the space."""
+    """Plans that differ from each other at most in the knob, its followers, knobs with a condition that is not met in
+    all of them, and what is no dimension of the space."""
     conditional = [one.name for one in space.knobs.searched if one.when]
     names = [*space.dimensions, *(one.name for one in space.knobs.searched)]
     kept = [name for name in names if name not in (knob, *FOLLOWERS.get(knob, ()), *conditional)]
-    groups: dict[tuple[Any, ...], list[Plan]] = {}
+    groups = _grouped(plans, kept)
+    for name in conditional:
+        met = [name != knob and all(name in plan.knobs for plan in group) for group in groups]
+        parted = [_grouped(group, [name] if yes else []) for group, yes in zip(groups, met, strict=True)]
+        groups = [part for parts in parted for part in parts]
+    return groups
+
+
+def _grouped(plans: Iterable[Plan], names: Sequence[str]) -> list[list[Plan]]:
+    """By what they have of these axes and knobs."""
+    groups: dict[tuple[str, ...], list[Plan]] = {}
     for plan in plans:
-        groups.setdefault(tuple(word(value_in(plan, name)) for name in kept), []).append(plan)
+        groups.setdefault(tuple(word(value_in(plan, name)) for name in names), []).append(plan)
     return list(groups.values())
 
 

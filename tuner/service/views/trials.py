@@ -87,8 +87,8 @@ class PartialView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:
     """One job. failure: why it failed; null for one that did not. wait: why it waits in a queue, or is refused, in the
-    runner's words; as last heard for one that has started. avoid: the nodes that the runner was asked to keep it
-    away from. nodes: where it ran, failed_nodes: those of them to blame for its end; empty where the runner knows none.
+    runner's words; empty once it has started. avoid: the nodes that the runner was asked to keep it away from. nodes:
+    where it ran, failed_nodes: those of them to blame for its end; empty where the runner knows none.
     """
 
     number: int

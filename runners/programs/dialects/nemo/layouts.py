@@ -39,6 +39,12 @@ _TIMING = {
     "step_time_s": r"train_step_timing in s[:=] ?([\d.e+-]+)",
     "loss": r"reduced_train_loss[:=] ?([\d.e+-]+|nan|inf)",
 }
+_TRIALS: Mapping[str, Any] = {
+    "trainer.max_steps": "{steps}",
+    "trainer.val_check_interval": "{steps}",
+    "trainer.limit_val_batches": 0,
+    "trainer.log_every_n_steps": 1,
+}
 NEMO_2 = Layout(
     name="NeMo 2",
     example="[nemo, llm, pretrain, --yaml, '{directory}/nemo.yaml', --yes], or your script that loads the recipe",
@@ -52,13 +58,7 @@ NEMO_2 = Layout(
     nodes="trainer.num_nodes",
     devices="trainer.devices",
     # As NeMo's own scripts/performance/helpers.py has it.
-    trials={
-        "trainer.max_steps": "{steps}",
-        "trainer.val_check_interval": "{steps}",
-        "trainer.limit_val_batches": 0,
-        "trainer.log_every_n_steps": 1,
-        "trainer.enable_checkpointing": False,
-    },
+    trials={**_TRIALS, "trainer.enable_checkpointing": False},
     removed=("log.ckpt", "log.wandb", "log.tensorboard", "resume"),
     log=_TIMING,
 )
@@ -75,10 +75,7 @@ NEMO_1 = Layout(
     nodes="trainer.num_nodes",
     devices="trainer.devices",
     trials={
-        "trainer.max_steps": "{steps}",
-        "trainer.val_check_interval": "{steps}",
-        "trainer.limit_val_batches": 0,
-        "trainer.log_every_n_steps": 1,
+        **_TRIALS,
         "exp_manager.create_checkpoint_callback": False,
         "exp_manager.resume_if_exists": False,
         "exp_manager.create_wandb_logger": False,

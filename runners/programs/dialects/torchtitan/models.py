@@ -73,7 +73,6 @@ class ConfigFunction:
     training: Mapping[str, Any] = field(default_factory=dict)
     parallelism: Mapping[str, Any] = field(default_factory=dict)
     compile: Mapping[str, Any] = field(default_factory=dict)
-    eight_bit: bool = False
 
     def sections(self) -> dict[str, dict[str, Any]]:
         return {
@@ -98,7 +97,6 @@ CONFIG_FUNCTIONS: Mapping[str, ConfigFunction] = {
         flavor="8B",
         training=_training(1, 8192),
         compile={"enable": True, "components": ["model"]},
-        eight_bit=True,
     ),
     "llama3_70b": ConfigFunction(
         model="llama3",
@@ -114,7 +112,6 @@ CONFIG_FUNCTIONS: Mapping[str, ConfigFunction] = {
         training=_training(2, 8192),
         parallelism={"tensor_parallel_degree": 8},
         compile={"enable": True, "enable_async_tensor_parallel": True},
-        eight_bit=True,
     ),
     "qwen3_0_6b": ConfigFunction(model="qwen3", flavor="0.6B", training=_training(4, 4096)),
     "qwen3_1_7b": ConfigFunction(model="qwen3", flavor="1.7B", training=_training(4, 4096)),
