@@ -80,7 +80,7 @@ def reading_row(what: str) -> Iterator[None]:
     """Raise Unreadable of this object for a row that breaks today's rules."""
     try:
         yield
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unreadable(f"{what} is stored as this meshtune does not read it: {_first_line(error)}") from error
 
 
