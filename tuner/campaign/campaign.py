@@ -143,7 +143,8 @@ class Home:
 
     @property
     def database_url(self) -> str:
-        return f"sqlite:///{self.root / DATABASE}"
+        path = str(self.root / DATABASE).replace("%", "%25").replace("?", "%3F")
+        return f"sqlite:///{path}"
 
     def campaign(self, campaign_id: str) -> Path:
         return self.root / "campaigns" / campaign_id
