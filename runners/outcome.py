@@ -7,7 +7,7 @@ job itself, and beats what a scheduler says. Unknown keys are ignored, so that a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import fsum, isfinite
@@ -33,10 +33,9 @@ MAX_REASON, MAX_PHASE, MAX_LOG_TAIL = 2000, 100, 16_000
 MIN_FLOPS, MAX_FLOPS = 1e-6, 1e30
 # Steps that are kept, of timed ones and of warm-up; the statistics of more would tell nothing else.
 MAX_STEPS = 10_000
-# Ranks of a job; and characters of names and versions that lists of trials show with each.
-MAX_RANKS, MAX_WORDS = 1 << 17, 65_536
-_OF_RANKS = ("peak_memory_bytes", "peak_held_bytes")
-_WORDS = ("software", "knobs", "attention_kernels", "hardware")
+# Characters that lists of trials show with each: of names and versions, and of the numbers of all ranks.
+_WORDS = dict.fromkeys(("software", "knobs", "attention_kernels", "hardware"), 65_536)
+_MAX_LENGTHS = _WORDS | dict.fromkeys(("peak_memory_bytes", "peak_held_bytes"), 2_000_000)
 
 
 class ResultError(Exception):
@@ -149,7 +148,7 @@ class Measurement:
                 checks.require(False, name, words)
             object.__setattr__(self, name, getattr(self, name)[-MAX_STEPS:])
         object.__setattr__(self, "first_losses", self.first_losses[:MAX_STEPS])
-        for name in _OF_RANKS:
+        for name in ("peak_memory_bytes", "peak_held_bytes"):
             if below := [peak for peak in getattr(self, name) if peak < 0]:
                 checks.require(False, name, f"must be at least 0, not {_some(below)}")
         for name in ("model_flops_per_token", "peak_flops_per_device"):
@@ -317,8 +316,9 @@ def parse_result(text: str) -> Outcome:
     for name, measured in (("measurement", outcome.measurement), ("partial", outcome.partial)):
         if measured is not None and measured.stored_summary is not None:
             raise ResultMalformed(f"{name}.stored_summary: is the store's; a job names its steps")
-        for problem in () if measured is None else _too_much(measured):
-            raise ResultMalformed(f"{name}.{problem}")
+        for key, most in _MAX_LENGTHS.items() if measured is not None else ():
+            if (length := len(str(getattr(measured, key)))) > most:
+                raise ResultMalformed(f"{name}.{key}: must have at most {most} characters, not {length}")
     # Python's JSON reads NaN and Infinity; `write_result` writes neither.
     wrong = [loss for loss in outcome.measurement.first_losses if not isfinite(loss)] if outcome.measurement else []
     if wrong:
@@ -326,16 +326,6 @@ def parse_result(text: str) -> Outcome:
     phase = None if outcome.phase is None else outcome.phase[:MAX_PHASE]
     reason, log_tail = outcome.reason[:MAX_REASON], outcome.log_tail[-MAX_LOG_TAIL:]
     return replace(outcome, reason=reason, phase=phase, log_tail=log_tail)
-
-
-def _too_much(measured: Measurement) -> Iterator[str]:
-    """What no job has to say, and would make every list of trials long."""
-    for name in _OF_RANKS:
-        if (ranks := len(getattr(measured, name))) > MAX_RANKS:
-            yield f"{name}: must be of at most {MAX_RANKS} ranks, not {ranks}"
-    for name in _WORDS:
-        if (length := len(str(getattr(measured, name)))) > MAX_WORDS:
-            yield f"{name}: must have at most {MAX_WORDS} characters, not {length}"
 
 
 def _some(values: Sequence[object]) -> str:
