@@ -143,8 +143,7 @@ class Home:
 
     @property
     def database_url(self) -> str:
-        path = str(self.root / DATABASE).replace("%", "%25").replace("?", "%3F")
-        return f"sqlite:///{path}"
+        return "sqlite:///" + str(self.root / DATABASE).replace("%", "%25").replace("?", "%3F")
 
     def campaign(self, campaign_id: str) -> Path:
         return self.root / "campaigns" / campaign_id

@@ -255,12 +255,9 @@ def _stored(row: Mapping[Any, Any], names: tuple[str, ...], table: Table) -> dic
 @cache
 def _kinds_of(names: tuple[str, ...], table: Table) -> list[tuple[str, tuple[type, ...]]]:
     """The types that each field may have."""
-    found: list[tuple[str, tuple[type, ...]]] = []
-    for column in (table.c[name] for name in names):
-        kind = str if isinstance(column.type, PlainText) else column.type.python_type
-        kinds = (float, int) if kind is float else (kind,)
-        found.append((column.name, (*kinds, NoneType) if column.nullable else kinds))
-    return found
+    columns = [table.c[name] for name in names]
+    kinds = [(str if isinstance(one.type, PlainText) else one.type.python_type, int) for one in columns]
+    return [(one.name, (*kind, NoneType) if one.nullable else kind) for one, kind in zip(columns, kinds, strict=True)]
 
 
 def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:

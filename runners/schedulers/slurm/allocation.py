@@ -307,8 +307,7 @@ def _keep_away(spec: JobSpec, options: SlurmOptions) -> str:
     if not avoid:
         return ""
     return f"""\
-nodes=$(squeue --noheader --jobs="$allocation" --format="%i|%N" | sed -n "s/^$allocation|//p")
-nodes=$(scontrol show hostnames "$nodes")
+nodes=$(scontrol show hostnames "$(squeue -h --jobs="$allocation" --format="%i|%N" | sed -n "s/^$allocation|//p")")
 keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
 [ "$(grep -Fxvc {avoid} <<< "$nodes")" -ge {spec.nodes} ] || keep_away=
 """
