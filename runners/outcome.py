@@ -33,6 +33,9 @@ MAX_REASON, MAX_PHASE, MAX_LOG_TAIL = 2000, 100, 16_000
 MIN_FLOPS, MAX_FLOPS = 1e-6, 1e30
 # Steps that are kept, of timed ones and of warm-up; the statistics of more would tell nothing else.
 MAX_STEPS = 10_000
+# Characters that lists of trials show with each: of names and versions, and of the numbers of all ranks.
+_WORDS = dict.fromkeys(("software", "knobs", "attention_kernels", "hardware"), 65_536)
+_MAX_LENGTHS = _WORDS | dict.fromkeys(("peak_memory_bytes", "peak_held_bytes"), 2_000_000)
 
 
 class ResultError(Exception):
@@ -144,6 +147,7 @@ class Measurement:
                 words = f"must be positive seconds, from {MIN_STEP_S:g} to {MAX_STEP_S:g}, not {_some(wrong)}"
                 checks.require(False, name, words)
             object.__setattr__(self, name, getattr(self, name)[-MAX_STEPS:])
+        object.__setattr__(self, "first_losses", self.first_losses[:MAX_STEPS])
         for name in ("peak_memory_bytes", "peak_held_bytes"):
             if below := [peak for peak in getattr(self, name) if peak < 0]:
                 checks.require(False, name, f"must be at least 0, not {_some(below)}")
@@ -312,6 +316,9 @@ def parse_result(text: str) -> Outcome:
     for name, measured in (("measurement", outcome.measurement), ("partial", outcome.partial)):
         if measured is not None and measured.stored_summary is not None:
             raise ResultMalformed(f"{name}.stored_summary: is the store's; a job names its steps")
+        for key, most in _MAX_LENGTHS.items() if measured is not None else ():
+            if (length := len(str(getattr(measured, key)))) > most:
+                raise ResultMalformed(f"{name}.{key}: must have at most {most} characters, not {length}")
     # Python's JSON reads NaN and Infinity; `write_result` writes neither.
     wrong = [loss for loss in outcome.measurement.first_losses if not isfinite(loss)] if outcome.measurement else []
     if wrong:

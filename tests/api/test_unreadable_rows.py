@@ -51,6 +51,9 @@ def spoil(service: ServiceLab, statement: str, id: str) -> None:
         "spec = '{torn'",
         "state = 'asleep'",
         "lessons = '[{\"x\": 1}]'",
+        "created_at = 'yesterday'",
+        "updated_at = 9e999",
+        "owner = x'ff'",
     ],
 )
 def test_one_unreadable_campaign_is_named_and_the_others_are_listed(service, ids, change):
@@ -73,6 +76,7 @@ def test_one_unreadable_campaign_is_named_and_the_others_are_listed(service, ids
     [
         ("UPDATE trials SET tp = -3 WHERE campaign_id = :id AND number = 1", "trial 1 of campaign {}"),
         ("UPDATE trials SET origin = 'moon' WHERE campaign_id = :id AND number = 1", "trial 1 of campaign {}"),
+        ("UPDATE attempts SET started_at = 'noon' WHERE job_name = :id || '-t0001-a1'", "attempt {}-t0001-a1"),
         ("UPDATE attempts SET cause = 'whim' WHERE job_name = :id || '-t0001-a1'", "attempt {}-t0001-a1"),
     ],
 )

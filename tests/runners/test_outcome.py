@@ -240,6 +240,26 @@ def test_a_malformed_profile_is_refused(profile, message):
         parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": document}))
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"peak_held_bytes": [1 << 36] * 160_000}, "peak_held_bytes: must have at most 2000000 characters"),
+        ({"software": {f"package-{n}": "1.0" for n in range(4000)}}, "software: must have at most 65536 characters"),
+        ({"attention_kernels": ["k" * 70_000]}, "attention_kernels: must have at most"),
+        ({"knobs": {"threads": "1" * 70_000}}, "knobs: must have at most"),
+    ],
+)
+def test_what_would_make_every_list_of_trials_long_is_refused(given, message):
+    with pytest.raises(ResultMalformed, match=f"^measurement.{message}"):
+        parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": MEASURED | given}))
+
+
+def test_of_many_losses_the_first_are_kept():
+    measured = MEASURED | {"first_losses": list(range(20_000))}
+    kept = parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": measured})).measurement
+    assert kept.first_losses == tuple(range(MAX_STEPS))
+
+
 def test_of_more_steps_than_the_cap_the_last_are_kept_and_no_statistic_costs_more_than_a_sort():
     steps, ranks = [1.0 + 1e-6 * number for number in range(99_000)], 20_000
     profile = {"step_time_s": 1, "parts_s": [{}] * ranks, "waiting_s": [{}] * ranks, "stages": [0] * ranks}

@@ -121,7 +121,7 @@ def test_a_server_that_is_away_refuses_nothing(runner, shims, spec):
         runner.submit(spec)
 
 
-@pytest.mark.parametrize("out", ["", "submitted to the queue debug\n", None])
+@pytest.mark.parametrize("out", ["", "submitted to the queue debug\n", f"2026\n{ID}\nyour quota in %:\n77\n", None])
 def test_an_answer_that_never_came_or_has_no_id_leaves_open_whether_it_was_sent(out, runner, shims, spec, tmp_path):
     """None: qsub hangs."""
     if out is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -120,6 +121,17 @@ def inside(slurm, tmp_path):
         yield laboratory
     finally:
         laboratory.close()
+
+
+@pytest.mark.long
+@pytest.mark.slurm
+def test_what_a_site_says_before_and_after_squeues_answer_is_no_answer(inside, tmp_path, monkeypatch):
+    real, wrapper = shutil.which("squeue"), tmp_path / "bin" / "squeue"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\necho "hello|you"\n{real} "$@"\necho "see you|soon"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    assert inside.wait(inside.submit("job", "true", avoid=("n9",))).state is JobState.SUCCEEDED
 
 
 @pytest.mark.long

@@ -68,6 +68,18 @@ def slurm(tmp_path, recorded) -> Answers:
     return Answers(tmp_path, recorded)
 
 
+def test_of_several_numbers_that_sbatch_says_the_jobs_own_is_found_by_its_name(slurm):
+    slurm.set("sbatch", "echo 2026; echo 17")
+    with pytest.raises(RunnerUnavailable):
+        slurm.runner.submit(slurm.spec())
+    slurm.set("squeue", f"echo '17|{slurm.folder}/work/job'")
+    id = slurm.runner.find("job")
+    slurm.set("squeue", "true")
+    slurm.status(id)
+    assert "--jobs=17" in slurm.calls("squeue")[-1]
+    assert len(slurm.calls("sbatch")) == 1
+
+
 def test_all_jobs_are_looked_at_in_one_call_and_ended_ones_not_again(slurm):
     ids = []
     for number in range(3):

@@ -44,6 +44,14 @@ def test_a_new_home_is_its_owners_and_a_database_elsewhere_too(tmp_path):
         assert (tmp_path / "meshtune.db-wal").exists()
 
 
+@pytest.mark.parametrize("name", ["a%20b", "q?x=1", "#1"])
+def test_a_homes_database_is_in_the_home_whatever_its_name(tmp_path, name):
+    assert run_meshtune(tmp_path, *CREATE, "--home", name).code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+    assert {path.name for path in (tmp_path / name).iterdir()} >= {"meshtune.db", "meshtune.db.mark"}
+    assert "ann" in run_meshtune(tmp_path, *LIST, "--home", name).out
+
+
 def test_an_open_home_is_closed_once_with_a_message(tmp_path):
     run_meshtune(tmp_path, *CREATE)
     home = tmp_path / ".meshtune"

@@ -52,6 +52,7 @@ def test_what_agrees_stands(knobs):
     ("knobs", "told"),
     [
         ({"fp8": "off"}, "knob fp8 did not arrive: the plan has mxfp8, the job saw off"),
+        ({"fp8": "x" * 5000}, f"knob fp8 did not arrive: the plan has mxfp8, the job saw {'x' * 100}"),
         ({"fp8": None}, "knob fp8 did not arrive: the plan has mxfp8, the job saw nothing of it"),
         ({"budget": 1.0}, "knob budget did not arrive: the plan has 0.5, the job saw 1.0"),
         ({"fast": False}, "knob fast did not arrive: the plan has true, the job saw false"),

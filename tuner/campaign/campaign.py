@@ -136,7 +136,7 @@ class Home:
 
     @property
     def database_url(self) -> str:
-        return f"sqlite:///{self.root / DATABASE}"
+        return "sqlite:///" + str(self.root / DATABASE).replace("%", "%25").replace("?", "%3F")
 
     def campaign(self, campaign_id: str) -> Path:
         return self.root / "campaigns" / campaign_id

@@ -199,7 +199,7 @@ def contradictions(knobs: Sequence[Knob], plan: Plan, seen: Mapping[str, KnobVal
         if name not in seen or _agree(known.get(name), value, seen[name]):
             continue
         other = seen[name]
-        saw = "nothing of it" if other is None else word(other)
+        saw = "nothing of it" if other is None else word(other)[:100]
         yield f"knob {name} did not arrive: the plan has {word(value)}, the job saw {saw}"
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
@@ -162,7 +163,7 @@ def existing_database(place: HomePlace) -> str:
     """The database's URL. Raises WrongCall for a SQLite file that does not exist."""
     url = place.db or Home(place.home.absolute()).database_url
     scheme, _, file = url.partition(":///")
-    if scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).is_file():
+    if scheme == "sqlite" and not file.startswith("file:") and not Path(unquote(file.split("?")[0])).is_file():
         where = f"--db {place.db}" if place.db else f"--home {place.home}"
         raise WrongCall(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
     return url

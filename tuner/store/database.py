@@ -89,7 +89,8 @@ class Database:
         self.name = _name(parsed)
         self.file: Path | None = None
         if not self._postgres and not in_memory:
-            self.file = Path((parsed.database or "").removeprefix("file:").partition("?")[0]).resolve()
+            path, uri = parsed.database or "", (parsed.database or "").startswith("file:")
+            self.file = Path(path.removeprefix("file:").partition("?")[0] if uri else path).resolve()
         self._clock, self._file_mode = clock, file_mode
         self._guard: ContextVar[Callable[[Connection], None] | None] = ContextVar("guard", default=None)
         self._lock = threading.Lock()

@@ -80,7 +80,7 @@ def reading_row(what: str, ends: str = "`meshtune clean CAMPAIGN --remove` delet
     """Raise Unreadable of this object for a row that breaks today's rules. ends: how to be rid of it."""
     try:
         yield
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"{what} is stored as this meshtune does not read it: {_first_line(error)}"
         raise Unreadable(f"{why}; the version that wrote it does, and {ends}") from error
 

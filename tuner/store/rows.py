@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isfinite
 from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -26,7 +27,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.store.errors import reading_row
-from meshtune.tuner.store.tables import attempts, campaigns, measurements
+from meshtune.tuner.store.tables import PlainText, attempts, campaigns, measurements
 
 
 def _columns_of(kind: type, table: Table, *, json: bool = False, but: Collection[str] = ()) -> tuple[str, ...]:
@@ -102,7 +103,8 @@ def campaign_of(row: Row[Any]) -> Campaign:
         lessons = tuple(Lesson(**lesson) for lesson in row.lessons)
         state, tags = CampaignState(row.state), tuple(row.tags.split())
         spec = decode_spec(row.spec)
-        return Campaign(spec=spec, state=state, lessons=lessons, tags=tags, **_fields(row, _OF_CAMPAIGN))
+        own = _stored(row._mapping, _OF_CAMPAIGN, campaigns)
+        return Campaign(spec=spec, state=state, lessons=lessons, tags=tags, **own)
 
 
 def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
@@ -169,14 +171,14 @@ def attempt_of(row: Mapping[str, Any], measurement: Measurement | None) -> Attem
             measurement=measurement,
             partial=None if row["partial"] is None else read_value(Measurement, row["partial"]),
             cause=None if row["cause"] is None else Cause(row["cause"]),
-            **{name: row[name] for name in _OF_OUTCOME},
+            **_stored(row, _OF_OUTCOME, attempts),
         )
     nodes: dict[str, Any] = {name: tuple(row[name] or ()) for name in _NODES}
     return Attempt(
         state=TrialState(row["state"]),
         outcome=outcome,
         **nodes,
-        **{name: row[name] for name in _OF_ATTEMPT},
+        **_stored(row, _OF_ATTEMPT, attempts),
     )
 
 
@@ -208,7 +210,7 @@ def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]
 
 def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
     return Measurement(
-        **{name: row[name] for name in _OF_MEASUREMENT},
+        **_stored(row, _OF_MEASUREMENT, measurements),
         step_times_s=tuple(times.timed),
         warmup_times_s=tuple(times.warmup),
         first_losses=tuple(map(float, row["first_losses"])),
@@ -227,16 +229,34 @@ def listed_measurement_of(row: Mapping[str, Any]) -> Measurement | None:
     if row["mean_step_time_s"] is None:
         return None
     return Measurement(
-        **{name: row[name] for name in _OF_MEASUREMENT},
+        **_stored(row, _OF_MEASUREMENT, measurements),
         step_times_s=(),
         first_losses=tuple(map(float, row["first_losses"])),
         hardware=_hardware(row),
-        stored_summary=MeasurementSummary(**{name: row[name] for name in _OF_SUMMARY}),
+        stored_summary=MeasurementSummary(**_stored(row, _OF_SUMMARY, measurements)),
     )
 
 
 def _hardware(row: Mapping[str, Any]) -> Hardware:
     return tuple(HardwareKind(**{**kind, "nodes": tuple(kind["nodes"])}) for kind in row["hardware"])
+
+
+def _stored(row: Mapping[Any, Any], names: tuple[str, ...], table: Table) -> dict[str, Any]:
+    """Fields of a row by their names. SQLite keeps in any column whatever it is given. Raises ValueError."""
+    values = {name: row[name] for name in names}
+    for name, kinds in _kinds_of(names, table):
+        value = values[name]
+        if not isinstance(value, kinds) or (isinstance(value, float) and not isfinite(value)):
+            raise ValueError(f"{name} is {value!r}"[:100])
+    return values
+
+
+@cache
+def _kinds_of(names: tuple[str, ...], table: Table) -> list[tuple[str, tuple[type, ...]]]:
+    """The types that each field may have."""
+    columns = [table.c[name] for name in names]
+    kinds = [(str if isinstance(one.type, PlainText) else one.type.python_type, int) for one in columns]
+    return [(one.name, (*kind, NoneType) if one.nullable else kind) for one, kind in zip(columns, kinds, strict=True)]
 
 
 def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:

@@ -180,9 +180,9 @@ class PbsRunner(BatchRunner[PbsOptions]):
 
     def _send(self, spec: JobSpec, script: Path) -> tuple[Answer, str | None]:
         answer = self._call("qsub", str(script))
-        # A site's own words may come before the id.
-        id = (answer.out.split() or [""])[-1]
-        return answer, id if _ID.fullmatch(id) else None
+        # A site's own words may come beside the id; of several the job's is found by its name.
+        ids = {line.strip() for line in answer.out.splitlines() if _ID.fullmatch(line.strip())}
+        return answer, ids.pop() if len(ids) == 1 else None
 
     def _search(self, record: JobRecord) -> str | None:
         found = self._with_history("qselect", "-u", getpass.getuser(), "-N", record.name).output("qselect")

@@ -190,10 +190,11 @@ class AllocationRunner:
     def _now(self) -> tuple[bool, float, tuple[str, ...]]:
         """Whether the allocation goes on, the seconds until its end by Slurm's own clock, which a site may move, and
         its nodes. Raises RunnerUnavailable."""
-        form = ("--states=all", "--format=%T|%L|%N")
+        form = ("--states=all", "--format=%i|%T|%L|%N")
         answer = self._tell("squeue", "--noheader", f"--jobs={self._number()}", *form)
-        line = answer.output("squeue", UNKNOWN_JOB).strip().rpartition("\n")[2]
-        word, left, nodes = line.split("|") if line else ("", "", "")
+        lines = (line.split("|") for line in answer.output("squeue", UNKNOWN_JOB).splitlines())
+        own = (line[1:] for line in lines if line[0] == self._number() and len(line) == 4)
+        word, left, nodes = next(own, ("", "", ""))
         left_s = duration_s(left)
         return word == "RUNNING", inf if left_s is None else left_s, expand_hosts(nodes)
 
@@ -302,7 +303,7 @@ def _keep_away(spec: JobSpec, options: SlurmOptions) -> str:
     if not avoid:
         return ""
     return f"""\
-nodes=$(scontrol show hostnames "$(squeue --noheader --jobs="$allocation" --format=%N | tail -n 1)")
+nodes=$(scontrol show hostnames "$(squeue -h --jobs="$allocation" --format="%i|%N" | sed -n "s/^$allocation|//p")")
 keep_away=$(grep -Fx {avoid} <<< "$nodes" | paste -sd, -)
 [ "$(grep -Fxvc {avoid} <<< "$nodes")" -ge {spec.nodes} ] || keep_away=
 """

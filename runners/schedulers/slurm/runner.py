@@ -143,8 +143,9 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             spec = replace(spec, avoid=())
             [script] = write_files(spec.directory, self._more_files(spec))
             return self._send(spec, script)
-        number = _NUMBER.search(answer.out) if answer.code == 0 else None
-        return answer, number.group(1) if number else None
+        numbers = set(_NUMBER.findall(answer.out)) if answer.code == 0 else set()
+        # Of several, some are a site's own: the job is found by its name then.
+        return answer, numbers.pop() if len(numbers) == 1 else None
 
     def _search(self, record: JobRecord) -> str | None:
         """By name and folder, at the controller and in the accounting."""
