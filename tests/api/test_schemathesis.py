@@ -78,7 +78,10 @@ def asked(operation: Any, client: Any, known: dict[str, Any], extent: settings) 
 
 @pytest.mark.parametrize(
     "extent",
-    [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(MANY, marks=pytest.mark.long)],
+    [
+        pytest.param(FEW, marks=pytest.mark.slow),
+        pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    ],
     ids=["few", "many"],
 )
 def test_every_operation_answers_as_its_document_says(app, client, known, extent):
@@ -87,7 +90,7 @@ def test_every_operation_answers_as_its_document_says(app, client, known, extent
         try:
             asked(operation, client, known, extent)()
         except BaseException as error:  # all of them, not the first alone
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | pytest.fail.Exception):  # the latter: the time limit
                 raise
             failed[f"{operation.method.upper()} {operation.path}"] = error
     assert not failed, "\n\n".join(f"{name}: {error}" for name, error in failed.items())
