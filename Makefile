@@ -43,13 +43,13 @@ test-fast: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 -m "not slow and not postgres and not slurm and not ray and not browser and not long"
 
 # The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
+# tests/trainer is named because an option of its conftest is.
 TABLE ?= matrix.md
 CONTRACT := tests/runners/test_contract.py tests/runners/test_life_cycle.py
 FLUX_TESTS := examples/plugins/meshtune-flux/tests
 test-long: $(INSTALLED)
 	sh tests/install_system_packages.sh accounting
-	$(BIN)/pytest -q -m "long or matrix" --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api \
-		tests/benchmarks tests/browser tests/examples tests/client
+	$(BIN)/pytest -q -m "long or matrix" --matrix-table $(TABLE) tests/trainer tests
 	@for lab in FluxLaboratory PretendedFluxLaboratory; do \
 		PYTHONPATH=$(FLUX_TESTS) MESHTUNE_LABORATORY=flux_lab:$$lab $(BIN)/pytest -q $(CONTRACT) || exit 1; done
 	cat $(TABLE)

@@ -33,8 +33,9 @@ class Forking:
 
     def stop(self) -> None:
         """With all that it started and that has not ended, as where this process is killed."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
         self._process.wait(30)
 
 

@@ -76,6 +76,9 @@ class Oplog:
             if status < 300:
                 self.accepted.append(line)
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class Client(threading.Thread):
     """One that changes its campaigns until `over`, and then the last one to its end."""
@@ -173,6 +176,7 @@ def attack(folder: Path, kills: int, seed: int, *, sqlite: bool) -> bool:
         for service in services:
             stack.callback(service.stop)
         oplog, over = Oplog(folder / "oplog"), threading.Event()
+        stack.callback(oplog.close)
         clients = [
             Client(services, oplog, over, seed + number, tells=number < ASKERS) for number in range(CLIENTS + ASKERS)
         ]

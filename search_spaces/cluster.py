@@ -1,14 +1,18 @@
 """ClusterSpec: what the job would run on: devices, their speed and memory, and the links between them, tier by tier.
 
-Tiers, innermost first: module (devices that share a package), node, rack (or dragonfly group), everything beyond. The
-numbers are line rates; what collectives reach of them is not said here.
+Tiers, innermost first: module (devices that share a package), node, rack (or dragonfly group), everything beyond.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from meshtune.search_spaces.checks import MAX_WHOLE, Amount, Checks, Closed, Count, Positive, Some, StrEnum, Whole
+from meshtune.search_spaces.checks import MAX_WHOLE, Checks, Closed, Count, Limit, Some, StrEnum, Whole
+
+# FLOP/s or bytes/s, and seconds, of which every prediction is a finite number.
+Rate = Annotated[float, Limit(1, 1e30)]
+Duration = Annotated[float, Limit(above=0, high=1e9)]
 
 
 class DeviceKind(StrEnum):
@@ -21,14 +25,13 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductRate(Closed):
-    """FLOP/s of the product of (rows, inputs) with a weight of (inputs, outputs), and of the two of its backward pass
-    together."""
+    """FLOP/s of the product of (rows, inputs) with a weight of (inputs, outputs), and of both backward products."""
 
     inputs: Some
     outputs: Some
     rows: Some
-    forward_flops: Positive
-    backward_flops: Positive
+    forward_flops: Rate
+    backward_flops: Rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class LayerRate(Closed):
     """Bytes/s of a layer's work beside products and attention, in micro-batches of so many tokens."""
 
     tokens: Some
-    bytes_per_s: Positive
+    bytes_per_s: Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +66,16 @@ class MeasuredRates(Closed):
     """
 
     products: tuple[ProductRate, ...] = ()
-    attention_flops: Positive | None = None
-    attention_backward_flops: Positive | None = None
+    attention_flops: Rate | None = None
+    attention_backward_flops: Rate | None = None
     layer_bytes_per_s: tuple[LayerRate, ...] = ()
     compiled_layer_bytes_per_s: tuple[LayerRate, ...] = ()
-    loss_bytes_per_s: Positive | None = None
-    accumulated_per_s: Positive | None = None
-    updated_per_s: Positive | None = None
-    layer_host_s: Positive | None = None
-    compiled_layer_host_s: Positive | None = None
-    step_overhead_s: Positive | None = None
+    loss_bytes_per_s: Rate | None = None
+    accumulated_per_s: Rate | None = None
+    updated_per_s: Rate | None = None
+    layer_host_s: Duration | None = None
+    compiled_layer_host_s: Duration | None = None
+    step_overhead_s: Duration | None = None
 
 
 UNMEASURED = MeasuredRates()
@@ -86,21 +89,19 @@ class DeviceSpec(Closed):
     name: str
     # PyTorch's name: `cuda` includes ROCm, `xpu` is Intel's.
     kind: DeviceKind
-    # What the device has, driver and context included; on a CPU the share of the machine that a rank gets, and the
-    # built-in trainer keeps to.
+    # With driver and context; on a CPU the share of the machine that a rank gets, and the built-in trainer keeps to.
     memory_bytes: Some
     # Dense peak in FLOP/s by number format, such as `{bfloat16: 9.89e14}`.
-    peak_flops: dict[str, Positive] = field(default_factory=dict)
+    peak_flops: dict[str, Rate] = field(default_factory=dict)
     # Measured FLOP/s of large matrix products by number format.
-    sustained_flops: dict[str, Positive] = field(default_factory=dict)
+    sustained_flops: dict[str, Rate] = field(default_factory=dict)
     # Measured FLOP/s of fused attention by number format.
-    attention_flops: dict[str, Positive] = field(default_factory=dict)
+    attention_flops: dict[str, Rate] = field(default_factory=dict)
     # The same by kernels for this device's own architecture, which not every training code runs.
-    own_attention_flops: dict[str, Positive] = field(default_factory=dict)
+    own_attention_flops: dict[str, Rate] = field(default_factory=dict)
     # Memory bandwidth; none: unknown.
-    memory_bandwidth_bytes_per_s: Positive | None = None
-    # What training reaches by number format, as `meshtune cluster probe` measures it; predictions take it in place of
-    # the shares of peak and bandwidth.
+    memory_bandwidth_bytes_per_s: Rate | None = None
+    # What `meshtune cluster probe` measures by number format: predictions take it for shares of peak and bandwidth.
     measured: dict[str, MeasuredRates] = field(default_factory=dict)
 
     def _check(self, checks: Checks) -> None:
@@ -112,9 +113,9 @@ class LinkSpec(Closed):
     """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model."""
 
     # Of one hop of a collective.
-    latency_s: Amount
+    latency_s: Annotated[float, Limit(0, 1e9)]
     # What one device can send over the tier, in one direction, to all its peers there together.
-    bandwidth_bytes_per_s: Positive
+    bandwidth_bytes_per_s: Rate
     # Both are what collectives reached, as a probe finds them, and are not discounted; else they are line rates.
     measured: bool = False
     # The switches add up what devices send (NVLink SHARP).
@@ -124,8 +125,7 @@ class LinkSpec(Closed):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec(Closed):
     """`nodes` equal nodes of `devices_per_node` equal devices. Links are None where nothing is known of them.
-    Raises InvalidValue.
-    """
+    Raises InvalidValue."""
 
     # In results and in `meshtune recommend`; by default the preset's.
     name: str
@@ -151,7 +151,7 @@ class ClusterSpec(Closed):
     # Devices of the same place in their nodes share a switch, so that rings do not meet there; else a fat tree.
     rails: bool = False
     # What an hour of one device costs; the objective `cost` is then in that currency.
-    device_hour_price: Positive | None = None
+    device_hour_price: Annotated[float, Limit(above=0, high=1e30)] | None = None
 
     def _check(self, checks: Checks) -> None:
         sizes = f"nodes({self.nodes}) * devices_per_node({self.devices_per_node}) = {self.devices}"

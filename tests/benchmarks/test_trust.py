@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from importlib.metadata import version
+
 import pytest
 import trust_changes
 import trust_kills
+from service_fork import Forking
 from service_process import postgres
 from trust_reader import findings
 
@@ -45,6 +49,15 @@ def test_the_oplog_is_held_against_the_database(tmp_path):
     asked = {"campaign": "gone", "operation": "patch", "status": 200, "budget": 2}
     assert trust_changes.lost_changes(url, []) == []
     assert trust_changes.lost_changes(url, [asked]) == [f"gone: {asked}"]
+
+
+@pytest.mark.slow
+def test_what_forks_services_leaves_no_pipe_open(tmp_path):
+    """An open one is a warning, and that an error."""
+    forking, log = Forking(), tmp_path / "log"
+    forking.start(["--version"], os.environ, log).wait()
+    forking.stop()
+    assert log.read_text() == f"{version('meshtune')}\n"
 
 
 @pytest.mark.long

@@ -20,14 +20,19 @@ EIGHT = {"nodes": 1, "devices_per_node": 8}
     [
         (DeviceSpec, CPU | {"kind": "tpu"}, "^kind: must be one of cpu, cuda, xpu, not 'tpu'$"),
         (DeviceSpec, CPU | {"memory_bytes": 0}, "^memory_bytes: must be at least 1, not 0$"),
-        (DeviceSpec, CPU | {"peak_flops": {"bf16": 0.0}}, "^peak_flops.bf16: must be positive, not 0.0$"),
+        (DeviceSpec, CPU | {"peak_flops": {"bf16": 0.0}}, "^peak_flops.bf16: must be at least 1, not 0.0$"),
         (DeviceSpec, CPU | {"peak_flops": {"bf16": nan}}, "^peak_flops.bf16: .*not nan$"),
         (DeviceSpec, CPU | {"memory_bandwidth_bytes_per_s": inf}, "^memory_bandwidth_bytes_per_s: .*not inf$"),
         (DeviceSpec, CPU | {"memory_bandwidth_bytes_per_s": -1.0}, "^memory_bandwidth_bytes_per_s: .*not -1.0$"),
         (
             LinkSpec,
             {"latency_s": -1.0, "bandwidth_bytes_per_s": 0.0},
-            "^latency_s: must be at least 0, not -1.0; bandwidth_bytes_per_s: must be positive, not 0.0$",
+            "^latency_s: must be at least 0, not -1.0; bandwidth_bytes_per_s: must be at least 1, not 0.0$",
+        ),
+        (
+            LinkSpec,
+            {"latency_s": 1e300, "bandwidth_bytes_per_s": 5e-324},
+            "^latency_s: must be at most 1000000000.0, not 1e\\+300; bandwidth_bytes_per_s: .*at least 1, not 5e-324$",
         ),
         (LinkSpec, {"latency_s": inf, "bandwidth_bytes_per_s": 1.0}, "^latency_s: .*not inf$"),
         (LinkSpec, {"latency_s": 0.0, "bandwidth_bytes_per_s": nan}, "^bandwidth_bytes_per_s: .*not nan$"),

@@ -183,7 +183,7 @@ def test_without_steps_of_layers_nothing_is_made_up():
 
 
 def test_rates_that_are_no_rates_are_refused_by_name():
-    with pytest.raises(InvalidValue, match=r"forward_flops: must be positive"):
+    with pytest.raises(InvalidValue, match=r"forward_flops: must be at least 1"):
         product(1, 1, 1, 0.0, 1.0)
     with pytest.raises(InvalidValue, match=r"tokens: must be at least 1"):
         layer(0, 1.0)

@@ -52,6 +52,27 @@ def quoted(basis=None, **over):
     return make_quote(*read(**over), basis or Basis())
 
 
+@pytest.mark.parametrize("bandwidth", [1, 1e30])
+@pytest.mark.parametrize("flops", [1, 1e30])
+@pytest.mark.parametrize("latency_s", [0, 1e9])
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_slowest_and_the_fastest_machine_have_a_finite_quote(bandwidth, flops, latency_s, measured):
+    """What is no number is a warning of numpy, and that an error."""
+    link = {"latency_s": latency_s, "bandwidth_bytes_per_s": bandwidth, "measured": measured}
+    product = {"inputs": 1, "outputs": 1, "rows": 1, "forward_flops": flops, "backward_flops": flops}
+    rates = {
+        "products": [product],
+        "layer_bytes_per_s": [{"tokens": 1, "bytes_per_s": bandwidth}],
+        "updated_per_s": bandwidth,
+        "layer_host_s": latency_s or 1e-300,
+    }
+    device = DEVICE | {"peak_flops": {"float32": flops}, "memory_bandwidth_bytes_per_s": bandwidth}
+    device["measured"] = {"float32": rates} if measured else {}
+    made = make_quote(*eight(cluster={"device": device, "node_link": link}, model="gpt-1t"), Basis())
+    speeds = [best.speed.tokens_per_s.value for best in made.best]
+    assert np.isfinite([*speeds, made.cost.trial_s.high, made.cost.wall_s.high]).all()
+
+
 def eight(**over):
     """Eight devices with links in a node."""
     cluster = {"devices_per_node": 8, "node_link": toy.LINK, **over.pop("cluster", {})}
