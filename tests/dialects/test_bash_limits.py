@@ -54,6 +54,7 @@ HANGS = {
     "lines of a document": ("cat <<E\n" + "x\n" * 24_000 + "E\n", ""),
     "quotes": ('A="' + '\\"' * 24_000 + '"', ""),
     "unending loops": ("while :; do A=$A$A; done; for i in {1..999999999}; do x; done; f() { f; }; f", ""),
+    "words of a branch that is not followed": ("if unknown; then\n" + "a " * 9_000 + "\nfi\n", ""),
     "globs": ("ls " + "/*" * 24_000, ""),
     "sbatch": ("#SBATCH" + "\n" * 49_000, ""),
     "one word": ("a" * 49_000, ""),

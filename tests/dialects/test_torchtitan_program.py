@@ -177,6 +177,7 @@ def test_a_campaign_of_the_real_trainer_measures_plans_that_train_the_same(tmp_p
         "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 4, "zero_stage": 3},
         "search": {"kind": "grid"},
         "budget": {"trials": 5},
+        "confirm": 0,
         "trial": {"time_limit_s": 200},
     }
     result, _, trials = run_campaign(tmp_path, document, tmp_path, timeout_s=800)

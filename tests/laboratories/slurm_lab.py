@@ -144,7 +144,7 @@ class SlurmLab:
         self._stop("slurmctld.pid")
         self.stop_accounting()
         self._stop("munge.pid")
-        for pid in self._left():  # a stepd whose slurmd was killed outlives it
+        for pid in [*self._left(), *self._tasks()]:  # a stepd whose slurmd was killed outlives it
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -187,9 +187,12 @@ class SlurmLab:
     def kill_node(self, node: str) -> str:
         """As when the machine loses power: its slurmd, and all that its slurmd started, die at once. Its name."""
         pids = [int((self.folder / f"slurmd.{node}.pid").read_text()), *self._steps(node)]
-        for victim in [found for pid in pids for found in (pid, *_family(pid))]:
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
+        victims = [found for pid in pids for found in (pid, *_family(pid))]
+        while victims:
+            for victim in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+            victims = self._tasks(f"{node}\0")  # that a stepd was about to start
         return node
 
     def answers(self) -> bool:
@@ -287,6 +290,11 @@ class SlurmLab:
         """The slurmstepd processes of a node; those of this cluster have its folder in their environment."""
         mark = f"SLURMD_NODENAME={node}".encode()
         return [pid for pid in self._left() if any(mark in _environment(child) for child in _family(pid))]
+
+    def _tasks(self, node: str = "") -> list[int]:
+        """The processes of jobs on a node, whose name ends with a zero; on any."""
+        marks = f"SLURM_CONF={self.folder}/".encode(), f"SLURMD_NODENAME={node}".encode()
+        return processes_where(lambda folder: all(mark in (folder / "environ").read_bytes() for mark in marks))
 
     def _left(self) -> list[int]:
         mark = f"SLURM_CONF={self.folder}".encode()

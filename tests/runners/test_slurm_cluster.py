@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -212,6 +213,16 @@ def test_a_request_that_arrives_after_it_was_sent_again_ends_at_once(lab, monkey
     assert lab.wait(id).state is JobState.SUCCEEDED
     wait_for(lambda: all(state in ("COMPLETED", "FAILED") for _, name, state in lab.place.jobs() if name == "twice"))
     assert count(lab, "twice") == 1
+
+
+@slow
+def test_a_script_that_a_dying_nodes_daemon_was_about_to_start_dies_too(slurm_of_ones_own):
+    environment = {**os.environ, "SLURMD_NODENAME": "n1"}
+    script = subprocess.Popen(["sleep", "10"], env=environment)
+    slurm_of_ones_own.kill_node("n0")
+    assert script.poll() is None
+    slurm_of_ones_own.kill_node("n1")
+    assert script.wait(20) == -signal.SIGKILL
 
 
 @long

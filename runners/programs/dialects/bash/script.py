@@ -221,13 +221,13 @@ class _Reader:
 
     def _leave(self, simple: Simple, reason: str) -> None:
         """Take what a command that may run would change as unknown."""
-        for at, word in enumerate(simple.words):
-            setting = any(before.plain in _READING for before in simple.words[:at]) and word.plain.isidentifier()
-            looping = at > 0 and simple.words[at - 1].plain in ("for", "select")
+        reading, before = False, ""
+        for word in simple.words:
             if assigned := assignment(word):
                 self._forget(assigned[0], reason, appended=bool(assigned[1]))
-            elif setting or looping:
+            elif (reading and word.plain.isidentifier()) or before in ("for", "select"):
                 self._forget(word.plain, reason)
+            reading, before = reading or word.plain in _READING, word.plain
         if simple.target is not None:
             self.changed[joined(simple.target, self.values, self.budget)] = reason
         self._rewritten([joined(word, self.values, self.budget) for word in simple.words], reason)
