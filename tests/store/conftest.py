@@ -130,7 +130,7 @@ class Make:
             device=DeviceSpec(
                 name="H200", kind=DeviceKind.CUDA, memory_bytes=141 * 10**9, peak_flops={"bfloat16": 989e12}
             ),
-            network_link=LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=0.1 + 0.2),
+            network_link=LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=1.1 + 2.2),
         ),
         workload=Backend(
             kind="command",

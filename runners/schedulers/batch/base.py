@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
 from meshtune.runners.command import Answer, call
-from meshtune.runners.json_files import write_new
+from meshtune.runners.json_files import write_files, write_new
 from meshtune.runners.log_lines import read_tail
 from meshtune.runners.schedulers.batch.launch_wrapper import noted_status, read_notes
 from meshtune.runners.schedulers.batch.records import JobRecord, RecordingRunner
@@ -69,6 +69,10 @@ class BatchRunner(RecordingRunner[Options]):
 
     def _more_files(self, spec: JobSpec) -> Mapping[str, str]:
         return {self.script_file: self.script_text(spec, self._options, submit_host())}
+
+    def _write_script(self, spec: JobSpec) -> Path:
+        [script] = write_files(spec.directory, self._more_files(spec))
+        return script
 
     def _deliver(self, spec: JobSpec) -> str:
         answer, id = self._send(spec, spec.directory / self.script_file)

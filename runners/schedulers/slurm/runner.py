@@ -14,7 +14,7 @@ from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Refused, RunnerUnavailable
 from meshtune.runners.command import Answer
-from meshtune.runners.json_files import write_files, write_whole
+from meshtune.runners.json_files import write_whole
 from meshtune.runners.schedulers.batch.base import BatchRunner
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, noted_end, read_notes, render_gang
 from meshtune.runners.schedulers.batch.records import JobRecord
@@ -141,8 +141,7 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         answer = self._call("sbatch", "--parsable", "--export=ALL", str(script))
         if spec.avoid and answer.code != 0 and answer.says(_UNKNOWN_NODE):
             spec = replace(spec, avoid=())
-            [script] = write_files(spec.directory, self._more_files(spec))
-            return self._send(spec, script)
+            return self._send(spec, self._write_script(spec))
         numbers = set(_NUMBER.findall(answer.out)) if answer.code == 0 else set()
         # Of several, some are a site's own: the job is found by its name then.
         return answer, numbers.pop() if len(numbers) == 1 else None

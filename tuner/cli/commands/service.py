@@ -165,7 +165,7 @@ def open_(
             show(service, link, made.token.sha256)
 
 
-@app.command(rich_help_panel=PANEL, short_help="Show or remove files of campaigns that ended long ago; delete one.")
+@app.command(rich_help_panel=PANEL, short_help="Show or remove files of ended campaigns; delete a campaign.")
 @placed
 def clean(
     place: HomePlace,
