@@ -255,9 +255,8 @@ def test_a_job_that_was_started_once_more_is_lost_by_its_requeue(slurm):
 
 
 def test_a_job_that_starts_while_it_is_shown_as_waiting_runs_and_one_that_waits_again_is_lost(slurm):
-    id = slurm.submit()
+    id = slurm.runner.submit(slurm.spec())
     claim = slurm.spec().directory / CLAIM_FILE
-    claim.unlink()
     slurm.set("squeue", f"echo 17 > {claim}; echo '17|PENDING||N/A|N/A|Priority'")
     assert slurm.status(id).state is JobState.QUEUED
     assert slurm.calls("scancel") == []
@@ -267,9 +266,8 @@ def test_a_job_that_starts_while_it_is_shown_as_waiting_runs_and_one_that_waits_
 
 def test_a_job_whose_other_copy_starts_first_during_the_look_is_followed_there(slurm):
     """Of a request that Slurm got after we had given up on it."""
-    id = slurm.submit()
+    id = slurm.runner.submit(slurm.spec())
     claim = slurm.spec().directory / CLAIM_FILE
-    claim.unlink()
     slurm.set("squeue", f"echo 16 > {claim}; echo '17|FAILED|n2|1000|1001|NonZeroExitCode'")
     assert slurm.status(id).state is JobState.QUEUED
     slurm.set("squeue", "echo '16|RUNNING|n[0-1]|1000|N/A|None'")
