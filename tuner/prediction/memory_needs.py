@@ -26,8 +26,8 @@ from meshtune.tuner.campaign.units import gibibytes, percent
 SURE = 0.9
 # Recomputation is open where speed times probability to fit of the best plan grows by this share.
 GAIN = 0.1
-# Legal plans, in 0.2 seconds whenever a spec is read; combinations, in up to a second for each change.
-MAX_JUDGED, MAX_TRIED = 2**13, 2**15
+# Legal plans, in 0.2 seconds whenever a spec is read; combinations, in as much for each change.
+MAX_JUDGED, MAX_TRIED = 2**13, 2**14
 MAX_TIMES_NODES = 2**10
 
 
