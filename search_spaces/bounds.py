@@ -76,8 +76,8 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
     chosen: dict[str, tuple[Any, ...]] = {
         name: getattr(bounds, name) for name in PLAN_FIELDS if name not in ("dp", "grad_accum_steps")
     }
-    chosen["tp"] = bounds.tp or _divisors(*tp_devices)
-    chosen["pp"] = bounds.pp or tuple(pp for pp in _divisors(*context.devices) if pp <= context.model.layers)
+    chosen["tp"] = bounds.tp or divisors(*tp_devices)
+    chosen["pp"] = bounds.pp or tuple(pp for pp in divisors(*context.devices) if pp <= context.model.layers)
     for name in PIPELINE[2:]:
         chosen[name] = getattr(bounds, name) or (0,)
     sizes = tuple(size for size in DEFAULT_MICRO_BATCHES if batch is None or size <= batch)
@@ -102,7 +102,7 @@ def union(splits: Mapping[tuple[int, int], list[Split]]) -> dict[str, tuple[int,
     return {name: tuple(sorted({split[at] for split in every})) for at, name in enumerate(PIPELINE[2:])}
 
 
-def _divisors(*numbers: int) -> tuple[int, ...]:
+def divisors(*numbers: int) -> tuple[int, ...]:
     """Of any of the numbers, ascending."""
     small = [
         (number, divisor) for number in numbers for divisor in range(1, isqrt(number) + 1) if number % divisor == 0

@@ -12,7 +12,7 @@ from meshtune.search_spaces.checks import MAX_WHOLE, Checks, Closed, Count, Limi
 
 # FLOP/s or bytes/s, and seconds, of which every prediction is a finite number.
 Rate = Annotated[float, Limit(1, 1e30)]
-Duration = Annotated[float, Limit(above=0, high=1e9)]
+Duration = Annotated[float, Limit(above=0, high=10**9)]
 
 
 class DeviceKind(StrEnum):

@@ -58,7 +58,8 @@ EVEN_ALONE = frozenset({(0, 0)})
 class Capabilities:
     """The abilities of a workload's training code; by default plain data, tensor and pipeline parallelism.
 
-    contexts: the kinds of context parallelism, none when empty. choice_of_sequence_parallel: it can be turned off.
+    recompute_of_script: which of `recompute` the user's script takes is for the spec's space to say. contexts: the
+    kinds of context parallelism, none when empty. choice_of_sequence_parallel: it can be turned off.
     stage_splits: by how many layers the first and the last chunk of its pipeline may hold fewer; None: any.
     uneven_vocab: a vocabulary that tp does not divide is padded or cut unevenly. shapes: what models may have beyond
     plain layers and mixtures of experts.
@@ -67,6 +68,7 @@ class Capabilities:
 
     schedules: frozenset[Schedule] = frozenset({Schedule.ONE_F_ONE_B})
     recompute: frozenset[Recompute] = frozenset({Recompute.NONE})
+    recompute_of_script: bool = False
     zero_stages: frozenset[int] = frozenset({0, 1, 2, 3})
     zero_stages_with_pp: frozenset[int] = frozenset({0, 1})
     contexts: frozenset[ContextParallel] = frozenset()

@@ -7,8 +7,6 @@ must divide), and identity (of two plans that run the same, one is kept, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from meshtune.search_spaces.columns import (
@@ -22,18 +20,17 @@ from meshtune.search_spaces.columns import (
     SpaceContext,
     codes,
 )
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.stages import layers_between
 
 
-def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec], int], label: str) -> Constraint:
-    """The rule that a parallel degree divides one of the model's sizes."""
+def _tp_divides(size: str, reason: str) -> Constraint:
+    """The rule that tp divides one of the model's sizes."""
     return Constraint(
-        name,
+        f"tp-{size.replace('_', '-')}",
         reason,
-        lambda c, s: size(s.model) % c[field_name] == 0,
-        lambda p, s: f"{field_name}({getattr(p, field_name)}) does not divide {label}({size(s.model)})",
+        lambda c, s: getattr(s.model, size) % c["tp"] == 0,
+        lambda p, s: f"tp({p.tp}) does not divide {size}({getattr(s.model, size)})",
     )
 
 
@@ -99,13 +96,13 @@ def _rounds(c: Columns, s: SpaceContext) -> BoolColumn:
     return even | ~np.isin(c["schedule"], _IN_ROUNDS)
 
 
-def _ulysses(name: str, words: str, heads: Callable[[ModelSpec], int], label: str) -> Constraint:
+def _ulysses(heads: str, words: str) -> Constraint:
     """The rule that each context rank gets whole heads out of those that tensor parallelism leaves."""
     return Constraint(
-        name,
+        f"ulysses-{heads.replace('_', '-')}",
         f"ulysses gives each context rank whole {words} heads, out of those that tensor parallelism leaves",
-        lambda c, s: (c["context"] != _ULYSSES) | (heads(s.model) % (c["tp"] * c["cp"]) == 0),
-        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide {label}({heads(s.model)})",
+        lambda c, s: (c["context"] != _ULYSSES) | (getattr(s.model, heads) % (c["tp"] * c["cp"]) == 0),
+        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide {heads}({getattr(s.model, heads)})",
     )
 
 
@@ -159,22 +156,16 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda c, s: (s.cluster.devices_per_node % c["tp"] == 0) | s.tp_across_nodes,
         lambda p, s: f"tp({p.tp}) does not divide the {s.cluster.devices_per_node} devices of a node",
     ),
-    _divides("tp-heads", "tp", "each rank computes whole attention heads", lambda m: m.heads, "heads"),
+    _tp_divides("heads", "each rank computes whole attention heads"),
     Constraint(
         "tp-kv-heads",
         "each rank holds whole key/value heads, or, where the trainer can, a copy of the one that its queries share",
         _kv_heads,
         _kv_heads_numbers,
     ),
-    _divides("tp-ffn", "tp", "the feed-forward width is cut evenly over the tensor ranks", lambda m: m.ffn, "ffn"),
-    _divides(
-        "tp-shared-ffn",
-        "tp",
-        "shared experts are cut evenly over the tensor ranks",
-        lambda m: m.shared_ffn,
-        "shared_ffn",
-    ),
-    _divides("tp-dense-ffn", "tp", "the dense layers' width is cut evenly too", lambda m: m.dense_ffn, "dense_ffn"),
+    _tp_divides("ffn", "the feed-forward width is cut evenly over the tensor ranks"),
+    _tp_divides("shared_ffn", "shared experts are cut evenly over the tensor ranks"),
+    _tp_divides("dense_ffn", "the dense layers' width is cut evenly too"),
     Constraint(
         "tp-vocab",
         "embedding and head are cut evenly over the vocabulary, unless the trainer pads it or cuts it unevenly",
@@ -321,8 +312,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda c, s: ~np.isin(c["schedule"], _SPLIT_BACKWARD) | (c["recompute"] != _SELECTIVE),
         lambda p, s: f"recompute({p.recompute}) with schedule({p.schedule})",
     ),
-    _ulysses("ulysses-heads", "attention", lambda m: m.heads, "heads"),
-    _ulysses("ulysses-kv-heads", "key/value", lambda m: m.kv_heads, "kv_heads"),
+    _ulysses("heads", "attention"),
+    _ulysses("kv_heads", "key/value"),
     Constraint(
         "ring-sequence",
         "in a ring each rank holds one slice from the front and one from the back, so that causal work is even",

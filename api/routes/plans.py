@@ -32,7 +32,7 @@ from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.prediction.predict import Basis, learn
+from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.prediction.projection import Projection, layout_of, node_counts
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_quote
 from meshtune.tuner.prediction.scaling import count_combinations, make_projection
@@ -167,7 +167,7 @@ async def project_campaign(
 def space_view_of(spec: CampaignSpec) -> SpaceView:
     """Raises InvalidSpec where no plan is legal, and TooCostly where plans are too many to be counted."""
     with raising(TooCostly, "knobs", SpaceTooLarge):
-        return space_view(legal_space(spec))
+        return space_view(legal_space(spec), training_of(spec))
 
 
 def predictable_space(spec: CampaignSpec) -> Space:

@@ -38,7 +38,7 @@ def read(**over):
         "model": "gpt-micro",
         "cluster": cluster,
         "global_batch_size": 8,
-        "space": {"micro_batch_size": [1, 2], "zero_stage": [0]},
+        "space": {"micro_batch_size": [1, 2], "zero_stage": [0], "recompute": ["none"]},
         "workload": {"kind": "torch", "measuring": MEASURING},
         "trial": {"time_limit_s": 1e6},
         "search": "random",

@@ -10,10 +10,11 @@ import typer
 from rich.text import Text
 
 from meshtune.runners.base import JobSpec, RunnerError, RunnerUnavailable
+from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import load, schedulers
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
-from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of, space_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Trial, job_name
 from meshtune.tuner.campaign.units import seconds
@@ -23,7 +24,8 @@ from meshtune.tuner.cli.render.analysis import forecast_sentence
 from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.winners import SIMULATED, winner_lines
-from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.memory_needs import memory_needs
+from meshtune.tuner.prediction.predict import Basis, training_of
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.results.analysis.forecast_check import check_forecasts
 from meshtune.tuner.results.export import FORMATS, Export
@@ -47,6 +49,8 @@ def print_result(record: Record) -> None:
     if (checked := check_forecasts(trials).steps) is not None:
         console.print(forecast_sentence(checked, "simulated" if ended.simulated else "measured"), soft_wrap=True)
     if not print_best(ended, trials, 10) and ended.state.final:
+        if any(trial.verdict is Verdict.OOM for trial in trials):
+            print_page(memory_needs(space_of(ended.spec), training_of(ended.spec)))
         raise typer.Exit(1)
     if ended.state is CampaignState.PAUSED:
         raise typer.Exit(PAUSED_CODE)

@@ -22,6 +22,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Counts, Space
 from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
 from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
 TOP = 10
@@ -29,7 +30,7 @@ TOP = 10
 # CPU: what is left of `make demo`'s 6.5 s per trial (benchmarks/log.md) without its steps. Others: a round guess.
 STARTUP_S: Mapping[DeviceKind, float] = {DeviceKind.CPU: 5.0, DeviceKind.CUDA: 30.0, DeviceKind.XPU: 30.0}
 # The edges of the classes that plans are counted in by their probability to fit.
-SURE, LIKELY, UNLIKELY = 0.9, 0.5, 0.1
+LIKELY, UNLIKELY = 0.5, 0.1
 PART_WORDS: dict[TimePart, str] = {
     TimePart.COMPUTE: "computation",
     TimePart.RECOMPUTE: "recomputation",
@@ -101,8 +102,9 @@ class MissingFact:
 class Quote:
     """Predictions for a campaign before it runs. space: combinations of layouts spanned, legal layouts, and how many
     combinations each rule rejects (they overlap). plans: legal layouts times what their knobs can be, of whose effects
-    nothing is predicted. best: the layouts predicted best by tokens per second times the probability to fit. missing:
-    where not empty, no times can be predicted."""
+    nothing is predicted. memory_needs: why recomputation was opened, and where no plan fits with 90 % what would help,
+    the smallest change first, each tried. best: the layouts predicted best by tokens per second times the probability
+    to fit. missing: where not empty, no times can be predicted."""
 
     name: str
     model: str
@@ -113,6 +115,7 @@ class Quote:
     space: Counts
     plans: int
     fit: FitCounts
+    memory_needs: tuple[str, ...]
     best: tuple[Prediction, ...]
     cost: CampaignCost
     missing: tuple[MissingFact, ...]
@@ -134,6 +137,7 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
         space=space.counts,
         plans=space.plans,
         fit=count_fits(outlook.fits),
+        memory_needs=memory_needs(space, training, basis.calibration),
         best=best,
         cost=predict_cost(spec, space, outlook, basis),
         missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),

@@ -8,20 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from meshtune.runners.extras import MissingExtra
 from meshtune.runners.registry import create_runner, require_library
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.estimate import estimate_memory
-from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
+from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.campaign.calibration import CALIBRATION, LEAST_TRIALS
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, build_space, workload_of
-from meshtune.tuner.search.calibration import SURE
+from meshtune.tuner.prediction.memory_needs import sure_plans
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import require_legal
 
@@ -70,7 +67,7 @@ def calibration_setup(
     best: tuple[ModelSpec, Space, int] | None = None
     for model in _depths(spec.model, cluster.devices):
         space = build_space(bounds, model, cluster, batch, workload)
-        sure = _sure(Training(model, cluster, workload.framework), space)
+        sure = sure_plans(space, Training(model, cluster, workload.framework))
         if best is None or sure > best[2]:
             best = model, space, sure
         if sure >= CHOICE * trials or sure == len(space) > 0:
@@ -161,10 +158,3 @@ def _depths(model: ModelSpec, devices: int) -> Iterator[ModelSpec]:
             yield replace(model, layers=layers)
         except InvalidValue:  # other fields of the model count layers, too
             return
-
-
-def _sure(training: Training, space: Space) -> int:
-    """How many plans likely fit."""
-    if not len(space):
-        return 0
-    return int(np.sum(estimate_memory(training, space.columns).fits(usable_bytes(training)) >= SURE))

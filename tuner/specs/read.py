@@ -31,6 +31,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, l
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
@@ -48,6 +49,7 @@ from meshtune.tuner.campaign.spec import (
     build_space,
     space_of,
 )
+from meshtune.tuner.prediction.memory_needs import open_recompute
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
@@ -274,6 +276,9 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
     problems += _check_objective(values.get("objective"), batch, cluster, workload)
     try:
         space = build_space(bounds, values["model"], cluster, batch, workload, max_combinations, knobs)
+        if reading.document.get("space", {}).get("recompute") is None:
+            space, _ = open_recompute(space, Training(values["model"], cluster, workload.framework))
+            values["space"] = space.bounds
     except InvalidValue as error:
         problems += error.problems
         return None

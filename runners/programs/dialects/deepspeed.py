@@ -116,6 +116,7 @@ def capabilities(options: DeepSpeedOptions) -> Capabilities:
         recompute = list(Recompute)
     return Capabilities(
         recompute=frozenset(recompute),
+        recompute_of_script=options.tells("recompute"),
         recompute_intervals=options.tells("recompute_interval"),
         # runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
         zero_stages_with_pp=frozenset({0, 1}),

@@ -139,7 +139,9 @@ class CommandWorkload(Workload):
     def capabilities(self) -> Capabilities:
         able = capabilities_of(self._fixed, self._told)
         pads = self.framework.vocab_multiple > 1
-        return replace(able, uneven_vocab=pads, rules=(*able.rules, *worded_rules(self._choices)))
+        words = any(choice.axis == "recompute" for choice in self._choices)
+        rules = (*able.rules, *worded_rules(self._choices))
+        return replace(able, uneven_vocab=pads, recompute_of_script=not words, rules=rules)
 
     @property
     def framework(self) -> FrameworkProfile:

@@ -59,7 +59,10 @@ def run(
         return
     from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
     from meshtune.tuner.cli.telling import print_result
+    from meshtune.tuner.prediction.memory_needs import memory_needs
+    from meshtune.tuner.prediction.predict import training_of
 
+    print_page(memory_needs(space, training_of(campaign_spec)))
     with open_service(place, create=True) as service:
         created = service.create(document, drives=True, text=text_of(spec, document))
         print_result(CampaignAtHome(service, created).followed())

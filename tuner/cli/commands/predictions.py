@@ -59,8 +59,10 @@ def spaces(
     from meshtune.tuner.cli.render.display import space_table, space_text
     from meshtune.tuner.cli.render.knobs import knobs_table
     from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
+    from meshtune.tuner.prediction.memory_needs import memory_needs
+    from meshtune.tuner.prediction.predict import training_of
 
-    _, _, space = read_spec_file(spec, None, cluster)
+    _, campaign_spec, space = read_spec_file(spec, None, cluster)
     if why:
         plan = space.complete(**plan_fields("--why", why, space.knobs))
         broken = space.explain(plan)
@@ -68,8 +70,7 @@ def spaces(
         for violation in broken:
             console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
         return
-    console.print(space_text(space), soft_wrap=True)
-    console.print(space_table(space))
+    print_page([space_text(space), *memory_needs(space, training_of(campaign_spec)), space_table(space)])
     if knobs:
         if not space.knobs:
             raise WrongCall("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")

@@ -36,6 +36,7 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
         *([f"{quote.plans} legal plans with the knobs, of whose effects nothing is predicted"] if knobs else []),
         f"expected to fit: {fit.expected:.1f} {kind}; P(fits) at least 90 %: {fit.sure}, 50 to 90 %: {fit.likely}, "
         f"10 to 50 %: {fit.unlikely}, below 10 %: {fit.hopeless}",
+        *quote.memory_needs,
     ]
     steps = "steps until its time limit at most" if cost.steps is None else f"{cost.steps[0]} to {cost.steps[1]} steps"
     missing = [f"  {one.path}: {one.message}" for one in quote.missing]

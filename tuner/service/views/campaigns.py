@@ -9,14 +9,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from meshtune.runners.base import Cause
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.changes import extendable
 from meshtune.tuner.campaign.listing import STEP_TIME, TOKENS_PER_S_PER_DEVICE, Order, TrialKey
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.prediction.memory_needs import memory_needs
+from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.results.quantities import rfc3339
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.recommendation import choice_among_first
@@ -61,7 +64,7 @@ class SummaryView:
 
     fastest_once: the setting with the best first run. fastest_confirmed: the best of those that were measured again, by
     their second runs. recommended: the one to use, for the recommended_reason; `best` has more of it. Each null where
-    there is none.
+    there is none; the reason then says what would fit, where all ran out of memory.
     """
 
     done: int
@@ -140,11 +143,12 @@ class ParetoView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceView:
     """A space: combinations of layouts spanned, legal layouts, and how many combinations each rule rejects (they
-    overlap). plans: legal layouts times what their knobs can be."""
+    overlap). plans: legal layouts times what their knobs can be. memory_needs: as in a quote, without calibration."""
 
     combinations: int
     legal: int
     plans: int
+    memory_needs: list[str]
     rejected: Mapping[str, int]
     dimensions: Mapping[str, list[Any]]
     knobs: list[KnobView]
@@ -180,11 +184,12 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: Summar
     )
 
 
-def space_view(space: Space) -> SpaceView:
+def space_view(space: Space, training: Training) -> SpaceView:
     return SpaceView(
         combinations=space.counts.combinations,
         legal=space.counts.legal,
         plans=space.plans,
+        memory_needs=list(memory_needs(space, training)),
         rejected=dict(space.counts.rejected),
         dimensions={name: list(values) for name, values in space.dimensions.items()},
         knobs=list(map(knob_view, space.knobs)),
@@ -212,6 +217,8 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
     baseline = baseline_of(ranking)
     last = [tally for tally in overview.tallies if tally.last]
     failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
+    full = campaign.state.final and not ranking and failures[Cause.OOM] > 0
+    needs = memory_needs(space_of(spec), training_of(spec)) if full else ()
     return SummaryView(
         done=sum(tally.attempts for tally in last if tally.state.final),
         confirmations=sum(
@@ -225,7 +232,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
         fastest_once=_best_view(spec, winners.fastest_once),
         fastest_confirmed=_best_view(spec, winners.fastest_confirmed),
         recommended=_best_view(spec, winners.recommended),
-        recommended_reason=winners.recommendation.why,
+        recommended_reason="; ".join([winners.recommendation.why, *needs]),
         recommended_is_baseline=winners.recommended is not None and winners.recommended.trial.origin is Origin.BASELINE,
         baseline=None if baseline is None else _baseline_view(spec, baseline),
     )

@@ -1407,6 +1407,7 @@ export interface components {
             devices: number;
             fit: components["schemas"]["FitCounts"];
             framework: string;
+            memory_needs: string[];
             missing: components["schemas"]["MissingFact"][];
             model: string;
             name: string;
@@ -1555,6 +1556,7 @@ export interface components {
             };
             knobs: components["schemas"]["KnobView"][];
             legal: number;
+            memory_needs: string[];
             plans: number;
             rejected: {
                 [key: string]: number;

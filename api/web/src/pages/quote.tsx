@@ -63,7 +63,7 @@ const CLASSES = [
   ["hopeless", "hardly (below 10 %)"],
 ] as const;
 
-function Fit({ quote: { fit, space } }: { quote: Quote }) {
+function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
   return (
     <section>
       <h3>Memory</h3>
@@ -82,6 +82,11 @@ function Fit({ quote: { fit, space } }: { quote: Quote }) {
           </li>
         ))}
       </ul>
+      {memory_needs.map((words) => (
+        <p key={words} class="small" data-testid="memory-needs">
+          {words}
+        </p>
+      ))}
     </section>
   );
 }

@@ -102,9 +102,10 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
   return (
     <>
       <Tiles campaign={campaign} />
-      {recommended && (
+      {(recommended || campaign.summary.failures.oom) && (
         <p data-testid="recommendation">
-          <strong>Recommended:</strong> {recommended.plan_key}: {recommended_reason}.
+          <strong>{recommended ? "Recommended" : "No recommendation"}:</strong> {recommended && `${recommended.plan_key}: `}
+          {recommended_reason}.
         </p>
       )}
       {trials.length === 0 ? (

@@ -1,0 +1,152 @@
+"""Recomputation is open where memory asks for it, and where nothing fits what is named would help."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import command_lab
+import pytest
+import yaml
+
+from meshtune.search_spaces.plan import Recompute
+from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.campaign.spec import document_of
+from meshtune.tuner.prediction import memory_needs as module
+from meshtune.tuner.prediction.memory_needs import memory_needs
+from meshtune.tuner.prediction.predict import Basis, training_of
+from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.service.driving.loop import Driver, drive_one
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.store import Store
+
+pytestmark = pytest.mark.slow
+
+SPEC = {
+    "model": {"preset": "llama3-70b", "seq_len": 8192},
+    "cluster": {"preset": "dgx-h100", "nodes": 8},
+    "global_batch_size": 512,
+}
+EVERY = tuple(Recompute)
+WORDS = {"format": "json", "base": {}, "set": {"remat": {"{recompute}": {"none": False, "full": True}}}}
+SCRIPT = {"kind": "command", "command": "train.py {recompute} {pp} {tp} {micro_batch_size} {zero_stage}"}
+
+
+def read(**over):
+    return read_spec({**SPEC, **over}, None)
+
+
+def test_recomputation_is_open_where_no_plan_surely_fits_without_it():
+    spec, space = read()
+    assert spec.space.recompute == space.dimensions["recompute"] == EVERY
+    quote = make_quote(spec, space, Basis())
+    assert quote.memory_needs == (
+        "recomputation: opened, since no plan without it fits with 90 %; 1600 combinations more",
+    )
+    assert quote.fit.sure > 50
+    best = quote.best[0]
+    assert (best.p_fits > 0.9, best.speed.tokens_per_s.value > 50_000, best.plan.recompute) == (True, True, "full")
+
+
+def test_it_is_open_where_the_plans_that_fit_are_much_slower_without_it():
+    spec, space = read(workload={"kind": "simulated", "framework": "fsdp"}, runner="simulated")
+    assert spec.space.recompute == (Recompute.NONE, Recompute.FULL)
+    (why,) = memory_needs(space, training_of(spec))
+    assert re.fullmatch(
+        r"recomputation: opened, since the best plan's speed x P\(fits\) is \d\d % higher with it; 560 .*", why
+    )
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"space": {"recompute": ["none"]}},
+        {"model": "llama3-8b"},
+        {"model": "gpt-micro", "cluster": {"preset": "local-cpu"}, "global_batch_size": 16},
+        {"workload": "megatron"},
+        {"workload": SCRIPT},
+        {"workload": {"kind": "deepspeed", "script": "train.py", "directory": "."}, "space": {"tp": [1], "pp": [1]}},
+        {"space": {"recompute_interval": list(range(1, 40)), "vpp": [1, 2, 4, 8, 16]}},
+    ],
+    ids=["stated", "ample", "a laptop", "fits without", "of a script", "none to open", "too large to be judged"],
+)
+def test_elsewhere_it_stays_closed(over):
+    assert read(**over)[0].space.recompute == (Recompute.NONE,)
+
+
+def test_a_script_whose_configuration_has_words_for_it_gets_those():
+    command = SCRIPT["command"].replace("{recompute}", "a.json")
+    spec, _ = read(workload={"kind": "command", "command": command, "configs": {"a.json": WORDS}})
+    assert spec.space.recompute == (Recompute.NONE, Recompute.FULL)
+
+
+def test_a_stored_spec_has_its_space_whatever_the_physics_says_later(monkeypatch):
+    spec, space = read()
+    monkeypatch.setattr(module, "SURE", 0.0)
+    monkeypatch.setattr(module, "GAIN", 10.0)
+    assert read()[0].space.recompute == (Recompute.NONE,)
+    again, same = read_spec(document_of(spec), None)
+    assert (again, same.counts) == (spec, space.counts)
+
+
+@pytest.mark.parametrize(
+    ("over", "first"),
+    [
+        ({"space": {"recompute": ["none"]}}, "space.recompute: [none, selective, full] would: 101 plans"),
+        (
+            {"space": {"recompute": ["none"], "tp": [1], "zero_stage": [0], "micro_batch_size": [4]}},
+            "space.micro_batch",
+        ),
+        ({"cluster": {"preset": "dgx-h100", "nodes": 1}}, "cluster.nodes: 4 (32 devices) would: 14 plans"),
+        ({"workload": "megatron", "model": "llama3-405b"}, "cluster.nodes: "),
+        (
+            {"model": "mixtral-8x22b", "cluster": {"preset": "dgx-a100", "nodes": 4}, "space": {"zero_stage": [1]}},
+            "cluster.nodes: 8 (64 devices), space.zero_stage: [0, 1, 2, 3] would: 18 plans",
+        ),
+        ({"model": "llama3-8b", "space": {"zero_stage": [0], "pp": [1], "recompute": ["none"], "tp": [1]}}, "space."),
+    ],
+)
+def test_where_nothing_fits_every_change_that_is_named_lets_as_many_plans_fit_as_it_says(over, first):
+    spec, space = read(**over)
+    quote = make_quote(spec, space, Basis())
+    assert quote.fit.sure == 0
+    head, *changes = [words for words in quote.memory_needs if not words.startswith("recomputation")]
+    assert re.match(
+        r"no plan fits with 90 %: the least memory is [\d.]+ GiB of 80.00 GiB, P\(fits\) .* %, with tp", head
+    )
+    assert changes[0].startswith(first)
+    for words in changes:
+        change, count = re.fullmatch(r"(.*) would: (\d+) plans? fits? with 90 %", words).groups()
+        document = document_of(spec)
+        for section, key, value in re.findall(r"(\w+)\.(\w+): (\[[^]]*\]|\d+)", change):
+            document[section][key] = yaml.safe_load(value)
+        fit = make_quote(*read_spec(document, None), Basis()).fit
+        assert fit.sure == int(count) > 0, words
+
+
+def test_a_model_that_no_number_of_devices_holds_is_said_to_be_that():
+    shapes = {"layers": 1, "hidden": 2**17, "heads": 1, "ffn": 2**20, "vocab": 2**20, "seq_len": 2**20}
+    spec, space = read(model=shapes, space={"tp": [1], "pp": [1], "zero_stage": [0]}, workload="megatron")
+    assert memory_needs(space, training_of(spec))[-1].endswith(" would, nor up to 1024 times the nodes")
+
+
+def test_the_command_line_says_it(tmp_path):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    said = partial(command_lab.said, tmp_path)
+    assert "\nrecomputation: opened, since no plan without it fits with 90 %; 1600 " in said("spaces", "spec.yaml")
+    assert "\nrecomputation: opened, since " in said("estimate", "spec.yaml")
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_simulated_campaign_of_a_70b_finds_plans_that_fit(tmp_path, stated):
+    over = {"workload": {"kind": "simulated", "framework": "trainer"}, "runner": {"kind": "simulated", "seed": 1}}
+    over |= {"budget": {"trials": 4}, "confirm": 0, "trial": {"time_limit_s": 21600}}
+    with Store.open("sqlite://") as store:
+        service = Service(store, Home(tmp_path / "home"))
+        id = service.create({**SPEC, **over, **({"space": {"recompute": ["none"]}} if stated else {})}).id
+        drive_one(Driver(service), service, id, lambda: None)
+        campaign, trials = store.campaign(id), store.trials(id)
+        service.close()
+    assert campaign.state is CampaignState.COMPLETED
+    assert [str(trial.verdict) for trial in trials] == ["oom" if stated else "ok"] * 4

@@ -1,0 +1,140 @@
+"""What memory asks of a space: recomputation where a spec leaves it open, and changes where no plan surely fits.
+
+A spec has one space, so recomputation is decided by the constants' defaults, whatever was measured since. Every change
+that is named was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from meshtune.search_spaces.bounds import dimensions, divisors
+from meshtune.search_spaces.checks import listed
+from meshtune.search_spaces.columns import RECOMPUTES
+from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.estimate import estimate_memory, log_step
+from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
+from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
+from meshtune.tuner.campaign.units import gibibytes, percent
+
+# A plan surely fits from this probability on.
+SURE = 0.9
+# Recomputation is open where speed times probability to fit of the best plan grows by this share.
+GAIN = 0.1
+# Legal plans, in 0.2 seconds whenever a spec is read; combinations, in as much for each change.
+MAX_JUDGED, MAX_TRIED = 2**13, 2**14
+MAX_TIMES_NODES = 2**10
+
+
+def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
+    """Of a space without recomputation: the same with all that its program can recompute, and why memory asks for it;
+    or the space itself, and no reason."""
+    able = space.context.capabilities
+    kinds = tuple(kind for kind in RECOMPUTES if kind in able.recompute)
+    wide = None if able.recompute_of_script else _with(space, recompute=kinds)
+    if wide is None or len(wide) > MAX_JUDGED:
+        return space, ""
+    c = wide.columns
+    if not (none := c["recompute"] == RECOMPUTES.index(Recompute.NONE)).any():
+        return space, ""
+    fits = estimate_memory(training, c).fits(usable_bytes(training))
+    step_s = np.exp(log_step(with_usual_speeds(training), c, UNCALIBRATED.constants))
+    worth = fits * c["micro_batch_size"] * c["grad_accum_steps"] / (c["tp"] * c["pp"] * c["cp"] * step_s)
+    if fits[none].max() < min(SURE, fits.max()):
+        why = f"no plan without it fits with {percent(SURE)}"
+    elif worth.max() > (1 + GAIN) * worth[none].max():
+        gain = percent(float(worth.max() / worth[none].max()) - 1)
+        why = f"the best plan's speed x P(fits) is {gain} higher with it"
+    else:
+        return space, ""
+    legal = tuple(RECOMPUTES[kind] for kind in np.unique(c["recompute"]))
+    return _with(space, recompute=legal) or space, why
+
+
+def memory_needs(space: Space, training: Training, calibration: Calibration = UNCALIBRATED) -> tuple[str, ...]:
+    """Why recomputation is open; and where no plan surely fits, the least memory and what would help, the smallest
+    change first. Nothing of a space that is too large to be tried."""
+    if not (closed := _with(space, recompute=(Recompute.NONE,))) or space.combinations > MAX_TRIED:
+        return ()
+    opened, why = open_recompute(closed, training)
+    more = opened.combinations - closed.combinations
+    needs = [f"recomputation: opened, since {why}; {more} combinations more"] if why else []
+    needs = needs if opened.bounds == space.bounds else []
+    memory = estimate_memory(training, space.columns, calibration)
+    fits = memory.fits(usable_bytes(training))
+    if fits.max() < SURE:
+        least = int(memory.peak_bytes.argmin())
+        peak, device = gibibytes(int(memory.peak_bytes[least])), gibibytes(training.cluster.device.memory_bytes)
+        words = f"the least memory is {peak} of {device}, P(fits) {percent(fits[least])}, with {space[least].key}"
+        needs += [f"no plan fits with {percent(SURE)}: {words}", *_remedies(space, training, calibration)]
+    return tuple(needs)
+
+
+def sure_plans(space: Space | None, training: Training, calibration: Calibration = UNCALIBRATED) -> int:
+    """How many plans surely fit, on the space's own cluster."""
+    if not space:
+        return 0
+    memory = estimate_memory(replace(training, cluster=space.context.cluster), space.columns, calibration)
+    return int(np.sum(memory.fits(usable_bytes(training)) >= SURE))
+
+
+def _remedies(space: Space, training: Training, calibration: Calibration) -> Sequence[str]:
+    """Each axis that would help alone; else the fewest of them together, on more nodes where it takes these."""
+    changes = _changes(space)
+
+    def sure(axes: Collection[str], times: int = 1) -> int:
+        return sure_plans(_with(space, times, **{axis: changes[axis] for axis in axes}), training, calibration)
+
+    def words(axes: Collection[str], times: int = 1) -> str:
+        count, nodes = sure(axes, times), training.cluster.nodes * times
+        size = [f"cluster.nodes: {nodes} ({nodes * training.cluster.devices_per_node} devices)"] if times > 1 else []
+        changed = [*size, *(f"space.{axis}: [{listed(changes[axis])}]" for axis in axes)]
+        return f"{', '.join(changed)} would: {count} plan{' fits' if count == 1 else 's fit'} with {percent(SURE)}"
+
+    if alone := [words([axis]) for axis in changes if sure([axis])]:
+        return alone
+    every: list[str] = []
+    for axis in changes:
+        every += [axis] if _with(space, **{one: changes[one] for one in (*every, axis)}) else []
+    times = 1
+    while not sure(every, times):
+        if (times := 2 * times) > MAX_TIMES_NODES:
+            return [f"no other value of {', '.join(every)} would, nor up to {MAX_TIMES_NODES} times the nodes"]
+    for axis in reversed(every):
+        fewer = [one for one in every if one != axis]
+        every = fewer if sure(fewer, times) else every
+    return [words(every, times)]
+
+
+def _changes(space: Space) -> dict[str, tuple[Any, ...]]:
+    """The values of each axis with those that may need less memory, the least change first."""
+    able, context, own = space.context.capabilities, space.context, space.dimensions
+    usual = dimensions(Bounds(), context)
+    useful: dict[str, Sequence[Any]] = {
+        "micro_batch_size": (1,),
+        "sequence_parallel": (True,),
+        "zero_stage": sorted(able.zero_stages | able.zero_stages_with_pp),
+        "recompute": [kind for kind in RECOMPUTES if kind in able.recompute],
+        "tp": usual["tp"],
+        "pp": usual["pp"],
+        "ep": divisors(context.model.experts) if able.expert_parallel and context.model.experts else (),
+        "cp": divisors(context.cluster.devices_per_node) if able.contexts & {*own["context"]} else (),
+    }
+    changed = {
+        axis: tuple(dict.fromkeys([*values, *own[axis]])) for axis, values in useful.items() if {*values} - {*own[axis]}
+    }
+    return dict(sorted(changed.items(), key=lambda entry: len(entry[1]) / len(own[entry[0]])))
+
+
+def _with(space: Space, times: int = 1, /, **bounds: Any) -> Space | None:
+    """The space with other bounds, on so many times the nodes; None where it is too large to be tried."""
+    cluster = replace(space.context.cluster, nodes=space.context.cluster.nodes * times)
+    try:
+        return Space(replace(space.bounds, **bounds), replace(space.context, cluster=cluster), MAX_TRIED, space.knobs)
+    except SpaceTooLarge:
+        return None
