@@ -41,6 +41,9 @@ def test_a_dry_run_is_refused_where_the_campaign_would_be(shared_client, spec, p
     wrong = spec | {"runner": {"kind": "slurm", "partition": "a b"}}
     told = problem(shared_client.post("/v1/campaigns?dry_run=true", json=wrong), 422, "/problems/invalid-spec")
     assert told == problem(shared_client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
+    assert (
+        told["errors"] == problem(shared_client.post("/v1/spaces", json=wrong), 422, "/problems/invalid-spec")["errors"]
+    )
     assert [entry["pointer"] for entry in told["errors"]] == ["/runner/partition"]
 
 

@@ -20,6 +20,7 @@ from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import (
     WORKLOADS,
     UnknownBackend,
+    check_options,
     check_pair,
     complete_workload,
     create_runner,
@@ -29,6 +30,7 @@ from meshtune.runners.registry import (
 )
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import UNKNOWN, SpaceContext
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -260,6 +262,7 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
     values, problems = reading.values, reading.problems
     workload = _checked_backends(reading, home)
     if not {"model", "cluster", "space", "knobs", "global_batch_size"} <= values.keys() or workload is None:
+        _check_baseline_alone(reading)
         return None
     batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
     values["knobs"] = with_workload_defaults(values["knobs"], reading.document, workload.option_values)
@@ -318,12 +321,30 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     if chosen is not None and runner is not None:
         reading.problems += check_pair(runner.kind, chosen.kind)
     with reading.noting("runner"):
-        if home is not None and runner is not None and "cluster" in values:
+        if runner is not None and (home is None or "cluster" not in values):
+            check_options(runner.kind, runner.options)
+        elif runner is not None and home is not None:
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
     with reading.noting("search"):
         if search is not None:
             create_search(search.kind, seed=values.get("seed", 0), options=search.options)
     return workload
+
+
+def _check_baseline_alone(reading: _Reading) -> None:
+    """Note what no training code can make of the baseline, where its space is not known for other mistakes."""
+    values = reading.values
+    plan, known = values["baseline"], values.keys()
+    if plan is None or values.get("knobs", True) or not {"model", "cluster"} <= known:
+        return
+    context = SpaceContext(
+        model=values["model"],
+        cluster=values["cluster"],
+        global_batch_size=values.get("global_batch_size"),
+        capabilities=UNKNOWN,
+        tp_across_nodes=values["space"].tp_across_nodes if "space" in known else True,
+    )
+    _complete_baseline(reading, Space.listed([plan], context))
 
 
 def _complete_baseline(reading: _Reading, space: Space) -> None:
