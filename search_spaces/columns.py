@@ -81,23 +81,6 @@ class Capabilities:
     rules: tuple[Constraint, ...] = ()
 
 
-# Of a training code that is not known: whatever any can do.
-UNKNOWN = Capabilities(
-    schedules=frozenset(Schedule),
-    recompute=frozenset(Recompute),
-    zero_stages_with_pp=frozenset({0, 1, 2, 3}),
-    contexts=frozenset(ContextParallel),
-    recompute_intervals=True,
-    choice_of_sequence_parallel=True,
-    expert_parallel=True,
-    kv_replication=True,
-    experts=True,
-    stage_splits=None,
-    uneven_vocab=True,
-    shapes=frozenset(Shape),
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceContext(Checked):
     """The context of a space: a Plan is legal for it or not. global_batch_size None: any."""

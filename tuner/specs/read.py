@@ -30,7 +30,7 @@ from meshtune.runners.registry import (
 )
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import UNKNOWN, SpaceContext
+from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -334,27 +334,27 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
 def _check_baseline_alone(reading: _Reading) -> None:
     """Note what no training code can make of the baseline, where its space is not known for other mistakes."""
     values = reading.values
-    plan, known = values["baseline"], values.keys()
-    if plan is None or values.get("knobs", True) or not {"model", "cluster"} <= known:
+    if values["baseline"] is None or values.get("knobs", True) or not {"model", "cluster"} <= values.keys():
         return
     context = SpaceContext(
         model=values["model"],
         cluster=values["cluster"],
         global_batch_size=values.get("global_batch_size"),
-        capabilities=UNKNOWN,
-        tp_across_nodes=values["space"].tp_across_nodes if "space" in known else True,
+        capabilities=Capabilities(kv_replication=True, uneven_vocab=True),
+        tp_across_nodes="space" not in values or values["space"].tp_across_nodes,
     )
-    _complete_baseline(reading, Space.listed([plan], context))
+    _complete_baseline(reading, Space.listed([values["baseline"]], context), unknown=("zero", "trainer-"))
 
 
-def _complete_baseline(reading: _Reading, space: Space) -> None:
-    """Fill in the dp and grad_accum_steps that the document leaves out, and check the whole plan."""
+def _complete_baseline(reading: _Reading, space: Space, unknown: tuple[str, ...] = ()) -> None:
+    """Fill in the dp and grad_accum_steps that the document leaves out, and check the whole plan, but for rules whose
+    names begin with those that are unknown."""
     given = reading.values.get("baseline")
     if given is None:
         return
     named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.document["baseline"]}
     plan = space.complete(**named, knobs=given.knobs)
-    broken = space.explain(plan, ignore_bounds=True)
+    broken = [one for one in space.explain(plan, ignore_bounds=True) if not one.constraint.startswith(unknown)]
     reading.problems.extend(Problem("baseline", violation.message) for violation in broken)
     reading.values["baseline"] = plan
 
