@@ -50,6 +50,15 @@ def plain(value: Any) -> Any:
     return _adapter(type(value)).dump_python(value, mode="json")
 
 
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, None among them, inside nested mappings too."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return result
+
+
 def field_comments(kind: type) -> Iterator[tuple[str, str]]:
     """The fields of a dataclass as its source has them, those of base classes last, each with the comment above it."""
     names = {each.name for each in fields(kind)}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from meshtune.runners.documents import read_value
+from meshtune.runners.documents import merged, read_value
 from meshtune.runners.extras import MissingExtra
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.transformers.config_json import read_config
@@ -55,6 +55,7 @@ from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
+from meshtune.tuner.specs.preflight import preflight
 
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
@@ -230,7 +231,7 @@ class _Reading:
                 hint = did_you_mean(str(chosen), presets)
                 self.problems.append(Problem(f"{name}.preset", f"no {name} preset is called {chosen!r}; {hint}"))
                 return
-            raw = _merged(described(presets[chosen]), {key: value for key, value in raw.items() if key != "preset"})
+            raw = merged(described(presets[chosen]), {key: value for key, value in raw.items() if key != "preset"})
         elif isinstance(raw, Mapping):
             raw = {"name": name, **raw}
         elif raw is None:
@@ -325,6 +326,8 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
             check_options(runner.kind, runner.options)
         elif runner is not None and home is not None:
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
+            if chosen is not None and workload is not None:
+                reading.problems += [problem for problem, sure in preflight(chosen, runner, home.root) if sure]
     with reading.noting("search"):
         if search is not None:
             create_search(search.kind, seed=values.get("seed", 0), options=search.options)
@@ -376,12 +379,3 @@ def _with_config(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidValue([Problem("", f"{config!r} is a path, which only the command line reads; give the content")])
     own = {key: value for key, value in raw.items() if key != HF_CONFIG}
     return {"name": "model", **read_config(config), **own}
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:
-    """`base` with the values of `over`, inside nested mappings too."""
-    merged = dict(base)
-    for key, value in over.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if nested else value
-    return merged
