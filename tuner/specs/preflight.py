@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from glob import escape, iglob
 from pathlib import Path, PurePath
-from typing import Any
 
 from meshtune.runners.programs.capture.stand_in import CONTAINERS
-from meshtune.runners.programs.workloads.command import program_of, words_of
-from meshtune.runners.registry import EXTERNAL, SIMULATED
+from meshtune.runners.registry import EXTERNAL, SIMULATED, create_workload
+from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.campaign.spec import Backend
 
@@ -37,13 +37,13 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
     own, around = workload.options, runner.options
     setup = [*around.get("setup", ()), *own.get("setup", ())]
     sure = home is not None and all(map(_MAKES_NONE.fullmatch, setup))
-    prefix, image = words_of(around.get("prefix", "")), around.get("container_image", "")
+    prefix, image = _words(around.get("prefix", "")), around.get("container_image", "")
     needs: list[_Need] = [("runner.prefix", word, os.R_OK) for word in prefix if word.endswith((".sif", ".sqsh"))]
     needs += [("runner.container_image", image, os.R_OK)] if image.startswith("/") else []
     if runner.kind == "kubernetes" or image or {PurePath(word).name for word in prefix} & {*CONTAINERS}:
         yield Problem("workload", "not checked: what jobs find in their container"), False
     else:
-        needs += [("runner.python", around.get("python", ""), os.X_OK), *_of_program(own)]
+        needs += [("runner.python", around.get("python", ""), os.X_OK), *_of_program(workload)]
     for key, lines in (("runner.setup", around.get("setup", ())), ("workload.setup", own.get("setup", ()))):
         found = filter(None, map(_SOURCES.fullmatch, lines))
         needs += [(key, os.path.expanduser(file[1]), os.R_OK) for file in found]
@@ -64,22 +64,22 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
             yield Problem(key, f"{where} {told}"), sure and seen and way != os.F_OK
 
 
-def _of_program(own: Mapping[str, Any]) -> Iterator[_Need]:
-    """own: the workload's options."""
+def _of_program(workload: Backend) -> Iterator[_Need]:
+    own, script = workload.options, create_workload(workload.kind, workload.options).program
     folder = own.get("working_directory") or own.get("directory") or ""
     if folder:
         folder = str(Path(folder).absolute())
         yield f"workload.{'working_directory' if 'working_directory' in own else 'directory'}", folder, os.X_OK
     command = own.get("command", ())
-    words = [(f"workload.command.{at}", str(word)) for at, word in enumerate(words_of(command))]
+    words = [(f"workload.command.{at}", str(word)) for at, word in enumerate(_words(command))]
     plain = True
     if isinstance(command, str):
         plain = not _SHELL.search(command)
         words = [("workload.command", os.path.expanduser(word)) for _, word in words if not _SET.match(word)]
     if "command" not in own:
         words = [(f"workload.{name}", own.get(name, "")) for name in ("python", "script")]
-        words += [("workload.arguments", word) for text in own.get("arguments", ()) for word in words_of(text)]
-    script, option = program_of([word for _, word in words]), ""
+        words += [("workload.arguments", word) for text in own.get("arguments", ()) for word in _words(text)]
+    option = ""
     for at, (key, word) in enumerate(words):
         option = word if word.startswith("-") else option
         value = word.rpartition("=")[2]
@@ -89,3 +89,9 @@ def _of_program(own: Mapping[str, Any]) -> Iterator[_Need]:
             yield key, os.path.join(folder, word), os.R_OK if plain else os.F_OK
         elif value.startswith("/") and _DATA.match(option):
             yield key, value, os.F_OK
+
+
+def _words(command: Sequence[str] | str) -> Sequence[str]:
+    with suppress(UnreadableText):  # the shell refuses it too
+        return read_words(command, comments=True) if isinstance(command, str) else command
+    return ()
