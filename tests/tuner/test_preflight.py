@@ -24,6 +24,7 @@ def folder(tmp_path: Path) -> Path:
     for name in ("train.py", "venv/bin/activate", "data/web_text_document.bin", "image.sif"):
         (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "project" / name).touch()
+    (tmp_path / "project" / "nvme").symlink_to("/nvme/of/nodes")
     return tmp_path / "project"
 
 
@@ -134,6 +135,11 @@ def test_what_jobs_surely_miss_is_refused_by_its_key(folder, workload, runner, p
             {"command": ["python3", "project/made.py"]},
             {"setup": ["git clone https://example.org/made project/"]},
             ["workload.command.1: project/made.py is not there"],
+        ),
+        (
+            {"command": ["python3", "project/nvme/train.py"]},
+            {},
+            ["workload.command.1: project/nvme/train.py is not there"],
         ),
         ({"command": "mkdir x; python3 project/made.py"}, {}, ["workload.command: project/made.py is not there"]),
         (

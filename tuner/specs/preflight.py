@@ -10,6 +10,7 @@ from contextlib import suppress
 from glob import escape, iglob
 from pathlib import Path, PurePath
 
+from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.runners.programs.capture.stand_in import CONTAINERS
 from meshtune.runners.registry import EXTERNAL, SIMULATED, create_workload
 from meshtune.runners.untrusted_text import UnreadableText, read_words
@@ -20,12 +21,10 @@ from meshtune.tuner.campaign.spec import Backend
 _MAKES_NONE = re.compile(r"\s*((module|ml|conda|source|\.|export|unset|ulimit|umask|set)\s[^;&|`(>]*|#.*)?")
 _SOURCES = re.compile(r"\s*(?:source|\.)\s+(\S*/\S*)\s*")
 _SHELL = re.compile(r"[;&|<>`()\n]")
-_DATA = re.compile(r"--?[\w.-]*(data|vocab|merge|tokenizer|corpus)(?![\w.-]*(cache|save|out))")
 # What may stand before a program in a shell's text.
 _SET = re.compile(r"exec$|\w+=")
-_SCRIPTS = (".py", ".sh", ".bash")
-# Key, path or program, and what it is needed for as `os.access` has it. Data may be named by what their files begin
-# with, and are told of by F_OK, which is never sure.
+_DATA = re.compile(r"--?[\w.-]*(data|vocab|merge|tokenizer|corpus)(?![\w.-]*(cache|save|out))")
+# Key, path or program, and what for, as `os.access` has it: F_OK of data, which may be named by how their files begin.
 _Need = tuple[str, str, int]
 
 
@@ -34,58 +33,59 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
     home: where they have their folders; None: on another machine."""
     if runner.kind in (SIMULATED, EXTERNAL):
         return
-    own, around = workload.options, runner.options
-    setup = [*around.get("setup", ()), *own.get("setup", ())]
-    sure = home is not None and all(map(_MAKES_NONE.fullmatch, setup))
+    parts, around = {"runner": runner.options, "workload": workload.options}, runner.options
+    setup = [(f"{part}.setup", line) for part, options in parts.items() for line in options.get("setup", ())]
     prefix, image = _words(around.get("prefix", "")), around.get("container_image", "")
-    needs: list[_Need] = [("runner.prefix", word, os.R_OK) for word in prefix if word.endswith((".sif", ".sqsh"))]
-    needs += [("runner.container_image", image, os.R_OK)] if image.startswith("/") else []
+    needs = [(key, os.path.expanduser(file[1]), os.R_OK) for key, line in setup if (file := _SOURCES.fullmatch(line))]
+    needs += [("runner.prefix", word, os.R_OK) for word in prefix if word.endswith((".sif", ".sqsh"))]
+    if image.startswith("/"):
+        needs.append(("runner.container_image", image, os.R_OK))
     if runner.kind == "kubernetes" or image or {PurePath(word).name for word in prefix} & {*CONTAINERS}:
         yield Problem("workload", "not checked: what jobs find in their container"), False
     else:
         needs += [("runner.python", around.get("python", ""), os.X_OK), *_of_program(workload)]
-    for key, lines in (("runner.setup", around.get("setup", ())), ("workload.setup", own.get("setup", ()))):
-        found = filter(None, map(_SOURCES.fullmatch, lines))
-        needs += [(key, os.path.expanduser(file[1]), os.R_OK) for file in found]
+    sure = home is not None and not os.environ.get(RUN_AS) and all(_MAKES_NONE.fullmatch(line) for _, line in setup)
     folder = (home or Path("/")) / "JOB"
-    given = {folder / name for part in ("files", "configs") for name in own.get(part, ())}
+    given = {folder / name for part in ("files", "configs") for name in workload.options.get(part, ())}
     for key, text, way in needs:
         path = folder / text
         if not text or path in given or re.search("[{$]", text) or os.access(path, way):
             continue
         if way == os.X_OK and "/" not in text:
-            if not shutil.which(text):
-                named = key != "workload.command"  # else a shell may know it
-                yield Problem(key, f"{text} is no program here"), sure and named and runner.kind == "local"
+            if not shutil.which(text):  # a shell's text may begin with what the shell alone knows
+                yield Problem(key, f"{text} is no program here"), sure and runner.kind == "local" and key[-1].isdigit()
         elif way != os.F_OK or not any(iglob(f"{escape(text)}*")):
-            told = "cannot be read or started" if os.path.exists(path) else "is not there"
+            seen = runner.kind == "local" or _disk(path) == _disk(folder)
             where = f"{text} in the job's own folder, where it starts," if folder in path.parents else path
-            seen = runner.kind == "local" or path.parts[:2] == folder.parts[:2]
+            told = "cannot be read or started" if os.path.exists(path) else "is not there"
             yield Problem(key, f"{where} {told}"), sure and seen and way != os.F_OK
+
+
+def _disk(path: Path) -> tuple[object, ...]:
+    """Where the last folder on the way that is there lies, and a link that leads nowhere here would lead."""
+    real = Path(os.path.realpath(path))
+    return real.parts[:2], next(parent for parent in real.parents if parent.exists()).stat().st_dev
 
 
 def _of_program(workload: Backend) -> Iterator[_Need]:
     own, script = workload.options, create_workload(workload.kind, workload.options).program
-    folder = own.get("working_directory") or own.get("directory") or ""
-    if folder:
-        folder = str(Path(folder).absolute())
-        yield f"workload.{'working_directory' if 'working_directory' in own else 'directory'}", folder, os.X_OK
-    command = own.get("command", ())
+    named = "working_directory" if "working_directory" in own else "directory"
+    folder = str(Path(own[named]).absolute()) if own.get(named) else ""
+    yield f"workload.{named}", folder, os.X_OK
+    command, option = own.get("command", ()), ""
+    plain = not (isinstance(command, str) and _SHELL.search(command))
     words = [(f"workload.command.{at}", str(word)) for at, word in enumerate(_words(command))]
-    plain = True
     if isinstance(command, str):
-        plain = not _SHELL.search(command)
         words = [("workload.command", os.path.expanduser(word)) for _, word in words if not _SET.match(word)]
     if "command" not in own:
         words = [(f"workload.{name}", own.get(name, "")) for name in ("python", "script")]
         words += [("workload.arguments", word) for text in own.get("arguments", ()) for word in _words(text)]
-    option = ""
     for at, (key, word) in enumerate(words):
         option = word if word.startswith("-") else option
         value = word.rpartition("=")[2]
         if at == 0 and plain:
             yield key, os.path.join(folder, word) if "/" in word else word, os.X_OK
-        elif word.endswith(_SCRIPTS) and PurePath(word).name == script and (plain or word.startswith("/")):
+        elif word.endswith((".py", ".sh")) and PurePath(word).name == script and (plain or word.startswith("/")):
             yield key, os.path.join(folder, word), os.R_OK if plain else os.F_OK
         elif value.startswith("/") and _DATA.match(option):
             yield key, value, os.F_OK
