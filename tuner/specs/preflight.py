@@ -21,8 +21,11 @@ from meshtune.tuner.campaign.spec import Backend
 _MAKES_NONE = re.compile(r"\s*((module|ml|conda|source|\.|export|unset|ulimit|umask|set)\s[^;&|`(>]*|#.*)?")
 _SOURCES = re.compile(r"\s*(?:source|\.)\s+(\S*/\S*)\s*")
 _SHELL = re.compile(r"[;&|<>`()\n]")
-# What may stand before a program in a shell's text.
+# What may stand before a program in a shell's text, and programs whose script is looked up where they start.
 _SET = re.compile(r"exec$|\w+=")
+_STARTERS = re.compile(r"python[\d.]*|\{python\}|torchrun|deepspeed|accelerate|bash|sh|")
+# Those whose jobs see our disk.
+_SEEN = ("local", "slurm", "pbs", "ray")
 _DATA = re.compile(r"--?[\w.-]*(data|vocab|merge|tokenizer|corpus)(?![\w.-]*(cache|save|out))")
 # Key, path or program, and what for, as `os.access` has it: F_OK of data, which may be named by how their files begin.
 _Need = tuple[str, str, int]
@@ -43,8 +46,9 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
     if runner.kind == "kubernetes" or image or {PurePath(word).name for word in prefix} & {*CONTAINERS}:
         yield Problem("workload", "not checked: what jobs find in their container"), False
     else:
-        needs += [("runner.python", around.get("python", ""), os.X_OK), *_of_program(workload)]
-    sure = home is not None and not os.environ.get(RUN_AS) and all(_MAKES_NONE.fullmatch(line) for _, line in setup)
+        needs += [("runner.python", around.get("python", ""), os.X_OK), *_of_program(workload, not prefix)]
+    sure = home is not None and runner.kind in _SEEN and not os.environ.get(RUN_AS)
+    sure = sure and all(_MAKES_NONE.fullmatch(line) for _, line in setup)
     folder = (home or Path("/")) / "JOB"
     given = {folder / name for part in ("files", "configs") for name in workload.options.get(part, ())}
     for key, text, way in needs:
@@ -67,13 +71,15 @@ def _disk(path: Path) -> tuple[object, ...]:
     return real.parts[:2], next(parent for parent in real.parents if parent.exists()).stat().st_dev
 
 
-def _of_program(workload: Backend) -> Iterator[_Need]:
+def _of_program(workload: Backend, known: bool) -> Iterator[_Need]:
+    """known: it starts where the job does. Scripts of what may start elsewhere, or is none, are F_OK too."""
     own, script = workload.options, create_workload(workload.kind, workload.options).program
     named = "working_directory" if "working_directory" in own else "directory"
     folder = str(Path(own[named]).absolute()) if own.get(named) else ""
     yield f"workload.{named}", folder, os.X_OK
     command, option = own.get("command", ()), ""
     plain = not (isinstance(command, str) and _SHELL.search(command))
+    known = known and plain
     words = [(f"workload.command.{at}", str(word)) for at, word in enumerate(_words(command))]
     if isinstance(command, str):
         words = [("workload.command", os.path.expanduser(word)) for _, word in words if not _SET.match(word)]
@@ -83,10 +89,13 @@ def _of_program(workload: Backend) -> Iterator[_Need]:
     for at, (key, word) in enumerate(words):
         option = word if word.startswith("-") else option
         value = word.rpartition("=")[2]
+        known = known and not re.fullmatch(r"-\w*c", word)
         if at == 0 and plain:
             yield key, os.path.join(folder, word) if "/" in word else word, os.X_OK
-        elif word.endswith((".py", ".sh")) and PurePath(word).name == script and (plain or word.startswith("/")):
-            yield key, os.path.join(folder, word), os.R_OK if plain else os.F_OK
+            known = known and bool(_STARTERS.fullmatch(PurePath(word).name))
+        elif word.endswith((".py", ".sh")) and PurePath(word).name == script and (known or word.startswith("/")):
+            yield key, os.path.join(folder, word), os.R_OK if known else os.F_OK
+            script = ""
         elif value.startswith("/") and _DATA.match(option):
             yield key, value, os.F_OK
 
