@@ -175,6 +175,11 @@ def test_what_may_be_there_for_jobs_is_a_note_at_most(folder, workload, runner, 
     assert told(folder, workload, **runner) == ([], notes)
 
 
+@pytest.mark.parametrize("word", ["x" * 10_000 + ".py", "/" + "a/" * 5_000 + "x.py", "~nobody/x.py", "[*?].py"])
+def test_no_path_is_too_odd_to_be_looked_up(folder, word):
+    assert len(told(folder, {"command": ["python3", word]})[0]) == 1 - word.startswith("/")
+
+
 def test_a_run_and_its_dry_run_are_refused_with_all_mistakes_and_spaces_notes_them(tmp_path):
     command = ["python3", "nowhere/train.py", "--tp", "{tp}", "--accumulate", "{grad_accum_steps}"]
     document = tiny(workload={"kind": "command", "command": command}, runner=SLURM, budget={"trial": 3})

@@ -68,7 +68,7 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
 def _disk(path: Path) -> tuple[object, ...]:
     """Where the last folder on the way that is there lies, and a link that leads nowhere here would lead."""
     real = Path(os.path.realpath(path))
-    return real.parts[:2], next(parent for parent in real.parents if parent.exists()).stat().st_dev
+    return real.parts[:2], next(parent for parent in real.parents if os.path.exists(parent)).stat().st_dev
 
 
 def _of_program(workload: Backend, known: bool) -> Iterator[_Need]:
