@@ -203,3 +203,11 @@ def test_a_dry_run_and_a_run_tell_what_is_not_sure(tmp_path):
     note = "note: workload.command.5: /nowhere/books is not there"
     for options in (("run", "spec.yaml", "--dry-run"), ("run", "spec.yaml")):
         assert run_meshtune(tmp_path, *options).err.startswith(f"{note}\n")
+
+
+def test_a_calibration_is_refused_alike(tmp_path):
+    workload = {"kind": "command", "command": ["python3", "nowhere.py", "--tp", "{tp}", "{grad_accum_steps}"]}
+    document = tiny(cluster={"preset": "dgx-h100", "nodes": 1}, workload=workload, runner=SLURM)
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
+    told = refused(tmp_path, "calibrate", "spec.yaml", "--dry-run")
+    assert "workload.command.1: nowhere.py in the job's own folder, where it starts, is not there" in told
