@@ -29,13 +29,34 @@ def read_value(kind: type[Value], document: object) -> Value:
     try:
         value: Value = _adapter(kind).validate_python(document)
     except ValidationError as error:
-        raise InvalidValue([problem for entry in error.errors() for problem in _problems(kind, entry)]) from None
+        found = [problem for entry in error.errors() for problem in _problems(kind, entry)]
+        raise InvalidValue([*found, *_problems_beside(kind, document, found)]) from None
     return value
+
+
+def _problems_beside(kind: type, document: object, found: Sequence[Problem]) -> Iterator[Problem]:
+    """Rules of a dataclass are checked once its fields are fit: those that it breaks without the unfit ones."""
+    unfit = {problem.path.partition(".")[0] for problem in found}
+    if isinstance(document, Mapping) and unfit & document.keys():
+        rest = {key: value for key, value in document.items() if key not in unfit}
+        try:
+            read_value(kind, rest)
+        except InvalidValue as error:
+            yield from (problem for problem in error.problems if problem.path.partition(".")[0] in rest)
 
 
 def plain(value: Any) -> Any:
     """A value as plain JSON types; `read_value` gives it back."""
     return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, None among them, inside nested mappings too."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return result
 
 
 def field_comments(kind: type) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from meshtune.runners.documents import read_value
 from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.packages import Packaged, unloadable, with_packages
 from meshtune.runners.processes.job_user import RUN_AS
@@ -200,6 +201,13 @@ def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[
         require_extra(kind, f"the runner {kind}")
     runner: Runner = load_part(kind, "runner")(root, cluster, options)
     return runner
+
+
+def check_options(kind: str, options: Mapping[str, Any]) -> None:
+    """Check what a spec says of a runner that need not run here. Raises UnknownBackend, InvalidValue."""
+    place = schedulers().get(kind, Scheduler())
+    if place.options or place.trouble:
+        read_value(load_part(kind, "options"), dict(options))
 
 
 def scheduler_name(kind: str, options: Mapping[str, Any]) -> str:

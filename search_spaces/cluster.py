@@ -113,7 +113,7 @@ class LinkSpec(Closed):
     """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model."""
 
     # Of one hop of a collective.
-    latency_s: Annotated[float, Limit(0, 1e9)]
+    latency_s: Annotated[float, Limit(0, 10**9)]
     # What one device can send over the tier, in one direction, to all its peers there together.
     bandwidth_bytes_per_s: Rate
     # Both are what collectives reached, as a probe finds them, and are not discounted; else they are line rates.

@@ -41,7 +41,18 @@ def test_a_dry_run_is_refused_where_the_campaign_would_be(shared_client, spec, p
     wrong = spec | {"runner": {"kind": "slurm", "partition": "a b"}}
     told = problem(shared_client.post("/v1/campaigns?dry_run=true", json=wrong), 422, "/problems/invalid-spec")
     assert told == problem(shared_client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
+    assert (
+        told["errors"] == problem(shared_client.post("/v1/spaces", json=wrong), 422, "/problems/invalid-spec")["errors"]
+    )
     assert [entry["pointer"] for entry in told["errors"]] == ["/runner/partition"]
+
+
+def test_what_jobs_would_miss_is_refused_with_every_other_mistake(shared_client, spec, problem):
+    workload = {"kind": "command", "command": ["python3", "nowhere.py", "--tp", "{tp}", "{grad_accum_steps}"]}
+    wrong = spec | {"runner": {"kind": "local"}, "workload": workload, "budget": {"trials": 0}}
+    for query in ("", "?dry_run=true"):
+        told = problem(shared_client.post(f"/v1/campaigns{query}", json=wrong), 422, "/problems/invalid-spec")
+        assert [entry["pointer"] for entry in told["errors"]] == ["/budget/trials", "/workload/command/1"]
 
 
 def test_changes_are_laid_over_a_clones_spec_and_null_takes_away(client, create):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from places import cluster
 
-from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
+from meshtune.runners.schedulers.batch.base import explained
 from meshtune.runners.schedulers.batch.script import (
     SubmitHost,
     read_setup_failure,
@@ -257,6 +260,24 @@ def test_modules_of_whoever_submits_are_found_where_no_file_of_the_node_names_th
     assert "GREETING=hello\n" in done.stdout, done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may hide a folder")
+def test_modules_are_found_where_no_profile_names_them(modules, tmp_path):
+    (tmp_path / "empty").mkdir()
+    options = slurm.SlurmOptions(setup=(f"module use {modules}", "module load greeting"))
+    hiding = ("unshare", "--mount", "sh", "-c", f'mount --bind {tmp_path}/empty /etc/profile.d && exec "$@"', "sh")
+    done = in_job(tmp_path, spec(str(tmp_path)), options, AROUND, "env", around=hiding)
+    assert "GREETING=hello\n" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("line", ["module load nosuch/1.2", "ml nosuch/1.2"])
+def test_a_module_that_is_not_there_is_the_reason_of_the_failure(modules, line, tmp_path):
+    options = slurm.SlurmOptions(setup=(f"module use {modules}", line))
+    done = in_job(tmp_path, spec(str(tmp_path)), options, AROUND, "env")
+    assert done.returncode == 1
+    failed = explained(JobStatus(state=JobState.FAILED, reason="exit code 1"), tmp_path, "slurm.log")
+    assert (failed.cause, failed.reason) == (Cause.USER_BUG, f"setup line 2 ({line}) returned 1")
+
+
 def test_a_shell_that_has_modules_and_a_job_without_them_look_for_no_file(tmp_path):
     own = slurm.SlurmOptions(setup=("module load greeting",))
     done = in_job(tmp_path, spec(str(tmp_path)), own, AROUND, "env", first="module() { export GREETING=own; }\n")
@@ -265,13 +286,21 @@ def test_a_shell_that_has_modules_and_a_job_without_them_look_for_no_file(tmp_pa
         assert "profile.d" not in slurm.render_script(spec(), options)
 
 
-def in_job(folder: Path, job: JobSpec, options: slurm.SlurmOptions, host: SubmitHost, ranks: str, first: str = ""):
+def in_job(
+    folder: Path,
+    job: JobSpec,
+    options: slurm.SlurmOptions,
+    host: SubmitHost,
+    ranks: str,
+    first: str = "",
+    around: Sequence[str] = (),
+):
     script = folder / "slurm_script"  # as Slurm calls it on the node
     body = render_preparation(str(script), options, host, job) + render_launch(ranks, options)
     script.write_text(f"#!/bin/bash\n{first}{body}")
     script.chmod(0o700)
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return subprocess.run([script], cwd=folder, env=bare, capture_output=True, text=True, check=False)
+    return subprocess.run([*around, script], cwd=folder, env=bare, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("scheduler", OPTIONS)

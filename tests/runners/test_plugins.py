@@ -15,7 +15,8 @@ import yaml
 from places import cluster
 
 from meshtune.runners import registry
-from meshtune.runners.registry import UnknownBackend, create_runner, load_part, runners, schedulers
+from meshtune.runners.registry import UnknownBackend, check_options, create_runner, load_part, runners, schedulers
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.results.export_options import options_of
 
 CLUSTER = cluster(1, 2)
@@ -86,6 +87,16 @@ def test_a_package_adds_a_scheduler_by_an_entry_point(packages, tmp_path):
     runner.close()
     assert load_part("site", "script").__module__ == "plugin_site"
     assert set(runners()) - {"site"} == set(registry.RUNNERS)
+
+
+def test_the_options_that_a_package_declares_are_checked_where_its_runner_cannot_run(packages):
+    text = PLACE.replace('words="a script', 'options="{module}:Limited", words="a script', 1)
+    text += "\n\n@dataclass\nclass Limited(Closed):\n    queue: str = str()\n"
+    text = text.replace("from dataclasses", "from meshtune.search_spaces.checks import Closed\nfrom dataclasses", 1)
+    install(packages, "plugin-site", {"site": "plugin_site:PLACE"}, text.format(module="plugin_site"))
+    check_options("site", {"queue": "debug"})
+    with pytest.raises(InvalidValue, match=r"^queues: is not a known key; did you mean 'queue'"):
+        check_options("site", {"queues": "debug"})
 
 
 def test_a_form_of_options_that_a_package_leaves_out_or_gets_wrong_breaks_no_list_of_formats(packages):

@@ -32,7 +32,7 @@ EIGHT = {"nodes": 1, "devices_per_node": 8}
         (
             LinkSpec,
             {"latency_s": 1e300, "bandwidth_bytes_per_s": 5e-324},
-            "^latency_s: must be at most 1000000000.0, not 1e\\+300; bandwidth_bytes_per_s: .*at least 1, not 5e-324$",
+            "^latency_s: must be at most 1000000000, not 1e\\+300; bandwidth_bytes_per_s: .*at least 1, not 5e-324$",
         ),
         (LinkSpec, {"latency_s": inf, "bandwidth_bytes_per_s": 1.0}, "^latency_s: .*not inf$"),
         (LinkSpec, {"latency_s": 0.0, "bandwidth_bytes_per_s": nan}, "^bandwidth_bytes_per_s: .*not nan$"),

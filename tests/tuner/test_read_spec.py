@@ -159,7 +159,7 @@ def test_mistakes_in_every_section_are_told_at_once_with_their_paths_and_numbers
             "baseline": {"tp": 0, "warp": 1},
             "objective": "fastest",
             "search": {"kind": "randm"},
-            "runner": {"kind": "slrum"},
+            "runner": {"kind": "slurm", "partitions": "h100", "cpus_per_device": 0, "exclude": ["a b"]},
             "budget": {"trials": -3, "device_hours": 0},
             "trial": {"time_limit_s": 0, "attempts": 0},
             "parallel": 0,
@@ -169,12 +169,37 @@ def test_mistakes_in_every_section_are_told_at_once_with_their_paths_and_numbers
     assert set(found) >= {
         *("modle", "model.hiden", "cluster.device.kind", "cluster.device.memory_bytes", "workload.dtype"),
         *("workload.measuring.precision", "global_batch_size", "space.zero_stage", "space.tp", "baseline.warp"),
-        *("objective", "search.kind", "runner.kind", "budget.trials", "budget.device_hours"),
+        *("objective", "search.kind", "budget.trials", "budget.device_hours"),
+        *("runner.partitions", "runner.cpus_per_device", "runner.exclude"),
         *("trial.time_limit_s", "trial.attempts", "seed"),
     }
     assert found["budget.trials"] == "must be at least 1, not -3"
     assert found["search.kind"] == "no search is called 'randm'; did you mean 'random'?"
     assert found["modle"] == "is not a known key; did you mean 'model'?"
+
+
+def test_a_spec_that_is_only_looked_at_has_its_runners_options_checked_and_its_baseline_beside_other_mistakes():
+    over = {"runner": {"kind": "slurm", "partitions": "h100", "cpus_per_device": 0, "gres": "gpu h100"}}
+    over |= {"workload": {"kind": "torch", "dtypes": "float32"}, "baseline": {"tp": 3}}
+    with pytest.raises(InvalidSpec) as caught:
+        read_spec({**MINIMAL, **over}, None)
+    told = [str(problem) for problem in caught.value.problems]
+    assert told[:4] == [
+        "workload.dtypes: is not a known key; did you mean 'dtype'?",
+        "runner.partitions: is not a known key; did you mean 'partition'?",
+        "runner.cpus_per_device: must be at least 1, not 0",
+        "runner.gres: must be as 'gpu' or 'gpu:h100', not 'gpu h100'",
+    ]
+    assert "baseline: tp(3) does not divide heads(8)" in told[4:]
+
+
+@pytest.mark.parametrize("kind", ["recompute", "zero_stage", "ep", "schedule"])
+def test_a_baseline_is_not_blamed_for_what_another_training_code_can_do(kind):
+    given = {"recompute": "full", "zero_stage": 3, "ep": 1, "schedule": "gpipe"}[kind]
+    document = {**MINIMAL, "workload": {"kind": "command"}, "baseline": {"pp": 2, kind: given}}
+    with pytest.raises(InvalidSpec) as caught:
+        read_spec(document, None)
+    assert [problem.path for problem in caught.value.problems] == ["workload.command"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec, job_of, space_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Trial, job_name
 from meshtune.tuner.campaign.units import seconds
-from meshtune.tuner.cli.common import console, print_page
+from meshtune.tuner.cli.common import console, errors, print_page
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.analysis import forecast_sentence
 from meshtune.tuner.cli.render.knobs import scaling_table
@@ -35,6 +35,7 @@ from meshtune.tuner.results.record import Record
 from meshtune.tuner.results.sizes import scaling_curve
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.search.warm_start import lessons_text
+from meshtune.tuner.specs.preflight import preflight
 
 # Stands where a campaign has its id, whose end is drawn when it is created.
 CAMPAIGN = "dry-run"
@@ -77,6 +78,12 @@ def dry_run_lines(spec: CampaignSpec, space: Space, home: Path, basis: Basis) ->
         yield f"\nthe runner {spec.runner.kind} starts {job.processes} processes: {shlex.join(job.command)}"
     else:
         yield f"\n{_answer(spec, job)}"
+
+
+def print_missing(spec: CampaignSpec, home: Path | None) -> None:
+    """Print what jobs may miss. home: None where they run elsewhere."""
+    for problem, _ in preflight(spec.workload, spec.runner, home and home.absolute()):
+        errors.print(f"note: {problem}", style="dim", markup=False, soft_wrap=True)
 
 
 def _answer(spec: CampaignSpec, job: JobSpec) -> str:

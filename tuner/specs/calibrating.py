@@ -20,6 +20,7 @@ from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, build_space, workload_of
 from meshtune.tuner.prediction.memory_needs import sure_plans
 from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.preflight import preflight
 from meshtune.tuner.specs.read import require_legal
 
 DEFAULT_TRIALS = 8
@@ -112,6 +113,8 @@ def _require_runner(spec: CampaignSpec, cluster: ClusterSpec, home: Home) -> Non
         raise InvalidSpec([problem.under("runner") for problem in error.problems]) from None
     except MissingExtra as error:
         raise InvalidSpec([Problem("runner", str(error))]) from None
+    if missed := [problem for problem, sure in preflight(spec.workload, runner, home.root) if sure]:
+        raise InvalidSpec(missed)
 
 
 def _part_of(cluster: ClusterSpec, nodes: int | None, devices: int | None) -> ClusterSpec:

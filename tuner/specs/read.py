@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from meshtune.runners.documents import read_value
+from meshtune.runners.documents import merged, read_value
 from meshtune.runners.extras import MissingExtra
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.transformers.config_json import read_config
@@ -20,6 +20,7 @@ from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import (
     WORKLOADS,
     UnknownBackend,
+    check_options,
     check_pair,
     complete_workload,
     create_runner,
@@ -29,6 +30,7 @@ from meshtune.runners.registry import (
 )
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.training import Training
@@ -55,6 +57,7 @@ from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
+from meshtune.tuner.specs.preflight import preflight
 
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
@@ -230,7 +233,7 @@ class _Reading:
                 hint = did_you_mean(str(chosen), presets)
                 self.problems.append(Problem(f"{name}.preset", f"no {name} preset is called {chosen!r}; {hint}"))
                 return
-            raw = _merged(described(presets[chosen]), {key: value for key, value in raw.items() if key != "preset"})
+            raw = merged(described(presets[chosen]), {key: value for key, value in raw.items() if key != "preset"})
         elif isinstance(raw, Mapping):
             raw = {"name": name, **raw}
         elif raw is None:
@@ -262,6 +265,7 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
     values, problems = reading.values, reading.problems
     workload = _checked_backends(reading, home)
     if not {"model", "cluster", "space", "knobs", "global_batch_size"} <= values.keys() or workload is None:
+        _check_baseline_alone(reading)
         return None
     batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
     values["knobs"] = with_workload_defaults(values["knobs"], reading.document, workload.option_values)
@@ -323,22 +327,42 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     if chosen is not None and runner is not None:
         reading.problems += check_pair(runner.kind, chosen.kind)
     with reading.noting("runner"):
-        if home is not None and runner is not None and "cluster" in values:
+        if runner is not None and (home is None or "cluster" not in values):
+            check_options(runner.kind, runner.options)
+        elif runner is not None and home is not None:
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
+            if chosen is not None and workload is not None:
+                reading.problems += [problem for problem, sure in preflight(chosen, runner, home.root) if sure]
     with reading.noting("search"):
         if search is not None:
             create_search(search.kind, seed=values.get("seed", 0), options=search.options)
     return workload
 
 
-def _complete_baseline(reading: _Reading, space: Space) -> None:
-    """Fill in the dp and grad_accum_steps that the document leaves out, and check the whole plan."""
+def _check_baseline_alone(reading: _Reading) -> None:
+    """Note what no training code can make of the baseline, where its space is not known for other mistakes."""
+    values = reading.values
+    if values["baseline"] is None or values.get("knobs", True) or not {"model", "cluster"} <= values.keys():
+        return
+    context = SpaceContext(
+        model=values["model"],
+        cluster=values["cluster"],
+        global_batch_size=values.get("global_batch_size"),
+        capabilities=Capabilities(kv_replication=True, uneven_vocab=True),
+        tp_across_nodes="space" not in values or values["space"].tp_across_nodes,
+    )
+    _complete_baseline(reading, Space.listed([values["baseline"]], context), unknown=("zero", "trainer-"))
+
+
+def _complete_baseline(reading: _Reading, space: Space, unknown: tuple[str, ...] = ()) -> None:
+    """Fill in the dp and grad_accum_steps that the document leaves out, and check the whole plan, but for rules whose
+    names begin with those that are unknown."""
     given = reading.values.get("baseline")
     if given is None:
         return
     named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.document["baseline"]}
     plan = space.complete(**named, knobs=given.knobs)
-    broken = space.explain(plan, ignore_bounds=True)
+    broken = [one for one in space.explain(plan, ignore_bounds=True) if not one.constraint.startswith(unknown)]
     reading.problems.extend(Problem("baseline", violation.message) for violation in broken)
     reading.values["baseline"] = plan
 
@@ -360,12 +384,3 @@ def _with_config(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidValue([Problem("", f"{config!r} is a path, which only the command line reads; give the content")])
     own = {key: value for key, value in raw.items() if key != HF_CONFIG}
     return {"name": "model", **read_config(config), **own}
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:
-    """`base` with the values of `over`, inside nested mappings too."""
-    merged = dict(base)
-    for key, value in over.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if nested else value
-    return merged

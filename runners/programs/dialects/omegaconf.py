@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshtune.runners.programs.dialects.base import CannotRead, overlaid
+from meshtune.runners.documents import merged
+from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import is_known
 from meshtune.runners.programs.dialects.config_import import at, holds
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
@@ -72,16 +73,5 @@ def overridden(config: Mapping[str, Any], words: Sequence[str], place: str) -> t
             raise CannotRead(f"{place}: the value of {match[1]} {error}") from None
         for key in reversed(match[1].split(".")):
             value = {key: value}
-        result = _laid(result, value)
+        result = merged(result, value)
     return result, [word for word in words if not is_known(word)]
-
-
-def _laid(config: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """As `overlaid`, with null as a value like others."""
-    result = overlaid(config, {})
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = _laid(below, value)
-        result[key] = value
-    return result

@@ -165,10 +165,11 @@ class Workload(ABC):
         except (ValueError, ArithmeticError) as error:  # numbers of the job's own making
             reported, outcome = None, failed(Cause.CRASH, f"what the job left makes no sense: {error}")
         missing = reported is None or reported.reason.startswith(_MALFORMED)
-        if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG) and (fault := storage_fault(directory)):
-            outcome = failed(Cause.STORAGE, f"{fault}; {outcome.reason}", log_tail=outcome.log_tail)
-        elif missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG) and (told := advice(outcome)):
-            outcome = replace(outcome, reason=f"{outcome.reason}; {told}")
+        if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG):
+            if fault := storage_fault(directory):
+                outcome = failed(Cause.STORAGE, f"{fault}; {outcome.reason}", log_tail=outcome.log_tail)
+            elif _NO_MODULE.search(f"{outcome.reason}\n{outcome.log_tail}"):
+                outcome = replace(outcome, reason=f"{outcome.reason}; {_ADVICE}")
         if status.warning:
             return replace(outcome, reason="; ".join(told for told in (outcome.reason, status.warning) if told))
         return outcome
@@ -259,18 +260,11 @@ def outcome_without_result(status: JobStatus, log_tail: str) -> Outcome:
 
 # bash's and sh's words where no modules system has set the shell up.
 _NO_MODULE = re.compile(r"\bm(?:odule|l): (?:command )?not found")
-
-
-def advice(outcome: Outcome) -> str:
-    """What people can do about a failure that its own words do not explain; empty where they do."""
-    if not _NO_MODULE.search(f"{outcome.reason}\n{outcome.log_tail}"):
-        return ""
-    return (
-        "`module` is no command in that shell: have the setup source the file that makes it one "
-        "(`. /etc/profile.d/modules.sh`), or set login_shell: true of runner slurm or pbs"
-    )
-
-
+# What people can do about it.
+_ADVICE = (
+    "`module` is no command in that shell: have the setup source the file that makes it one "
+    "(`. /etc/profile.d/modules.sh`), or set login_shell: true of runner slurm or pbs"
+)
 _MALFORMED = "the result file is malformed: "
 
 

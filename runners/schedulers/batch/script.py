@@ -155,7 +155,8 @@ _OF_MODULES = ("LMOD_PKG", "MODULESHOME", "MODULEPATH")
 CALLS_MODULE = re.compile(r"(?m)(?:^|[;&|(]|\b(?:then|do|else)\b)[ \t]*(?:module|ml)[ \t]")
 # Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is found.
 _FIND_MODULES = """\
-    for file in {"$LMOD_PKG","$MODULESHOME"}/init/bash /etc/profile.d/{00-modulepath,z00_lmod,lmod,modules}.sh; do
+    for file in {"$LMOD_PKG","$MODULESHOME"}/init/bash /etc/profile.d/{00-modulepath,z00_lmod,lmod,modules}.sh \\
+        /usr/share/{lmod/lmod,modules}/init/bash; do
         [ ! -r "$file" ] || . "$file"
         [ -z "$MODULEPATH" ] || ! declare -F module >/dev/null || break
     done

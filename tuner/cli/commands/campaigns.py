@@ -46,7 +46,7 @@ def run(
         _run_at_service(spec, place, dry_run=dry_run, cluster=cluster, project=project)
         return
     from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis, text_of
-    from meshtune.tuner.cli.telling import dry_run_lines
+    from meshtune.tuner.cli.telling import dry_run_lines, print_missing, print_result
     from meshtune.tuner.specs.document import changed_document
 
     # Before anything is created, so that a mistake leaves nothing behind.
@@ -54,11 +54,11 @@ def run(
     if project:
         replace(campaign_spec, project=project)  # raises InvalidValue
         document = changed_document(document, {"project": project})
+    print_missing(campaign_spec, place.home)
     if dry_run:
         print_page(dry_run_lines(campaign_spec, space, place.home, stored_basis(campaign_spec, place)))
         return
     from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
-    from meshtune.tuner.cli.telling import print_result
     from meshtune.tuner.prediction.memory_needs import memory_needs
     from meshtune.tuner.prediction.predict import training_of
 

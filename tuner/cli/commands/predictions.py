@@ -59,10 +59,12 @@ def spaces(
     from meshtune.tuner.cli.render.display import space_table, space_text
     from meshtune.tuner.cli.render.knobs import knobs_table
     from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
+    from meshtune.tuner.cli.telling import print_missing
     from meshtune.tuner.prediction.memory_needs import memory_needs
     from meshtune.tuner.prediction.predict import training_of
 
     _, campaign_spec, space = read_spec_file(spec, None, cluster)
+    print_missing(campaign_spec, None)
     if why:
         plan = space.complete(**plan_fields("--why", why, space.knobs))
         broken = space.explain(plan)
