@@ -35,7 +35,7 @@ class SummaryBestView:
     """A setting. trial: the one that chose it; the numbers are of its second runs where there are any, but for the
     fastest once. first_run: the objective by its first run. interval_known: false where a single repeat is all that
     tells how far runs lie apart; then no interval here says anything. gain_over_baseline: a ratio of speeds minus 1;
-    null without a measured baseline."""
+    null without a measured baseline. gain_rounds: as of RankedView."""
 
     trial: int
     plan_key: str
@@ -44,6 +44,7 @@ class SummaryBestView:
     interval_known: bool
     step_time_s: float
     gain_over_baseline: Estimate | None
+    gain_rounds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

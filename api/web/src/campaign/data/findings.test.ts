@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { TrialBrief } from "../../api/types";
 import { cellsOf } from "./cells";
 import { frontOf, measured } from "./front";
-import { gainOver, type Goal, merit } from "./goal";
+import { type Goal, merit } from "./goal";
 import { type Against, bestSoFar } from "./progress";
 import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
@@ -73,9 +73,8 @@ test("of the front none is both worse and fuller than another", () => {
   expect(frontOf(trials, TIME).map((one) => one.number)).toEqual([0]);
 });
 
-test("merit is 1 for the best, and a gain is of speed, whichever way the objective counts", () => {
+test("merit is 1 for the best, whichever way the objective counts", () => {
   expect([merit(SPEED, 20, [10, 20]), merit(TIME, 20, [10, 20])]).toEqual([1, 0]);
-  expect([gainOver(SPEED, 150, 100), gainOver(TIME, 2, 3)]).toEqual([0.5, 0.5]);
 });
 
 test("what is fastest once is so by first runs: a lucky second run raises no line and fills no cell", () => {
