@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshtune.runners.measuring import two_sided_quantile
 from meshtune.search_spaces.plan import Plan
@@ -130,7 +129,12 @@ def variance_of_changes(changes: Sequence[float]) -> RunVariance:
 def _paired_errors(cells: Cells) -> tuple[list[float], int]:
     """What is left of the cells when plans and rounds are taken out, by least squares, and its degrees of freedom. A
     plan that ran in a round of its own tells nothing of pairs: it takes a degree, and leaves nothing."""
-    design, _ = _design(cells)
+    rows = {plan: at for at, plan in enumerate(dict.fromkeys(plan for plan, _ in cells))}
+    numbers = dict.fromkeys(number for _, number in cells)
+    columns = {number: at for at, number in enumerate(numbers, start=len(rows))}
+    design = np.zeros((len(cells), len(rows) + len(columns)))
+    for at, (plan, number) in enumerate(cells):
+        design[at, [rows[plan], columns[number]]] = 1.0
     speeds = np.array(list(cells.values()))
     effects, _, rank, _ = np.linalg.lstsq(design, speeds)
     return (speeds - design @ effects).tolist(), len(cells) - int(rank)
@@ -140,21 +144,11 @@ def plan_effects(first: Mapping[Plan, float], cells: Cells) -> dict[Plan, float]
     """The logarithms of the speeds of plans that ran again, with the rounds taken out, up to a number that is the same
     for all. first: as of `run_variance`; they tell apart what no round links, and next to nothing else."""
     linked = {**cells, **{(plan, 0): first[plan] for plan, _ in cells if plan in first}}
-    design, plans = _design(linked)
-    weights = np.array([1.0 if number else 1e-3 for _, number in linked])
+    plans, rounds = (list(dict.fromkeys(names)) for names in zip(*linked, strict=True))
+    design = np.array([[*(one == plan for one in plans), *(one == turn for one in rounds)] for plan, turn in linked])
+    weights = np.array([1.0 if turn else 1e-3 for _, turn in linked])
     effects = np.linalg.lstsq(design * weights[:, None], np.array(list(linked.values())) * weights)[0]
-    return {plan: round(float(effects[at]), 9) for at, plan in enumerate(plans)}
-
-
-def _design(cells: Cells) -> tuple[NDArray[np.float64], Sequence[Plan]]:
-    """A row for each cell; a column for each plan, in the order returned, and then for each round."""
-    rows = {plan: at for at, plan in enumerate(dict.fromkeys(plan for plan, _ in cells))}
-    numbers = dict.fromkeys(number for _, number in cells)
-    columns = {number: at for at, number in enumerate(numbers, start=len(rows))}
-    design = np.zeros((len(cells), len(rows) + len(columns)))
-    for at, (plan, number) in enumerate(cells):
-        design[at, [rows[plan], columns[number]]] = 1.0
-    return design, list(rows)
+    return {plan: round(float(effect), 9) for plan, effect in zip(plans, effects, strict=False)}
 
 
 def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> Estimate | None:

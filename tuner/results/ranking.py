@@ -7,8 +7,7 @@ choosing the plan, so it is high by luck too (docs/decisions/choosing.md#d0014);
 
 The gain of a plan that ran beside the baseline is the mean ratio of their runs round by round. Else it is the ratio of
 their first runs, which is not confirmed: of two speeds, each with the interval of the mean of its steps
-(`runners.measuring`), widened by how far runs of one plan lie apart as soon as any was measured again. Speeds of jobs
-of different sizes compare as the objective does: by one device, or by the whole job (`Objective.speed`).
+(`runners.measuring`), widened by how far runs of one plan lie apart as soon as any was measured again.
 """
 
 from __future__ import annotations
@@ -292,6 +291,12 @@ class Ranked(Runs):
         """True when the plan was measured again, and never failed meanwhile."""
         confirmation = self.confirmation
         return confirmation is not None and confirmation.change is not None
+
+    @property
+    def runs_text(self) -> str:
+        """What its numbers are of, for people."""
+        runs = 0 if self.confirmation is None else self.confirmation.runs
+        return f"{runs} second run{'' if runs == 1 else 's'}" if runs else "its first run alone"
 
     @property
     def failed_again(self) -> bool:

@@ -56,9 +56,8 @@ def scaling_curve(campaign: Campaign, ranking: Sequence[Ranked]) -> tuple[SizePo
     for devices, entry in sorted(best.items()):
         speed = entry.tokens_per_s
         smallest = best[min(best)]
-        speedup = entry.over(smallest).as_ratio()
-        if spec.objective.per_device:
-            speedup = speedup.times(devices / smallest.trial.plan.world_size)
+        share = devices / smallest.trial.plan.world_size
+        speedup = entry.over(smallest).as_ratio().times(share if spec.objective.per_device else 1.0)
         points.append(
             SizePoint(
                 nodes=sized(spec.cluster, entry.trial.plan).nodes,
@@ -70,7 +69,7 @@ def scaling_curve(campaign: Campaign, ranking: Sequence[Ranked]) -> tuple[SizePo
                 tokens_per_s=speed,
                 tokens_per_s_per_device=speed.times(1 / devices),
                 speedup=speedup,
-                efficiency=speedup.times(smallest.trial.plan.world_size / devices),
+                efficiency=speedup.times(1 / share),
                 cost=yardstick.of(entry.measurement, entry.step_time_s),
                 cost_unit=yardstick.unit,
             )

@@ -254,8 +254,5 @@ def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | No
 
 
 def _baseline_view(spec: CampaignSpec, entry: Ranked) -> SummaryBaselineView:
-    return SummaryBaselineView(
-        trial=entry.trial.number,
-        objective=objective_view(spec, entry.objective),
-        step_time_s=entry.step_time_s,
-    )
+    objective = objective_view(spec, entry.objective)
+    return view_of(SummaryBaselineView, entry, trial=entry.trial.number, objective=objective)
