@@ -8,7 +8,7 @@ import { Store } from "../../store";
 import { afterFrame } from "../charts/frames";
 import { campaignPath, PAGE, trialsPath } from "./paths";
 import { type Throttled, throttle } from "./throttle";
-import { upsert } from "./upsert";
+import { gainsDue, upsert } from "./upsert";
 
 /** trialsRead: all pages of trials have come. problem: of the last read; what was read before stays. */
 export interface Snapshot {
@@ -95,18 +95,8 @@ export class Feed {
       campaignToo ? this.read<CampaignView>(this.path) : null,
     ]);
     this.put({ ...(page && this.with(page.trials)), ...(campaign && { campaign }) });
-    this.nameGains(page?.trials ?? []);
-  }
-
-  /** A run of the baseline that has ended gives the other runs of its round their gains. */
-  private nameGains(fresh: readonly TrialBrief[]): void {
-    const { campaign, trials } = this.snapshot.get();
-    const baseline = trials.find(({ number }) => number === campaign?.summary.baseline?.trial);
-    for (const { plan_key, objective, round } of fresh) {
-      if (plan_key !== baseline?.plan_key || objective === null) continue;
-      const waiting = trials.filter((trial) => trial.round === round && trial.objective !== null && trial.gain_over_baseline === null);
-      for (const { number } of waiting) this.named.add(number);
-    }
+    const { campaign: known, trials } = this.snapshot.get();
+    for (const number of gainsDue(trials, page?.trials ?? [], known?.summary.baseline?.trial)) this.named.add(number);
     if (this.named.size > 0) this.events.ask();
   }
 

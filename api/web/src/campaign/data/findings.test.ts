@@ -8,7 +8,7 @@ import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
 import { AXES, type Dimension } from "./values";
-import { upsert } from "./upsert";
+import { gainsDue, upsert } from "./upsert";
 
 const [TP, PP] = AXES as [Dimension, Dimension];
 const SPEED: Goal = { label: "speed", unit: "tokens/s", smallerIsBetter: false };
@@ -81,6 +81,14 @@ test("what is fastest once is so by first runs: a lucky second run raises no lin
   const trials = [reaching(0, 4), reaching(1, 5), reaching(2, 9, { origin: "confirmation" })];
   expect(bests(trials, SPEED)).toEqual([4, 5, 5]);
   expect(cellsOf(trials, trials, TP, PP, SPEED).rows[0]![0]).toMatchObject({ best: { number: 1 }, trials: 3 });
+});
+
+test("a run of the baseline that ends gives the runs of its round their gains", () => {
+  const base = { plan_key: "base", gain_over_baseline: 0 };
+  const known = [reaching(0, 4, base), reaching(1, 5, { gain_over_baseline: 0.25 }), reaching(2, 5, { round: 1 }), reaching(3, null, { round: 1 })];
+  expect(gainsDue(known, [reaching(4, 4, { ...base, round: 1 })], 0)).toEqual([2]);
+  expect(gainsDue(known, [reaching(4, null, { ...base, round: 1 }), reaching(5, 6, { round: 1 })], 0)).toEqual([]);
+  expect(gainsDue(known, [reaching(5, 6, { round: 1 })], undefined)).toEqual([]);
 });
 
 test("an event that comes twice changes nothing, and a known trial stays the same object", () => {
