@@ -62,7 +62,7 @@ def list_trials(
         trials = [trial for _, trial, _ in shown if isinstance(trial, Trial)]
         wrong = [trial for _, trial, _ in shown if isinstance(trial, str)]
         if brief:
-            briefs = trial_briefs(service.campaign(campaign_id).spec, trials)
+            briefs = trial_briefs(service.campaign(campaign_id).spec, trials, service.pages.baseline(campaign_id))
             return _BRIEF_PAGE.dump_json(TrialBriefPage(trials=briefs, next_page_token=token, unreadable=wrong))
         views = list(map(trial_view, trials))
         return _WHOLE_PAGE.dump_json(TrialPage(trials=views, next_page_token=token, unreadable=wrong))

@@ -47,11 +47,13 @@ SPEC: Mapping[str, Any] = {
 @dataclass
 class InstantRunner:
     """Jobs that end when they are submitted, or, while `hold` is set, when they are cancelled. Shared by all roots.
-    queue: while set, jobs wait in a queue for this reason. refusal: while set, none is taken."""
+    queue: while set, jobs wait in a queue for this reason. refusal: while set, none is taken. slower: by so much, what
+    is started now."""
 
     hold: bool = False
     queue: str = ""
     refusal: str = ""
+    slower: float = 1.0
     jobs: dict[str, JobStatus] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -83,15 +85,15 @@ class InstantRunner:
         if self.hold:
             return JobStatus(state=JobState.RUNNING, started_at=time.time())
         spec.directory.mkdir(parents=True)
-        write_result(spec.directory, _outcome(json.loads(spec.files["job.json"])["plan"], spec.processes))
+        write_result(spec.directory, _outcome(json.loads(spec.files["job.json"])["plan"], spec.processes, self.slower))
         return JobStatus(state=JobState.SUCCEEDED, exit_code=0, started_at=time.time(), finished_at=time.time())
 
 
-def _outcome(plan: Mapping[str, Any], devices: int) -> Outcome:
+def _outcome(plan: Mapping[str, Any], devices: int, slower: float) -> Outcome:
     """Larger micro-batches and less tensor parallelism are faster; no plan with tp 4 fits; tp 2, pp 2 is given up."""
     if plan["tp"] == 4:
         return Outcome(verdict=Verdict.OOM, reason="rank 0 is out of memory", failed_rank=0, phase="forward")
-    step_s = 0.1 * plan["tp"] + 0.4 / plan["micro_batch_size"]
+    step_s = slower * (0.1 * plan["tp"] + 0.4 / plan["micro_batch_size"])
     if plan["tp"] == plan["pp"] == 2:
         few = Measurement(step_times_s=(step_s,) * 3, tokens_per_step=2048, devices=devices, first_losses=(7.6,))
         return Outcome(verdict=Verdict.PRUNED, partial=few, reason="slower than the incumbent")

@@ -2,6 +2,8 @@
 campaign so noisy that they are three settings."""
 
 import io
+from functools import partial
+from statistics import geometric_mean
 
 import pytest
 from rich.console import Console
@@ -85,6 +87,49 @@ def test_each_word_has_one_number_wherever_it_is_shown(client, service, noisy, t
             assert f"{words}: {named(one)} by " in text
         assert f"Recommended: {named(found['recommended'])}: {best['recommendation']['reason']}." in text
         assert text.startswith("simulated: nothing below was measured on any device\n")
+
+
+@pytest.fixture
+def drifting(create, drive, runner, service):
+    """From its second runs on, and in the second round once more, the cluster is three times as slow."""
+    id = create(budget={"trials": 12}, confirm=2, confirm_rounds=3)
+    trials = partial(service.store.trials, id)
+    for round in (1, 2):
+        while not any(trial.round == round for trial in trials()):
+            service.tick(id)
+        runner.slower *= 3.0
+    drive(id)
+    assert {trial.measurement.step_time_s > 1 for trial in trials() if trial.round} == {False, True}
+    return id
+
+
+def test_gains_are_of_one_round_or_of_first_runs_wherever_they_are_shown(client, service, drifting, told):
+    query = {"view": "brief", "page_size": 200}
+    trials = client.get(f"/v1/campaigns/{drifting}/trials", params=query).json()["trials"]
+    measured = [trial for trial in trials if trial["objective"] is not None]
+    reached = {(trial["plan_key"], trial["round"]): trial["objective"]["value"] for trial in measured}
+    baseline = trials[0]["plan_key"]
+    for trial in measured:
+        there = reached.get((baseline, trial["round"]))
+        gain = None if there is None else pytest.approx(trial["objective"]["value"] / there - 1)
+        assert trial["gain_over_baseline"] == gain
+    best = client.get(f"/v1/campaigns/{drifting}/best", params={"top": 50}).json()
+    for entry in best["best"]:
+        key = entry["plan_key"]
+        rounds = [of for plan, of in reached if plan == key and of and (baseline, of) in reached]
+        assert entry["gain_rounds"] == len(rounds)
+        ratios = [reached[key, of] / reached[baseline, of] for of in rounds or [0]]
+        assert entry["gain_over_baseline"]["value"] == pytest.approx(geometric_mean(ratios) - 1)
+    counts = [entry["gain_rounds"] for entry in best["best"]]
+    assert counts[0] >= 2
+    assert counts[-1] == 0
+    assert counts == sorted(counts, reverse=True)
+    assert best["recommendation"]["better_than_baseline"] is True
+    assert best["recommendation"]["setting"]["rank"] == 1
+    summary = client.get(f"/v1/campaigns/{drifting}").json()["summary"]
+    assert (summary["recommended"]["gain_rounds"], summary["fastest_once"]["gain_rounds"]) == (counts[0], 0)
+    printed = told(print_best, service.store.campaign(drifting), service.store.trials(drifting), 50)
+    assert printed.count("confirmed)") == counts.count(0) + 1, "in the table, and of the fastest once"
 
 
 def test_the_fastest_once_is_by_first_runs_and_the_fastest_confirmed_by_second_runs_alone(client, noisy):

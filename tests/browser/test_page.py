@@ -76,6 +76,8 @@ def test_tiles_list_and_table_show_one_number_for_each_word(page, service, campa
         expect(tile.locator(".tile-value")).to_contain_text(shown(value))
         expect(tile).to_contain_text(f"trial {found[name]['trial']}: {found[name]['plan_key']}")
         expect(tile).to_contain_text("simulated")
+        unsure, said = tile.get_by_text("first run, not confirmed"), found[name]["gain_rounds"] == 0
+        expect(unsure).to_have_count(int(said))
         expect(page.get_by_test_id(f"row-{found[name]['trial']}")).to_contain_text(words.lower())
     once = found["once"]["first_run"]["value"]
     expect(page.get_by_test_id("best-so-far")).to_contain_text(f"{shown(once)} tokens/s/device")
@@ -85,6 +87,20 @@ def test_tiles_list_and_table_show_one_number_for_each_word(page, service, campa
     row = page.locator(f"[data-id={campaign}]")
     expect(row.get_by_test_id("recommended")).to_contain_text(shown(found["recommended"]["objective"]["value"]))
     expect(row.get_by_test_id("fastest-once")).to_contain_text(shown(once))
+    expect(row.get_by_test_id("fastest-once")).to_contain_text("first run, not confirmed")
+
+
+def test_a_second_run_is_compared_with_the_baselines_of_its_round(page, service, campaign):
+    trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
+    again = [trial for trial in trials if trial["round"] and trial["plan_key"] != trials[0]["plan_key"]]
+    faster = next(trial for trial in again if 0 < trial["gain_over_baseline"] < 0.99)
+    go(page, service, f"campaigns/{campaign}")
+    page.get_by_test_id("trials").scroll_into_view_if_needed()
+    page.get_by_label("Filter by text").fill(f"#{faster['number']} ")
+    row = page.get_by_test_id(f"row-{faster['number']}")
+    expect(row).to_contain_text(f"+{100 * faster['gain_over_baseline']:.1f} %")
+    go(page, service, f"campaigns/{campaign}/trials/{faster['number']}")
+    expect(page.get_by_test_id("tile-gain")).to_contain_text("in the same round")
 
 
 def test_two_to_five_trials_lie_side_by_side_with_what_differs_first(page, service, campaign):

@@ -210,11 +210,12 @@ def test_the_finding_names_both_ratios_or_what_failed(source, make, baseline, wi
     runs = [run(0, baseline, plan=SLOW, origin=Origin.BASELINE)]
     runs += [] if winner is None else [run(1, winner, plan=FAST)]
     first, rival = rank(campaign, trials)[0], rank(campaign, trials)[-1]
-    assert not check_handover(campaign, trials, first, rival, there, runs).confirmed, "by one run each"
-    found = check_handover(campaign, trials, first, rival, there, make.thrice(runs))
+    assert not check_handover(campaign, first, rival, there, runs).confirmed, "by one run each"
+    found = check_handover(campaign, first, rival, there, make.thrice(runs))
     assert found.confirmed is confirmed
     said = "confirmed" if confirmed else "not confirmed"
-    assert found.words == f"{said}: {words}; measured with the built-in trainer: 2.00 times (2.00 to 2.00)"
+    earlier = "2.00 times (2.00 to 2.00), first run, not confirmed"
+    assert found.words == f"{said}: {words}; measured with the built-in trainer: {earlier}"
     assert (found.by, found.against_key, found.plan_key) == ("there", SLOW.key, FAST.key)
 
 
@@ -226,7 +227,7 @@ def test_a_setting_that_trains_otherwise_there_is_not_confirmed(source, make):
         make.trial(1, make.measurement(0.5, first_losses=(8.0,)), plan=FAST),
     ]
     ranking = rank(campaign, trials)
-    found = check_handover(campaign, trials, ranking[0], ranking[-1], there, runs)
+    found = check_handover(campaign, ranking[0], ranking[-1], there, runs)
     assert not found.confirmed
     assert "with Megatron, where it does not train the same: the losses of step 0 differ by 1; " in found.words
 

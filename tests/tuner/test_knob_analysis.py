@@ -138,8 +138,12 @@ def test_an_analysis_names_the_winners_knobs_and_shows_sizes_and_failures(lab: A
         for number, (each, outcome) in enumerate(given)
     ]
     found = analyse(campaign, space, trials)
-    assert found.winners[0].words.startswith("+33 % against the baseline (trial 0) with devices 4 -> 2")
-    assert found.winners[1].words.startswith("+25 % against the baseline (trial 0) with threads 1 -> 2")
+    assert found.winners[0].words.startswith(
+        "+33.3 % (+33.1 to +33.5 %; first run, not confirmed) against the baseline (trial 0) with devices 4 -> 2"
+    )
+    assert found.winners[1].words.startswith(
+        "+25.0 % (+24.8 to +25.2 %; first run, not confirmed) against the baseline (trial 0) with threads 1 -> 2"
+    )
     assert [point.devices for point in found.scaling] == [2, 4]
     shown = "\n".join(str(part) if not hasattr(part, "columns") else _texts(part) for part in analysis_parts(found))
     assert "Best of each size" in shown

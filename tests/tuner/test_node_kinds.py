@@ -159,7 +159,7 @@ def test_what_was_measured_elsewhere_is_ranked_told_and_never_recommended(campai
     ]
     found = recommend(campaign(), make.thrice(history))
     assert (found.choice.trial.number, found.better) == (2, True)
-    assert f"ranks above it, but was {NOTE}" in found.reason
+    assert f"had a faster first run, but was {NOTE}" in found.reason
     assert plain(best_view(campaign(), ranking, 3))["best"][0]["other_hardware"] == NOTE
     assert f"! trial 1 {NOTE}; never recommended" in [str(note) for note in best_notes(campaign(), ranking, 3)]
 

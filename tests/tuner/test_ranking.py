@@ -23,6 +23,7 @@ from meshtune.tuner.results.export import NothingToExport, choose
 from meshtune.tuner.results.ranking import NO_LOSSES, rank, run_variance_of
 from meshtune.tuner.results.recommendation import choice_among_first, front_of, recommend
 from meshtune.tuner.results.views import best_view, ranked_views
+from meshtune.tuner.results.winners import winners_of
 
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 200))]
 
@@ -127,26 +128,87 @@ def test_a_gain_is_the_ratio_of_speeds_with_the_widest_ends_and_the_baselines_is
     assert second.gain == Estimate(0, 0, 0)
 
 
+# Like with like
+
+
+@pytest.mark.parametrize(
+    ("steps", "again", "number", "gain"),
+    [
+        ((1.0, 2.0), {0: [2.536, 2.536]}, 1, -0.5),  # +26.8 % against the baseline's second runs
+        ((1.2, 1.0), {0: [0.421, 0.421]}, 1, 0.2),  # -57.9 %
+        ((1.0, 0.9, 0.8), {0: [3.06, 3.06], 2: [2.4, 2.4]}, 1, 1 / 0.9 - 1),  # +240 %, and the first of all
+        ((1.0, 0.9), {0: [Verdict.LOST, 3.0], 1: [2.0, Verdict.LOST]}, 1, 1 / 0.9 - 1),  # in no round together
+    ],
+)
+def test_what_never_ran_again_beside_the_baseline_has_the_gain_of_first_runs_and_says_so(
+    campaign, runs, steps, again, number, gain
+):
+    entry = next(one for one in rank(campaign(), runs(*steps, again=again)) if one.trial.number == number)
+    assert (entry.gain.value, entry.gain_rounds) == (pytest.approx(gain), 0)
+    assert entry.gain_text.startswith(f"{100 * gain:+.1f} %")
+    assert entry.gain_text.endswith("first run, not confirmed)")
+    assert ranked_document(campaign(), entry)["gain_rounds"] == 0
+
+
+def test_confirmed_settings_rank_first_whatever_a_single_run_showed(campaign, runs):
+    """All runs of the second period are three times as slow."""
+    again = {0: [3.06, 3.06], 2: [2.4, 2.4], 3: [0.5, Verdict.OOM]}
+    ranking = rank(campaign(), runs(1.0, 0.9, 0.8, 0.5, 1.1, again=again))
+    assert numbers(ranking) == [2, 0, 3, 1, 4]
+    assert [entry.gain_rounds for entry in ranking] == [2, 2, 1, 0, 0]
+    assert (ranking[0].gain.value, ranking[0].objective.value) == pytest.approx((3.06 / 2.4 - 1, 256 / 2.4))
+    assert "not confirmed" not in ranking[0].gain_text
+    found = recommend(campaign(), runs(1.0, 0.9, 0.8, 0.5, 1.1, again=again))
+    assert (found.choice.trial.number, found.better) == (2, True)
+
+
+def test_a_plan_that_left_before_a_slow_period_does_not_win_by_that(campaign, runs):
+    slow = [1.0, 1.0, 2.0, 2.0, 2.0, 2.0]
+    again = {0: slow, 1: [0.8 * by for by in slow], 2: [0.9, 0.9]}
+    ranking = rank(campaign(), runs(1.0, 0.85, 0.84, again=again))
+    assert numbers(ranking) == [1, 2, 0]
+    assert [entry.gain.value for entry in ranking] == pytest.approx([0.25, 1 / 0.9 - 1, 0])
+    assert ranking[1].objective.value > ranking[0].objective.value
+    assert winners_of(campaign().spec, ranking).fastest_confirmed.trial.number == 1
+
+
+def test_plans_that_no_round_links_are_told_apart_by_their_first_runs(campaign, runs):
+    """A second run that somebody asked for, alone in a fast period."""
+    again = {0: [1.0, 1.0], 1: [0.8, 0.8], 2: [Verdict.LOST, Verdict.LOST, 0.3]}
+    assert numbers(rank(campaign(), runs(1.0, 0.8, 0.9, again=again))) == [1, 2, 0]
+
+
+def test_what_is_faster_is_said_by_gains_and_not_by_speeds_of_different_periods(campaign, runs):
+    """By their means the plan is twice as fast as the baseline, whose rounds went on into a slow period."""
+    found = recommend(campaign(), runs(1.0, 0.9, again={0: [1.0, 1.0, 4.0, 4.0], 1: [1.1, 1.1]}))
+    assert (found.choice.trial.number, found.better) == (0, False)
+    assert "no setting that was measured again is faster than the baseline" in found.reason
+    found = recommend(campaign(), runs(1.0, 0.9))
+    assert "+11.1 % (" in found.reason
+    assert f"first run, not confirmed) faster: {TWICE}" in found.reason
+
+
 # Second runs
 
 
-def test_a_plan_that_was_measured_again_is_one_entry_ranked_by_its_second_run(campaign, runs):
-    ranking = rank(campaign(), runs(1.0, 0.5, 0.6, again={1: 0.8}))
-    assert numbers(ranking) == [2, 1, 0]
-    entry = ranking[1]
+def test_a_plan_that_was_measured_again_is_one_entry_with_the_speed_of_its_second_run(campaign, runs):
+    ranking = rank(campaign(), runs(1.0, 0.5, 0.6, again={0: 1.2, 1: 0.8}))
+    assert numbers(ranking) == [1, 0, 2]
+    entry = ranking[0]
     assert entry.measurement.step_time_s == pytest.approx(0.8)
     assert entry.objective.value == pytest.approx(256 / 0.8)
-    assert (entry.trial.number, entry.measured_by.number, entry.confirmation.trial.number) == (1, 3, 3)
+    assert (entry.trial.number, entry.measured_by.number, entry.confirmation.trial.number) == (1, 4, 4)
     assert entry.confirmation.first == pytest.approx(256 / 0.5)
     assert entry.confirmation.change == pytest.approx(0.5 / 0.8 - 1)
-    assert entry.gain.value == pytest.approx(1.0 / 0.8 - 1)
+    assert (entry.gain.value, entry.gain_rounds) == (pytest.approx(1.2 / 0.8 - 1), 1)
 
 
 def test_one_repeat_of_one_setting_tells_no_interval_and_none_is_shown(campaign, runs):
     found = campaign(confirm=1)
     once, two = rank(found, runs(1.0, 0.5, again={1: 0.6})), rank(found, runs(1.0, 0.5, again={0: 1.0, 1: 0.6}))
     assert [entry.interval_known for entry in (*once, *two)] == [False, False, True, True]
-    assert (once[0].gain_text, two[0].gain_text[:9]) == ("+66.7 %", "+66.7 % (")
+    assert once[0].gain_text == "+100.0 % (first run, not confirmed)"
+    assert two[0].gain_text.startswith("+66.7 % (-")
     assert ranked_document(found, once[0])["interval_known"] is False
     assert best_document(found, runs(1.0, 0.5), 1)["fastest_once"]["interval_known"] is True
 
@@ -166,11 +228,6 @@ def test_the_fastest_once_is_told_by_first_runs_against_the_baselines_first(camp
     assert (failed["fastest_once"]["trial"], failed["fastest_confirmed"]["trial"]) == (2, 1)
     nothing = best_document(campaign(), runs(None), 3)
     assert (nothing["fastest_once"], nothing["fastest_confirmed"]) == (None, None)
-
-
-def test_the_baselines_second_run_is_what_everything_is_compared_with(campaign, runs):
-    ranking = rank(campaign(), runs(1.0, 0.5, again={0: 1.25}))
-    assert [entry.gain.value for entry in ranking] == [pytest.approx(1.25 / 0.5 - 1), 0.0]
 
 
 @pytest.mark.parametrize("ended", [TrialState.PLANNED, TrialState.SUBMITTED, TrialState.RUNNING])
@@ -260,7 +317,7 @@ def test_a_plan_that_left_after_two_rounds_is_compared_by_these(campaign, runs):
 
 def test_a_plan_that_fails_in_a_later_round_is_not_recommended(campaign, runs):
     measured = runs(1.0, 0.5, 0.6, again={0: [1.0, 1.0], 1: [0.5, Verdict.OOM], 2: [0.6, 0.6]})
-    failed = rank(campaign(), measured)[0]
+    failed = rank(campaign(), measured)[2]
     assert (failed.trial.number, failed.failed_again, failed.confirmed, failed.confirmation.runs) == (1, True, False, 1)
     assert recommend(campaign(), measured).choice.trial.number == 2
 
@@ -319,11 +376,11 @@ def test_another_global_batch_trains_otherwise_by_intent_and_is_not_compared(cam
 def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it_is_said(campaign, make, losing):
     measured = make.thrice(losing((1.0, (2.0, 1.5)), (0.5, (2.0, 1.0)), (0.8, (2.0, 1.50001))))
     differ = "does not train the same: the losses of step 1 differ by 0.5"
-    assert [entry.trains_as_baseline for entry in rank(campaign(), measured)] == [differ, True, True]
+    assert [entry.trains_as_baseline for entry in rank(campaign(), measured)] == [True, True, differ]
     found = recommend(campaign(), measured)
     assert (found.choice.trial.number, found.better) == (2, True)
     assert found.reason.startswith("+25.0 %")
-    assert found.reason.endswith(f"; {measured[1].plan.key} ranks above it, but {differ}")
+    assert found.reason.endswith(f"; {measured[1].plan.key} had a faster first run, but {differ}")
 
 
 def test_when_all_that_is_faster_trains_otherwise_the_baseline_stays_and_slower_ones_go_unmentioned(campaign, losing):
@@ -400,15 +457,15 @@ def test_step_time_and_cost_are_better_when_smaller(campaign, make, runs, object
 
 
 BASE = {0: [1.0, 1.0]}
-ONCE = "ranks above it, but was measured only once"
+ONCE = "had a faster first run, but was measured only once"
 
 
 @pytest.mark.parametrize(
     ("steps", "again", "choice", "better", "words"),
     [
         ((1.0, 0.5, 0.51), {**BASE, 1: [0.53] * 2, 2: [0.52] * 2}, 2, True, " again: -1.9 % against its first run"),
-        ((1.0, 0.5, 0.505, 0.506), {**BASE, 1: [0.51] * 2}, 1, True, f"; {{2}} {ONCE} (1 more likewise)"),
-        ((1.0, 0.9, 0.95), {1: 1.01}, 0, False, f"measured again is faster than the baseline; {{2}} {ONCE}"),
+        ((1.0, 0.52, 0.505, 0.506), {**BASE, 1: [0.53] * 2}, 1, True, f"; {{2}} {ONCE} (1 more likewise)"),
+        ((1.0, 0.9, 0.95), {**BASE, 1: [1.01] * 2}, 0, False, f"; {{2}} {ONCE}"),
         ((1.0, 1.5), {0: Verdict.OOM, 1: 1.5}, 1, False, "; the baseline itself ended oom when it was measured again"),
         (
             (1.0, 0.5),
@@ -439,11 +496,11 @@ def test_what_fails_the_second_time_is_never_recommended_and_it_is_said(campaign
     found = recommend(campaign(), measured)
     assert (found.choice.trial.number, found.better) == (2, True)
     assert found.reason.endswith(
-        f"; {measured[1].plan.key} ranks above it, but ended {verdict} when it was measured again"
+        f"; {measured[1].plan.key} had a faster first run, but ended {verdict} when it was measured again"
     )
-    best = rank(campaign(), measured)[0]
-    assert (best.trial.number, best.failed_again, best.usable, best.confirmed) == (1, True, False, False)
-    assert best.objective.value == pytest.approx(256 / 0.5)
+    last = rank(campaign(), measured)[2]
+    assert (last.trial.number, last.failed_again, last.usable, last.confirmed) == (1, True, False, False)
+    assert last.objective.value == pytest.approx(256 / 0.5)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.LOST, Verdict.CANCELLED])
@@ -522,7 +579,7 @@ def test_the_fastest_of_the_front_is_recommended_with_what_the_others_give_up_an
     key, baseline = measured[2].plan.key, measured[0].plan.key
     assert "faster than the baseline" in found.reason
     assert found.reason.endswith(
-        f"; or {key}: 8.0 % slower, 12 GiB more headroom; or {baseline}: 54.0 % slower, 28 GiB more headroom"
+        f"; or {key}: -8.0 % in speed, 12 GiB more headroom; or {baseline}: -54.0 % in speed, 28 GiB more headroom"
     )
     assert "headroom" not in recommend(pareto(pareto=False), measured).reason
 

@@ -140,6 +140,17 @@ def _paired_errors(cells: Cells) -> tuple[list[float], int]:
     return (speeds - design @ effects).tolist(), len(cells) - int(rank)
 
 
+def plan_effects(first: Mapping[Plan, float], cells: Cells) -> dict[Plan, float]:
+    """The logarithms of the speeds of plans that ran again, with the rounds taken out, up to a number that is the same
+    for all. first: as of `run_variance`; they tell apart what no round links, and next to nothing else."""
+    linked = {**cells, **{(plan, 0): first[plan] for plan, _ in cells if plan in first}}
+    plans, rounds = (list(dict.fromkeys(names)) for names in zip(*linked, strict=True))
+    design = np.array([[*(one == plan for one in plans), *(one == turn for one in rounds)] for plan, turn in linked])
+    weights = np.array([1.0 if turn else 1e-3 for _, turn in linked])
+    effects = np.linalg.lstsq(design * weights[:, None], np.array(list(linked.values())) * weights)[0]
+    return {plan: round(float(effect), 9) for plan, effect in zip(plans, effects, strict=False)}
+
+
 def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> Estimate | None:
     """The plan's speed over the baseline's minus 1; None where they have fewer than MIN_ROUNDS rounds in common."""
     rounds = sorted({number for _, number in cells if {(plan, number), (baseline, number)} <= cells.keys()})

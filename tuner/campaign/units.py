@@ -68,11 +68,16 @@ class Estimate:
         """A ratio of speeds minus 1."""
         return Estimate(self.value - 1, self.low - 1, self.high - 1)
 
-    def percent_text(self, sign: str = "") -> str:
+    def as_ratio(self) -> Estimate:
+        """A gain plus 1."""
+        return Estimate(self.value + 1, self.low + 1, self.high + 1)
+
+    def percent_text(self, sign: str = "", *, note: str = "") -> str:
         """A share as text, with its interval where that is more than rounding. sign: "+" to show the sign of positive
-        numbers."""
+        numbers. note: what else there is to say."""
         value, low, high = (f"{100 * one:{sign}.1f}" for one in (self.value, self.low, self.high))
-        return f"{value} %" if low == high else f"{value} % ({low} to {high} %)"
+        said = "; ".join([*([] if low == high else [f"{low} to {high} %"]), *filter(None, [note])])
+        return f"{value} %" + (f" ({said})" if said else "")
 
 
 ONE = Estimate(1.0, 1.0, 1.0)

@@ -27,7 +27,7 @@ from meshtune.tuner.campaign.units import ONE, Estimate, percent
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.prediction.projection import scaled
 from meshtune.tuner.results.quantities import numbers_of, shown_in
-from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.ranking import Ranked, rank, trial_gain
 from meshtune.tuner.results.sizes import on_nodes
 from meshtune.tuner.results.views import ObjectiveView, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
@@ -207,13 +207,13 @@ def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:
 def _setting(campaign: Campaign, entry: Ranked | None) -> ComparedSetting | None:
     if entry is None:
         return None
-    return ComparedSetting(
+    return view_of(
+        ComparedSetting,
+        entry,
         trial=entry.trial.number,
         plan_key=entry.trial.plan.key,
         nodes=sized(campaign.spec.cluster, entry.trial.plan).nodes,
-        tokens_per_s=entry.tokens_per_s,
         tokens_per_s_per_device=entry.tokens_per_s.times(1 / entry.measurement.devices),
-        interval_known=entry.interval_known,
     )
 
 
@@ -312,9 +312,9 @@ class Difference:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTrial:
     """One trial. objective, step_time_s, tokens_per_s: of this run alone; null where it measured nothing. relative: its
-    speed over that of the first trial that measured something, as the objective compares speeds; 1 for that one.
-    peak_memory_bytes: of tensors on the most loaded rank. parts: where the time of a profiled step went; empty where it
-    was not profiled."""
+    speed over that of the first trial that measured something, as the objective compares speeds; 1 for that one, null
+    for a run of another round, at another time. peak_memory_bytes: of tensors on the most loaded rank. parts: where the
+    time of a profiled step went; empty where it was not profiled."""
 
     trial: int
     plan_key: str
@@ -349,13 +349,12 @@ def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison
     settings = [_settings(trial) for trial in trials]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [Difference(name=name, values=tuple(setting.get(name) for setting in settings)) for name in names]
-    speeds = [_speed(campaign, trial) for trial in trials]
-    first = next((speed for speed in speeds if speed is not None), None)
+    first = next((trial for trial in trials if trial.measurement is not None), None)
     return TrialComparison(
         campaign=campaign.id,
         simulated=campaign.simulated,
         differences=tuple(row for row in rows if any(value != row.values[0] for value in row.values)),
-        trials=tuple(_compared(campaign, trial, speed, first) for trial, speed in zip(trials, speeds, strict=True)),
+        trials=tuple(_compared(campaign, trial, first) for trial in trials),
     )
 
 
@@ -363,20 +362,16 @@ def _settings(trial: Trial) -> dict[str, Any]:
     return {**trial.plan.axes_as_dict(), "global_batch_size": trial.plan.global_batch_size, **trial.plan.knobs}
 
 
-def _speed(campaign: Campaign, trial: Trial) -> float | None:
-    measured = trial.measurement
-    return None if measured is None else campaign.spec.objective.speed(measured, measured.step_time_s)
-
-
-def _compared(campaign: Campaign, trial: Trial, speed: float | None, first: float | None) -> ComparedTrial:
+def _compared(campaign: Campaign, trial: Trial, first: Trial | None) -> ComparedTrial:
     measured, yardstick = trial.measurement, yardstick_of(campaign.spec)
+    gain = trial_gain(campaign.spec.objective, trial, {} if first is None else {first.round: first})
     return view_of(
         ComparedTrial,
         trial,
         trial=trial.number,
         plan_key=trial.plan.key,
         objective=None if measured is None else objective_view(campaign.spec, yardstick.reached(measured)),
-        relative=None if speed is None or first is None else speed / first,
+        relative=None if gain is None else 1 + gain,
         parts=() if measured is None else tuple(time_by_part(measured.profile)),
         **numbers_of(yardstick, measured, _OF_TRIAL),
     )

@@ -23,7 +23,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate, number
-from meshtune.tuner.results.ranking import Ranked, interval_known, over_runs, rank, run_variance_of, speed_of
+from meshtune.tuner.results.ranking import NOT_CONFIRMED, Ranked, rank
 from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
 
 README = "README.txt"
@@ -158,23 +158,20 @@ def rival_of(campaign: Campaign, trials: Sequence[Trial], winner: Ranked) -> Ran
 
 
 def check_handover(
-    campaign: Campaign, trials: Sequence[Trial], winner: Ranked, rival: Ranked, there: Campaign, runs: Sequence[Trial]
+    campaign: Campaign, winner: Ranked, rival: Ranked, there: Campaign, runs: Sequence[Trial]
 ) -> HandoverCheck:
     """there: the campaign that measured the two plans with the other program; its baseline is the rival."""
     against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
-    one, other = (entry.measurement for entry in (winner, rival))
-    ratio = speed_of(campaign.spec.objective, one).over(speed_of(campaign.spec.objective, other))
-    variance = run_variance_of(rank(campaign, trials))
-    before = over_runs(ratio, variance, runs=2)
-    earlier = _times(before) if interval_known(variance) else f"{before.value:.2f} times"
+    before = winner.over(rival).as_ratio()
+    earlier = _times(before) if winner.interval_known else f"{before.value:.2f} times"
     program = program_of(there.spec.workload.kind)
     # What another program is told of is the layout.
     layout = winner.trial.plan.layout
     entry = next((entry for entry in rank(there, runs) if entry.trial.plan.layout == layout), None)
     gain = None if entry is None else entry.gain
-    after = None if gain is None else Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
+    after = None if gain is None else gain.as_ratio()
     confirmed = entry is not None and entry.usable and entry.worth_it
-    measured = measured_with(campaign.spec, one)
+    measured = measured_with(campaign.spec, winner.measurement)
     if entry is None:
         text = f"with {program} the setting was not measured: {_end(there, runs, winner)}"
     elif after is None:
@@ -197,7 +194,7 @@ def check_handover(
         program=program,
         confirmed=confirmed,
         words=f"{'confirmed' if confirmed else 'not confirmed'}: {text}; {origin_verb(measured)} {measured.program}: "
-        f"{earlier}",
+        f"{earlier}{'' if winner.pairs(rival) else f', {NOT_CONFIRMED}'}",
         before=before,
         there=after,
     )

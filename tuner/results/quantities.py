@@ -3,7 +3,7 @@ trials, their table, trials side by side, the keys of sorting, and columns and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,7 @@ from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.ranking import trial_gain
 from meshtune.tuner.results.views import view_of
 
 
@@ -65,10 +66,11 @@ TIMES = ("planned_at", "submitted_at", "started_at", "finished_at")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialBrief:
     """A trial by its last attempt. failure: why it failed; null for one that did not. objective: the campaign's, by
-    this run alone. peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left
-    of its device. device_seconds: of jobs that have ended, over all attempts; attempts: how many there were. wait: why
-    it waits in a queue, or is refused, as the attempt says. All measured numbers are null where nothing was measured.
-    The whole trial has the rest."""
+    this run alone. round: of second runs, from 1 on; 0 for first ones. gain_over_baseline: a ratio of speeds minus 1,
+    of this run over the baseline's of the same round. peak_memory_bytes: of tensors, on the most loaded rank.
+    headroom_bytes: what the fullest rank left of its device. device_seconds: of jobs that have ended, over all
+    attempts; attempts: how many there were. wait: why it waits in a queue, or is refused, as the attempt says. All
+    measured numbers are null where nothing was measured. The whole trial has the rest."""
 
     number: int
     origin: Origin
@@ -82,6 +84,8 @@ class TrialBrief:
     step_time_low_s: float | None
     step_time_high_s: float | None
     objective: Estimate | None
+    round: int
+    gain_over_baseline: float | None
     tokens_per_s_per_device: float | None
     peak_memory_bytes: int | None
     headroom_bytes: float | None
@@ -120,15 +124,16 @@ def optional_time(seconds: float | None) -> datetime | None:
     return None if seconds is None else rfc3339(seconds)
 
 
-def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial]) -> list[TrialBrief]:
+def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial], baseline: Mapping[int, Trial]) -> list[TrialBrief]:
+    """baseline: its runs by round."""
     yardstick = yardstick_of(spec)
-    return [_brief(yardstick, trial) for trial in trials]
+    return [_brief(yardstick, trial, trial_gain(spec.objective, trial, baseline)) for trial in trials]
 
 
 _OF_BRIEF = shown_in(TrialBrief, but=["objective"])
 
 
-def _brief(yardstick: Yardstick, trial: Trial) -> TrialBrief:
+def _brief(yardstick: Yardstick, trial: Trial, gain: float | None) -> TrialBrief:
     last, outcome, measured = trial.last, trial.outcome, trial.measurement
     return view_of(
         TrialBrief,
@@ -137,6 +142,7 @@ def _brief(yardstick: Yardstick, trial: Trial) -> TrialBrief:
         reason="" if outcome is None else outcome.reason,
         plan_key=trial.plan.key,
         objective=None if measured is None else yardstick.reached(measured),
+        gain_over_baseline=gain,
         device_seconds=trial.device_s,
         attempts=len(trial.attempts),
         nodes=last.nodes,

@@ -1,19 +1,19 @@
 """Ranks the measured plans, one entry for each, and compares them with the baseline.
 
-A plan that was measured again is ranked by the geometric mean of its second runs (`tuner.campaign.second_runs`). The
-first one had a part in choosing it, so it is high by luck as well as by merit (docs/decisions/choosing.md#d0014); it
-is shown beside the mean.
+Like is compared with like: runs of one round, or first runs. Plans that were measured again and may be recommended
+come first, by their second runs with the rounds taken out (`second_runs.plan_effects`), then the others by their first
+runs. The objective shown is the geometric mean of the second runs where there are any. The first run had a part in
+choosing the plan, so it is high by luck too (docs/decisions/choosing.md#d0014); it is shown beside the mean.
 
-The gain of a plan that ran in turns with the baseline is the mean ratio of their runs round by round. Else it is the
-ratio of two speeds, each with the interval of the mean of its steps (`runners.measuring`), widened by how far runs
-of one plan lie apart as soon as any was measured again. Speeds of jobs of different sizes compare as the objective
-does: by one device, or by the whole job (`Objective.speed`).
+The gain of a plan that ran beside the baseline is the mean ratio of their runs round by round. Else it is the ratio of
+their first runs, which is not confirmed: of two speeds, each with the interval of the mean of its steps
+(`runners.measuring`), widened by how far runs of one plan lie apart as soon as any was measured again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, log
@@ -41,11 +41,13 @@ from meshtune.tuner.campaign.second_runs import (
     is_worth_it,
     looks_of,
     paired_gain,
+    plan_effects,
     run_variance,
 )
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate
 
+NOT_CONFIRMED = "first run, not confirmed"
 NO_LOSSES = "told no losses, while the baseline did: whether it trains the same is not known"
 
 
@@ -80,12 +82,13 @@ class Confirmation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
     """The facts that all entries of a ranking are compared by. base: the runs of the baseline; None where it was not
-    measured. cells: of the second runs."""
+    measured. cells: of the second runs. effects: of the plans in them."""
 
     rules: Ground
     yardstick: Yardstick
     base: Runs | None
     cells: Cells
+    effects: Mapping[Plan, float]
     variance: RunVariance | None
 
 
@@ -119,9 +122,19 @@ class Runs:
         """Of the trial `measured_by`; of its speeds only the mean over all second runs counts."""
         return _measurement(self.measured_by)
 
-    def speed_at(self, objective: Objective) -> float:
-        """At the mean step time, as the objective compares speeds."""
-        return objective.speed(self.measurement, self.step_time_s)
+    def first_speed(self, objective: Objective) -> float:
+        """As the objective compares speeds."""
+        return objective.speed(_measurement(self.trial), _measurement(self.trial).step_time_s)
+
+    def pairs(self, other: Runs) -> list[tuple[Measurement, Measurement]]:
+        """Its second runs, each with the other's of the same round."""
+        by_round = {trial.round: trial.measurement for trial in other.again}
+        pairs = [(trial.measurement, by_round.get(trial.round)) for trial in self.again]
+        return [(own, its) for own, its in pairs if own is not None and its is not None]
+
+    def alike(self, other: Runs) -> tuple[Measurement, Measurement]:
+        """Two runs that compare: of one round, else the first ones."""
+        return next(iter(self.pairs(other)), (_measurement(self.trial), _measurement(other.trial)))
 
     def estimate(self, interval: Estimate, value: float, variance: RunVariance | None) -> Estimate:
         """A quantity of these runs. interval: at the steps of `measured_by`, for a single run."""
@@ -172,21 +185,25 @@ class Ranked(Runs):
         return self.ground.yardstick.score(_measurement(self.trial))
 
     @property
+    def merit(self) -> tuple[bool, float]:
+        """What it is ranked by, the best last."""
+        sure = self.confirmed and self.usable
+        return sure, self.ground.effects[self.trial.plan] if sure else self.first_score
+
+    @property
     def interval_known(self) -> bool:
         return interval_known(self.ground.variance)
 
     @property
     def gain_text(self) -> str:
-        """For people, with the interval where one is known; empty without a measured baseline."""
-        if self.gain is None:
-            return ""
-        return self.gain.percent_text("+") if self.interval_known else f"{100 * self.gain.value:+.1f} %"
+        """As of `text_over`; empty without a measured baseline."""
+        return "" if self.ground.base is None else self.text_over(self.ground.base)
 
-    @property
-    def speed(self) -> Estimate:
-        """What gains are ratios of: tokens per second of one device, or of the whole job, as the objective compares."""
-        per_device = self.ground.yardstick.objective.per_device
-        return self.tokens_per_s.times(1 / self.measurement.devices) if per_device else self.tokens_per_s
+    def text_over(self, other: Runs) -> str:
+        """The gain for people, with the interval where one is known, and whether it is confirmed."""
+        gain = self.over(other)
+        known = gain if self.interval_known else Estimate(gain.value, gain.value, gain.value)
+        return known.percent_text("+", note="" if self.pairs(other) else NOT_CONFIRMED)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -210,30 +227,26 @@ class Ranked(Runs):
 
     @cached_property
     def gain(self) -> Estimate | None:
-        """Over the baseline, a ratio of speeds minus 1 (0.25: 25 % faster); None without a measured baseline."""
-        base, variance = self.ground.base, self.ground.variance
-        objective = self.ground.yardstick.objective
-        if base is None or self.trial is base.trial:
-            return None if base is None else Estimate(0.0, 0.0, 0.0)
-        paired = None
-        if variance is not None:
-            paired = paired_gain(self.trial.plan, base.trial.plan, self.ground.cells, variance)
-        if paired is not None:
-            return paired
-        if len(self.counted) == len(base.counted) == 1:
-            rate, other = (speed_of(objective, one) for one in (self.measurement, base.measurement))
-            return over_runs(rate.over(other), variance, runs=2).as_gain()
-        ratio = self.speed_at(objective) / base.speed_at(objective)
-        runs = 1 / len(self.counted) + 1 / len(base.counted)
-        return over_runs(Estimate(ratio, ratio, ratio), variance, runs=runs).as_gain()
+        """Over the baseline; None without a measured baseline."""
+        return None if self.ground.base is None else self.over(self.ground.base)
+
+    def over(self, other: Runs) -> Estimate:
+        """The gain over another plan, a ratio of speeds minus 1 (0.25: 25 % faster): of the rounds in which both ran,
+        else of the first runs."""
+        plan, rival, variance = self.trial.plan, other.trial.plan, self.ground.variance
+        if plan == rival:
+            return Estimate(0.0, 0.0, 0.0)
+        paired = None if variance is None else paired_gain(plan, rival, self.ground.cells, variance)
+        return paired or gain_of(self.ground.yardstick.objective, *self.alike(other), variance)
+
+    @property
+    def gain_rounds(self) -> int:
+        """The rounds that the gain is of; 0: of the first runs, and not confirmed."""
+        return len(self._pairs)
 
     @cached_property
     def _pairs(self) -> list[tuple[Measurement, Measurement]]:
-        """Its second runs, each with the baseline's of the same round."""
-        base = () if self.ground.base is None else self.ground.base.again
-        by_round = {trial.round: trial.measurement for trial in base}
-        pairs = [(trial.measurement, by_round.get(trial.round)) for trial in self.again]
-        return [(own, other) for own, other in pairs if own is not None and other is not None]
+        return [] if self.ground.base is None else self.pairs(self.ground.base)
 
     @property
     def in_turns(self) -> bool:
@@ -278,6 +291,12 @@ class Ranked(Runs):
         """True when the plan was measured again, and never failed meanwhile."""
         confirmation = self.confirmation
         return confirmation is not None and confirmation.change is not None
+
+    @property
+    def runs_text(self) -> str:
+        """What its numbers are of, for people."""
+        runs = 0 if self.confirmation is None else self.confirmation.runs
+        return f"{runs} second run{'' if runs == 1 else 's'}" if runs else "its first run alone"
 
     @property
     def failed_again(self) -> bool:
@@ -327,25 +346,22 @@ class Ranked(Runs):
 
 
 def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
-    """Every measured plan, the best first; equal ones in the order of their numbers."""
+    """Every measured plan, the confirmed ones first, each by its merit; equal ones in the order of their numbers."""
     spec, yardstick, alike = campaign.spec, yardstick_of(campaign.spec), comparable(trials)
-    ended = [trial for trial in trials if trial.state.final]
     again: dict[Plan, list[Trial]] = defaultdict(list)
     for trial in sorted(alike, key=lambda trial: trial.round):
         if trial.state.final and trial.origin is Origin.CONFIRMATION:
             again[trial.plan].append(trial)
     runs = [
         Runs(trial=trial, again=tuple(again.get(trial.plan, ())))
-        for trial in ended
+        for trial in trials
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
-    sign = -1 if yardstick.objective.smaller_is_better else 1
-    runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.trial.number))
     base = next((one for one in runs if one.trial.origin is Origin.BASELINE), None)
     cells = cells_of(spec.objective, alike)
     rules = replace(ground_of(spec, trials), baseline=None if base is None else base.measurement)
     first = {
-        one.trial.plan: log(spec.objective.speed(_measurement(one.trial), _measurement(one.trial).step_time_s))
+        one.trial.plan: log(one.first_speed(spec.objective))
         for one in runs
         if not rules.other_hardware(_measurement(one.trial))
     }
@@ -354,11 +370,12 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         yardstick=yardstick,
         base=base,
         cells=cells,
+        effects=plan_effects(first, cells) if cells else {},
         variance=run_variance(first, cells, None if base is None else base.trial.plan, looks_of(spec)),
     )
-    return [
-        Ranked(rank=place, trial=one.trial, again=one.again, ground=ground) for place, one in enumerate(runs, start=1)
-    ]
+    ranked = [Ranked(rank=0, trial=one.trial, again=one.again, ground=ground) for one in runs]
+    ranked.sort(key=lambda one: (*one.merit, -one.trial.number), reverse=True)
+    return [replace(one, rank=place) for place, one in enumerate(ranked, start=1)]
 
 
 def _measurement(trial: Trial) -> Measurement:
@@ -377,10 +394,19 @@ def rate_of(measurement: Measurement, tokens: float) -> Estimate:
     return Estimate(tokens / measurement.step_time_s, tokens / interval.high, tokens / interval.low)
 
 
-def speed_of(objective: Objective, measurement: Measurement) -> Estimate:
-    """As `Ranked.speed`, of one measurement by itself."""
-    tokens = measurement.tokens_per_step
-    return rate_of(measurement, tokens / measurement.devices if objective.per_device else tokens)
+def gain_of(
+    objective: Objective, one: Measurement, other: Measurement, variance: RunVariance | None = None
+) -> Estimate:
+    """Of one run over another that it compares with, a ratio of speeds minus 1: of one device, or of the whole job."""
+    runs = (one, other)
+    speed, base = (rate_of(run, run.tokens_per_step / (run.devices if objective.per_device else 1)) for run in runs)
+    return over_runs(speed.over(base), variance, runs=2).as_gain()
+
+
+def trial_gain(objective: Objective, trial: Trial, others: Mapping[int, Trial]) -> float | None:
+    """Of one run over that of its round among the others, by round; None without one."""
+    own, other = trial.measurement, getattr(others.get(trial.round), "measurement", None)
+    return None if own is None or other is None else gain_of(objective, own, other).value
 
 
 def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: float) -> Estimate:

@@ -100,7 +100,7 @@ def _choose(
 
 
 def _against(spec: CampaignSpec, baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bool, str]:
-    faster = [entry for entry in candidates if entry.rank < baseline.rank]
+    faster = [entry for entry in candidates if entry.gain is not None and entry.gain.value > 0]
     if not faster:
         if any(entry.confirmed for entry in candidates):
             return baseline, False, "no setting that was measured again is faster than the baseline"
@@ -115,7 +115,7 @@ def _against(spec: CampaignSpec, baseline: Ranked, candidates: Sequence[Ranked])
 
 
 def _doubt(spec: CampaignSpec, entry: Ranked) -> str:
-    """Why a setting that ranks above the baseline is not recommended."""
+    """Why a setting that is faster than the baseline is not recommended."""
     if not entry.in_turns:
         return f"it takes {MIN_ROUNDS} runs beside the baseline's to know (confirm, confirm_rounds)"
     if entry.worth_it:
@@ -125,12 +125,12 @@ def _doubt(spec: CampaignSpec, entry: Ranked) -> str:
 
 
 def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: bool) -> list[str]:
-    """Says which settings rank above the choice and were no candidates, with the reason; one sentence for each kind.
+    """Says which settings had a faster first run than the choice, and why they were no candidates; a sentence a kind.
 
     twice: only settings that were measured twice were candidates.
     """
-    above = [entry for entry in ranking if choice is None or entry.rank < choice.rank]
-    but = "" if choice is None else "ranks above it, but "
+    above = [entry for entry in ranking if choice is None or entry.first_score > choice.first_score]
+    but = "" if choice is None else "had a faster first run, but "
     failed = [entry for entry in above if entry.failed_again]
     otherwise = [entry for entry in above if entry.trains_otherwise]
     unaccepted = [entry for entry in above if entry.unaccepted_numerics and not entry.trains_otherwise]
@@ -165,12 +165,11 @@ def _failure(entry: Ranked) -> str:
 def front_of(ranking: Sequence[Ranked]) -> list[Ranked]:
     """The Pareto front of speed and memory left over, the fastest first; of equal plans the one that ranks first.
 
-    Speeds and peaks count as measured: of two plans within each other's noise one may push the other off the front.
+    Merits and peaks count as measured: of two plans within each other's noise one may push the other off the front.
     Plans whose peak is unknown are not on it, nor those that are never recommended.
     """
     known = [(entry.headroom_bytes, entry) for entry in ranking if entry.headroom_bytes is not None and entry.usable]
-    # Speeds order plans as every objective does.
-    known.sort(key=lambda pair: (-pair[1].speed.value, -pair[0], pair[1].rank))
+    known.sort(key=lambda pair: (pair[1].merit, pair[0], -pair[1].rank), reverse=True)
     front, most = [], -inf
     for headroom_bytes, entry in known:
         if headroom_bytes > most:
@@ -185,7 +184,7 @@ def _alternatives(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:
     if headroom_bytes is None:
         return []
     alternatives = [
-        f"or {entry.trial.plan.key}: {100 * (1 - entry.speed.value / choice.speed.value):.1f} % slower, "
+        f"or {entry.trial.plan.key}: {entry.text_over(choice)} in speed, "
         f"{(entry.headroom_bytes - headroom_bytes) / GIB:.3g} GiB more headroom"
         for entry in front_of(ranking)
         if entry.headroom_bytes is not None and entry.headroom_bytes > headroom_bytes and entry.rank > choice.rank

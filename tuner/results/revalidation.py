@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.second_runs import RunVariance
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import Ranked, interval_known, over_runs, rank, run_variance_of, speed_of
+from meshtune.tuner.results.ranking import Ranked, gain_of, interval_known, rank, run_variance_of
 from meshtune.tuner.results.recommendation import recommend
 
 
@@ -88,7 +88,7 @@ def judge(
     optimum, rival = runs[0], runs[1] if len(runs) > 1 else None
     own, *others = (outcome.measurement for outcome in outcomes)
     other = others[0] if others else None
-    lead = None if own is None or other is None else _gain(other, own, objective, variance)
+    lead = None if own is None or other is None else gain_of(objective, other, own, variance)
     finding = _finding(optimum, lead, campaign.spec.stop.tolerance)
     return Revalidation(
         campaign=campaign.id,
@@ -141,12 +141,6 @@ def _remeasured(entry: Ranked, outcome: Outcome, objective: Objective, variance:
         tokens_per_s_per_device=SpeedChange(
             recorded=before.tokens_per_s_per_device, now=None if now is None else now.tokens_per_s_per_device
         ),
-        change=None if now is None else _gain(now, before, objective, variance),
+        change=None if now is None else gain_of(objective, now, before, variance),
         software_changes={name: pair for name, pair in versions.items() if pair[0] != pair[1]},
     )
-
-
-def _gain(one: Measurement, other: Measurement, objective: Objective, variance: RunVariance | None) -> Estimate:
-    """The ratio of their speeds minus 1, as the objective compares them."""
-    ratio = speed_of(objective, one).over(speed_of(objective, other))
-    return over_runs(ratio, variance, runs=2).as_gain()

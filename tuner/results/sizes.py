@@ -15,7 +15,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.units import ONE, Estimate
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import Ranked
 
 
@@ -55,8 +55,9 @@ def scaling_curve(campaign: Campaign, ranking: Sequence[Ranked]) -> tuple[SizePo
     points: list[SizePoint] = []
     for devices, entry in sorted(best.items()):
         speed = entry.tokens_per_s
-        per_device = speed.times(1 / devices)
-        first = points[0] if points else None
+        smallest = best[min(best)]
+        share = devices / smallest.trial.plan.world_size
+        speedup = entry.over(smallest).as_ratio().times(share if spec.objective.per_device else 1.0)
         points.append(
             SizePoint(
                 nodes=sized(spec.cluster, entry.trial.plan).nodes,
@@ -66,9 +67,9 @@ def scaling_curve(campaign: Campaign, ranking: Sequence[Ranked]) -> tuple[SizePo
                 plan=entry.trial.plan,
                 plan_key=entry.trial.plan.key,
                 tokens_per_s=speed,
-                tokens_per_s_per_device=per_device,
-                speedup=ONE if first is None else speed.over(first.tokens_per_s),
-                efficiency=ONE if first is None else per_device.over(first.tokens_per_s_per_device),
+                tokens_per_s_per_device=speed.times(1 / devices),
+                speedup=speedup,
+                efficiency=speedup.times(1 / share),
                 cost=yardstick.of(entry.measurement, entry.step_time_s),
                 cost_unit=yardstick.unit,
             )

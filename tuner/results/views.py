@@ -55,7 +55,8 @@ class MeasuredAgainView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedView:
     """One measured setting. objective: by its second runs where there are any, else by its first. first_run: by its
-    first alone. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %. interval_known:
+    first alone. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %. gain_rounds: the
+    rounds of second runs beside the baseline's that it is of; 0: of the first runs, not confirmed. interval_known:
     false where a single repeat is all that tells how far runs lie apart; then no interval here says anything.
 
     peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
@@ -87,6 +88,7 @@ class RankedView:
     straggler: Straggler | None
     first_losses: tuple[float, ...]
     gain_over_baseline: Estimate | None
+    gain_rounds: int
     trains_as_baseline: Literal[True] | str | None
     changed_numerics: tuple[str, ...]
     other_hardware: str
@@ -108,8 +110,8 @@ class BestView:
     """The same as `meshtune best --json`. simulated: no device measured the numbers.
 
     fastest_once: the setting with the best first run, with the numbers of that run alone. fastest_confirmed: the best
-    of those that were measured again, by their second runs; null where none was. best: the ranking, each by its second
-    runs where there are any. front: the settings of which none is both slower and fuller than another one, the fastest
+    of those that were measured again, by their second runs; null where none was. best: the ranking, confirmed settings
+    first. front: the settings of which none is both slower and fuller than another one, the fastest
     first, as many as there are. scaling: the best of each size, where a knob sizes the jobs.
     """
 

@@ -39,9 +39,10 @@ class Winners:
 
 def winners_of(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Winners:
     """ranking: of all measured plans, or of those that come first by their first runs and all that ran again."""
+    confirmed = [entry for entry in ranking if entry.confirmed]
     return Winners(
         fastest_once=fastest_once(ranking),
-        fastest_confirmed=next((entry for entry in ranking if entry.confirmed), None),
+        fastest_confirmed=max(confirmed, key=lambda entry: entry.ground.effects[entry.trial.plan], default=None),
         recommendation=recommend_among(spec, ranking),
     )
 

@@ -158,7 +158,7 @@ def confirm(
         there = _measured_there(service, chosen, winner, rival, spec, quiet=as_json)
         if not there.state.final:
             raise WrongCall(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
-        check = check_handover(chosen, recorded, winner, rival, there, service.store.trials(there.id))
+        check = check_handover(chosen, winner, rival, there, service.store.trials(there.id))
     print_found(check, handover_lines(check), as_json)
     if not as_json and check.confirmed and (kind := there.spec.workload.kind) in FORMATS:
         words = f"meshtune export {there.id} --format {kind} --output FOLDER"

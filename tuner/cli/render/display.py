@@ -72,7 +72,7 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
             *([number(entry.first_run.value)] if again else []),
             seconds(entry.step_time_s),
             "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
-            _gain(entry),
+            "baseline" if entry.trial.origin is Origin.BASELINE else entry.gain_text or "-",
             style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
         )
     return Constrain(table, WIDEST)
@@ -89,7 +89,7 @@ def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType
             _trials(entry),
             setting,
             number(entry.objective.value),
-            f"{100 * (1 - entry.speed.value / front[0].speed.value):.1f} %",
+            f"{0 - 100 * entry.over(front[0]).value:.1f} %",
             gibibytes(round(headroom_bytes)),
             f"{headroom_bytes / campaign.spec.cluster.device.memory_bytes:.0%}",
         )
@@ -340,15 +340,6 @@ def ended_text(outcome: Outcome) -> str:
 
 def _trials(entry: Ranked) -> str:
     return f"{entry.trial.number}" + (f"+{entry.confirmation.trial.number}" if entry.confirmation is not None else "")
-
-
-def _gain(entry: Ranked) -> str:
-    if entry.gain is None:
-        return "-"
-    if entry.trial.origin is Origin.BASELINE:
-        return "baseline"
-    interval = f" ({100 * entry.gain.low:+.1f} to {100 * entry.gain.high:+.1f})" if entry.interval_known else ""
-    return f"{100 * entry.gain.value:+.1f} %{interval}"
 
 
 def pruned_text(partial: Measurement) -> str:

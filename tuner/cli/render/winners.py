@@ -25,11 +25,9 @@ def fastest_lines(winners: Winners) -> list[Text]:
     for name, entry in (("Fastest once", winners.fastest_once), ("Fastest confirmed", winners.fastest_confirmed)):
         if entry is None:
             continue
-        runs = 0 if entry.confirmation is None else entry.confirmation.runs
-        by = "by its first run alone" if not runs else f"by {runs} second run{'' if runs == 1 else 's'}"
         baseline = entry.trial.origin is Origin.BASELINE
         gain = ", the baseline" if baseline else f", {entry.gain_text} against the baseline" if entry.gain else ""
-        lines.append(Text(f"{name}: {_named(entry)} {by}{gain}"))
+        lines.append(Text(f"{name}: {_named(entry)} by {entry.runs_text}{gain}"))
     return lines
 
 

@@ -104,7 +104,7 @@ class Analysis:
 def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analysis:
     ranking = [entry for entry in rank(campaign, trials) if not entry.trains_otherwise]
     usable = [entry for entry in ranking if entry.usable]
-    measured = {entry.trial.plan: entry.speed.value for entry in ranking}
+    measured = {entry.trial.plan: entry.first_speed(campaign.spec.objective) for entry in ranking}
     training = training_of(campaign.spec)
     unknown = ", ".join(problem.path for problem in missing(training))
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)

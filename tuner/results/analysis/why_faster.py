@@ -16,7 +16,7 @@ from meshtune.tuner.campaign.trial import PartTime, time_by_part
 from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.prediction.predict import Basis, foresee
 from meshtune.tuner.prediction.quote import MIN_SHARE, PART_WORDS
-from meshtune.tuner.results.analysis.knob_effects import Evidence, Moves, knob_changes, signed
+from meshtune.tuner.results.analysis.knob_effects import Evidence, Moves, knob_changes
 from meshtune.tuner.results.ranking import Ranked, baseline_of
 
 TOP = 3
@@ -29,8 +29,8 @@ class Winner:
     """One of the best plans. step_s: seconds per step as measured. parts: of the step; savings_s: seconds per step that
     each part takes less than with the rival, the largest first. Both rest on `evidence`, and are empty without it.
     rival: "the baseline", or for the baseline itself, and without one, "the next best"; null where nothing slower was
-    measured. gain: over the rival, a ratio of speeds minus 1. knobs: those beyond the layout that differ from the
-    rival's."""
+    measured. gain: over the rival, a ratio of speeds minus 1. gain_rounds: as of RankedView, beside the rival. knobs:
+    those beyond the layout that differ from the rival's."""
 
     rank: int
     trial: int
@@ -41,6 +41,7 @@ class Winner:
     rival: str | None
     rival_trial: int | None
     gain: float | None
+    gain_rounds: int
     knobs: Moves
     savings_s: Mapping[str, float]
     evidence: Evidence | None
@@ -62,11 +63,11 @@ def explain_winners(
         words = "nothing slower was measured to compare it with"
         if rival is not None:
             name = "the baseline" if rival is baseline else "the next best"
-            gain = own.speed.value / rival.speed.value - 1
+            gain = own.over(rival).value
             knobs = knob_changes(rival.trial.plan, own.trial.plan)
             savings_s = _savings_s(own.trial.plan, parts, rival.trial.plan, rival_parts)
             changed = f" with {', '.join(map(str, knobs))}" if knobs else ""
-            words = f"{signed(gain)} against {name} (trial {rival.trial.number}){changed}"
+            words = f"{own.text_over(rival)} against {name} (trial {rival.trial.number}){changed}"
             words += _reason(savings_s, evidence, knobs)
         winners.append(
             Winner(
@@ -79,6 +80,7 @@ def explain_winners(
                 rival=name,
                 rival_trial=None if rival is None else rival.trial.number,
                 gain=gain,
+                gain_rounds=0 if rival is None else len(own.pairs(rival)),
                 knobs=knobs,
                 savings_s=savings_s,
                 evidence=evidence,
@@ -104,7 +106,7 @@ def _parts(
 ) -> tuple[tuple[PartTime, ...], tuple[PartTime, ...], Evidence | None]:
     """Both plans' parts, from one source, and which."""
     entries = [own] if rival is None else [own, rival]
-    profiled = [time_by_part(entry.measurement.profile) for entry in entries]
+    profiled = [time_by_part(run.profile) for run in ([own.measurement] if rival is None else own.alike(rival))]
     if all(profiled):
         return profiled[0], profiled[-1], runs
     if basis is None:

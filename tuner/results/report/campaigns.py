@@ -133,7 +133,7 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         ("trial", *(str(entry.trial.number) for _, entry in shown)),
         ("setting", *(entry.trial.plan.key for _, entry in shown)),
         (unit, *(_interval(entry.objective, known=entry.interval_known) for _, entry in shown)),
-        ("by", *(_by(entry) for _, entry in shown)),
+        ("by", *(entry.runs_text for _, entry in shown)),
         (f"{unit}, by its first run", *(number(entry.first_run.value) for _, entry in shown)),
         ("gain over the baseline", *(NONE if entry is baseline else entry.gain_text or NONE for _, entry in shown)),
         ("step", *(seconds(entry.step_time_s) for _, entry in shown)),
@@ -156,11 +156,6 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
             )
         ],
     )
-
-
-def _by(entry: Ranked) -> str:
-    runs = 0 if entry.confirmation is None else entry.confirmation.runs
-    return "its first run" if not runs else f"{runs} second run{'' if runs == 1 else 's'}"
 
 
 def _left(entry: Ranked) -> str:

@@ -38,7 +38,7 @@ class SummaryBestView:
     """A setting. trial: the one that chose it; the numbers are of its second runs where there are any, but for the
     fastest once. first_run: the objective by its first run. interval_known: false where a single repeat is all that
     tells how far runs lie apart; then no interval here says anything. gain_over_baseline: a ratio of speeds minus 1;
-    null without a measured baseline."""
+    null without a measured baseline. gain_rounds: as of RankedView."""
 
     trial: int
     plan_key: str
@@ -47,6 +47,7 @@ class SummaryBestView:
     interval_known: bool
     step_time_s: float
     gain_over_baseline: Estimate | None
+    gain_rounds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +261,5 @@ def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | No
 
 
 def _baseline_view(spec: CampaignSpec, entry: Ranked) -> SummaryBaselineView:
-    return SummaryBaselineView(
-        trial=entry.trial.number,
-        objective=objective_view(spec, entry.objective),
-        step_time_s=entry.step_time_s,
-    )
+    objective = objective_view(spec, entry.objective)
+    return view_of(SummaryBaselineView, entry, trial=entry.trial.number, objective=objective)

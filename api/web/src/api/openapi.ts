@@ -1423,6 +1423,7 @@ export interface components {
             first_losses: number[];
             first_run: components["schemas"]["ObjectiveView"];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
+            gain_rounds: number;
             headroom_bytes: number | null;
             interval_known: boolean;
             measured_again: components["schemas"]["MeasuredAgainView"] | null;
@@ -1605,6 +1606,7 @@ export interface components {
         SummaryBestView: {
             first_run: components["schemas"]["ObjectiveView"];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
+            gain_rounds: number;
             interval_known: boolean;
             objective: components["schemas"]["ObjectiveView"];
             plan_key: string;
@@ -1642,6 +1644,7 @@ export interface components {
             expectation: components["schemas"]["Expectation"] | null;
             failure: components["schemas"]["Cause"] | null;
             finished_at: string | null;
+            gain_over_baseline: number | null;
             headroom_bytes: number | null;
             nodes: string[];
             number: number;
@@ -1653,6 +1656,7 @@ export interface components {
             /** Format: date-time */
             planned_at: string;
             reason: string;
+            round: number;
             started_at: string | null;
             state: components["schemas"]["TrialState"];
             step_time_high_s: number | null;
@@ -1741,6 +1745,7 @@ export interface components {
         Winner: {
             evidence: components["schemas"]["Evidence"] | null;
             gain: number | null;
+            gain_rounds: number;
             knobs: components["schemas"]["Change"][];
             parts: components["schemas"]["PartTime"][];
             plan: components["schemas"]["Plan"];

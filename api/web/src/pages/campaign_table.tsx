@@ -1,5 +1,6 @@
 /** Campaigns as rows; on a phone each row becomes a card (pages.css). */
 import type { CampaignView } from "../api/types";
+import { NOT_CONFIRMED } from "../campaign/data/goal";
 import { CampaignActions, MOVES } from "../campaign_actions";
 import { amount, count, gain, objective, UNKNOWN } from "../format";
 import { href } from "../router";
@@ -122,7 +123,7 @@ function Found({ found, baseline = false }: { found: CampaignView["summary"]["re
   return (
     <div title={`trial ${found.trial}: ${found.plan_key}`}>
       <span class="nowrap">{figure} <span class="muted small">{rest.join(" ")}</span></span>
-      <div class="small nowrap">{baseline ? "the baseline" : found.gain_over_baseline ? gain(found.gain_over_baseline.value) : ""}</div>
+      <div class="small nowrap">{baseline ? "the baseline" : found.gain_over_baseline ? gain(found.gain_over_baseline.value) + (found.gain_rounds ? "" : `, ${NOT_CONFIRMED}`) : ""}</div>
     </div>
   );
 }

@@ -2,7 +2,7 @@
 import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
-import { baselineOf, gainOf, goalOf, isAgain } from "../campaign/data/goal";
+import { goalOf, isAgain, NOT_CONFIRMED } from "../campaign/data/goal";
 import { bareObjective, bytes, gain, interval, number, share, short, stepTime } from "../format";
 import { Tile } from "../ui/basics";
 
@@ -10,11 +10,8 @@ export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: Tria
   const made = campaign.simulated;
   const goal = goalOf(campaign);
   const baseline = campaign.summary.baseline;
-  const brief = useResource<TrialBriefPage>(trial.measurement && withQuery(`campaigns/${encodeURIComponent(campaign.id)}/trials`, { view: "brief", number: [trial.number, baseline?.trial ?? trial.number] }));
-  const briefs = brief.data?.trials ?? [];
-  const own = briefs.find((one) => one.number === trial.number);
-  const known = baselineOf(campaign, briefs);
-  const than = own && isAgain(own) ? known.again : known.first;
+  const brief = useResource<TrialBriefPage>(trial.measurement && withQuery(`campaigns/${encodeURIComponent(campaign.id)}/trials`, { view: "brief", number: [trial.number] }));
+  const own = brief.data?.trials[0];
   const measured = trial.measurement;
   const tensors = largest((measured ?? trial.partial)?.peak_memory_bytes);
   const held = largest((measured ?? trial.partial)?.peak_held_bytes);
@@ -32,8 +29,8 @@ export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: Tria
         label="Against the baseline"
         testid="tile-gain"
         simulated={made}
-        value={baseline?.trial === trial.number ? "the baseline" : own ? gain(gainOf(goal, own, known)) : "–"}
-        note={baseline ? `${goal.label}: ${bareObjective(own?.objective?.value, goal.unit)}, ${bareObjective(than, goal.unit)} in trial ${baseline.trial}` : "no baseline was measured"}
+        value={baseline?.trial === trial.number ? "the baseline" : gain(own?.gain_over_baseline)}
+        note={baseline ? `${goal.label}: ${bareObjective(own?.objective?.value, goal.unit)}; ${isAgain(trial) ? "in the same round" : NOT_CONFIRMED}` : "no baseline was measured"}
       />
       <Tile
         label="Tokens/s per device"

@@ -2,13 +2,13 @@ import { expect, test } from "vitest";
 import type { TrialBrief } from "../../api/types";
 import { cellsOf } from "./cells";
 import { frontOf, measured } from "./front";
-import { gainOver, type Goal, merit } from "./goal";
+import { type Goal, merit } from "./goal";
 import { type Against, bestSoFar } from "./progress";
 import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
 import { AXES, type Dimension } from "./values";
-import { upsert } from "./upsert";
+import { gainsDue, upsert } from "./upsert";
 
 const [TP, PP] = AXES as [Dimension, Dimension];
 const SPEED: Goal = { label: "speed", unit: "tokens/s", smallerIsBetter: false };
@@ -68,20 +68,27 @@ test("filtering empties cells and moves none", () => {
 
 test("of the front none is both worse and fuller than another", () => {
   const of = (number: number, value: number, gib: number) => reaching(number, value, { peak_memory_bytes: gib });
-  const trials = measured([of(0, 10, 5), of(1, 20, 8), of(2, 15, 9), of(3, 20, 8), of(4, 30, 20), reaching(5, null)]);
+  const trials = measured([of(0, 10, 5), of(1, 20, 8), of(2, 15, 9), of(3, 20, 8), of(4, 30, 20), reaching(5, null), reaching(6, 90, { origin: "confirmation" })]);
   expect(frontOf(trials, SPEED).map((one) => one.number)).toEqual([0, 1, 4]);
   expect(frontOf(trials, TIME).map((one) => one.number)).toEqual([0]);
 });
 
-test("merit is 1 for the best, and a gain is of speed, whichever way the objective counts", () => {
+test("merit is 1 for the best, whichever way the objective counts", () => {
   expect([merit(SPEED, 20, [10, 20]), merit(TIME, 20, [10, 20])]).toEqual([1, 0]);
-  expect([gainOver(SPEED, 150, 100), gainOver(TIME, 2, 3)]).toEqual([0.5, 0.5]);
 });
 
 test("what is fastest once is so by first runs: a lucky second run raises no line and fills no cell", () => {
   const trials = [reaching(0, 4), reaching(1, 5), reaching(2, 9, { origin: "confirmation" })];
   expect(bests(trials, SPEED)).toEqual([4, 5, 5]);
   expect(cellsOf(trials, trials, TP, PP, SPEED).rows[0]![0]).toMatchObject({ best: { number: 1 }, trials: 3 });
+});
+
+test("a run of the baseline that ends gives the runs of its round their gains", () => {
+  const base = { plan_key: "base", gain_over_baseline: 0 };
+  const known = [reaching(0, 4, base), reaching(1, 5, { gain_over_baseline: 0.25 }), reaching(2, 5, { round: 1 }), reaching(3, null, { round: 1 })];
+  expect(gainsDue(known, [reaching(4, 4, { ...base, round: 1 })], 0)).toEqual([2]);
+  expect(gainsDue(known, [reaching(4, null, { ...base, round: 1 }), reaching(5, 6, { round: 1 })], 0)).toEqual([]);
+  expect(gainsDue(known, [reaching(5, 6, { round: 1 })], undefined)).toEqual([]);
 });
 
 test("an event that comes twice changes nothing, and a known trial stays the same object", () => {

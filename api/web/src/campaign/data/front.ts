@@ -1,15 +1,15 @@
 /** The trials of which none other is both better and emptier: what more memory buys. */
 import type { TrialBrief } from "../../api/types";
-import { type Goal, isBetter } from "./goal";
+import { type Goal, isAgain, isBetter } from "./goal";
 
 export interface Measured extends TrialBrief {
   readonly objective: NonNullable<TrialBrief["objective"]>;
   readonly peak_memory_bytes: number;
 }
 
-/** The trials with both a value and a peak of memory. */
+/** The first runs with both a value and a peak of memory: second ones were at another time. */
 export function measured(trials: readonly TrialBrief[]): Measured[] {
-  return trials.filter((one): one is Measured => one.objective !== null && one.peak_memory_bytes !== null);
+  return trials.filter((one): one is Measured => one.objective !== null && !isAgain(one) && one.peak_memory_bytes !== null);
 }
 
 /** From the emptiest to the fullest, each better than all before it. */

@@ -30,32 +30,13 @@ export function isBetter(goal: Goal, value: number, than: number): boolean {
   return goal.smallerIsBetter ? value < than : value > than;
 }
 
-/** Speed over the baseline's minus 1, whichever way the objective counts. */
-export function gainOver(goal: Goal, value: number, baseline: number): number {
-  return (goal.smallerIsBetter ? baseline / value : value / baseline) - 1;
-}
-
 /** True for a second run of a setting. What is fastest once is so by first runs. */
 export function isAgain({ origin }: Pick<TrialBrief, "origin">): boolean {
   return origin === "confirmation";
 }
 
-/** The objective of the baseline, by its first run and by its second ones. */
-export interface Baseline {
-  readonly first: number | null;
-  readonly again: number | null;
-}
-
-export function baselineOf({ summary: { baseline } }: CampaignView, trials: readonly TrialBrief[]): Baseline {
-  const first = trials.find((trial) => trial.number === baseline?.trial)?.objective?.value ?? null;
-  return { first, again: baseline?.objective.value ?? null };
-}
-
-/** Of a trial over the baseline: a first run against the first, a second one against the second. Null where one is missing. */
-export function gainOf(goal: Goal, trial: TrialBrief, baseline: Baseline): number | null {
-  const than = isAgain(trial) ? baseline.again : baseline.first;
-  return trial.objective === null || than === null ? null : gainOver(goal, trial.objective.value, than);
-}
+/** What stands beside a gain of first runs. */
+export const NOT_CONFIRMED = "first run, not confirmed";
 
 /** 0 for the worst to 1 for the best of the values between the ends. */
 export function merit(goal: Goal, value: number, [low, high]: readonly [number, number]): number {

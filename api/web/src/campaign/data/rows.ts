@@ -18,7 +18,7 @@ export function sortValue(trial: TrialBrief, column: string): Value | null {
     case "nodes":
       return trial.nodes.join(" ") || null;
     case "gain":
-      return valueOf(trial, "objective");
+      return trial.gain_over_baseline;
     default: {
       const value = valueOf(trial, column);
       return value === INACTIVE ? null : value;

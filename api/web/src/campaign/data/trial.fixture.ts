@@ -39,6 +39,8 @@ export function trial(number: number, plan: Partial<Plan> = {}, more: Partial<Tr
     step_time_low_s: 0.9,
     step_time_high_s: 1.1,
     objective: { value: 100, low: 90, high: 110 },
+    round: 0,
+    gain_over_baseline: null,
     tokens_per_s_per_device: 100,
     peak_memory_bytes: 2 ** 30,
     headroom_bytes: 2 ** 30,

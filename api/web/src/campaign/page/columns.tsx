@@ -5,7 +5,7 @@ import { bareObjective, bytes, duration, gain, interval, number, probability, st
 import { href } from "../../router";
 import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
-import { type Baseline, gainOf, type Goal } from "../data/goal";
+import { type Goal } from "../data/goal";
 import { quantityWords } from "../data/quantities";
 import { surprise } from "../data/rows";
 import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
@@ -24,7 +24,6 @@ export interface Column {
 interface Context {
   readonly campaign: string;
   readonly goal: Goal;
-  readonly baseline: Baseline;
   /** What trials are called beside their outcome, such as "recommended". */
   readonly marks: ReadonlyMap<number, Mark>;
   /** Dimensions that vary, and those that vary but follow from them. */
@@ -48,7 +47,7 @@ export function columnsOf(context: Context): Column[] {
     ...varied.map((one) => dimension(one, false)),
     ...following.map((one) => dimension(one, true)),
     column("objective", goal.label, (trial) => <Reached trial={trial} goal={goal} again={context.marks.get(trial.number)?.again ?? null} />, { descendingFirst: !goal.smallerIsBetter }),
-    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(gainOf(goal, trial, context.baseline))), { title: "Speed over the baseline's", descendingFirst: !goal.smallerIsBetter }),
+    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed of this run over the baseline's of the same round; of first runs it is not confirmed", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
     column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),

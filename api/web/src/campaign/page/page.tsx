@@ -12,7 +12,7 @@ import { FailureChart } from "../charts/failure_chart";
 import { type Feed, type Snapshot, useFeed } from "../data/feed";
 import { FilterBar } from "./filter_bar";
 import { passes } from "../data/filters";
-import { baselineOf, goalOf } from "../data/goal";
+import { goalOf } from "../data/goal";
 import { Later } from "../charts/frames";
 import { Header } from "./header";
 import { HeatMap } from "../charts/heat_map";
@@ -81,11 +81,10 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
     () => namesOf(dimensions.filter((one) => !varied.includes(one) && levelsOf(trials, one).length > 1)),
     [trials, dimensions, varied],
   );
-  const { first, again } = baselineOf(campaign, trials);
   const marked = JSON.stringify(marksOf(campaign));
   const columns = useMemo(
-    () => columnsOf({ campaign: campaign.id, goal, baseline: { first, again }, marks: new Map(JSON.parse(marked) as [number, Mark][]), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
-    [campaign.id, goal, first, again, marked, dimensions, varied, others],
+    () => columnsOf({ campaign: campaign.id, goal, marks: new Map(JSON.parse(marked) as [number, Mark][]), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
+    [campaign.id, goal, marked, dimensions, varied, others],
   );
   // In what the trials differ at all, what follows from the others included.
   const differing = useMemo(() => dimensions.filter((one) => varied.includes(one) || others.split(",").includes(one.name)), [dimensions, varied, others]);

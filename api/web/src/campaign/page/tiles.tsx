@@ -5,6 +5,7 @@ import { href } from "../../router";
 import { Progress, Tile } from "../../ui/basics";
 import { CAUSE_WORDS, failureCounts } from "../../words";
 import { setConditions } from "../data/conditions";
+import { NOT_CONFIRMED } from "../data/goal";
 
 type Found = CampaignView["summary"]["recommended"];
 
@@ -48,7 +49,7 @@ function FoundTile({ campaign, found, label, testid, title, baseline = false, no
       value={<>{head} <span class="unit">{rest.join(" ")}</span></>}
       note={
         <>
-          {baseline ? "the baseline" : over && <span title="Gain over the baseline, in speed"><strong>{gain(over.value)}</strong>{known && ` (${gainInterval(over)})`}</span>}
+          {baseline ? "the baseline" : over && <span title="Gain over the baseline, in speed"><strong>{gain(over.value)}</strong>{known && ` (${gainInterval(over)})`}{found.gain_rounds === 0 && `, ${NOT_CONFIRMED}`}</span>}
           {range}
           <br />
           <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>: {found.plan_key}

@@ -10,7 +10,7 @@ import { Button, Card, Chip } from "../../ui/basics";
 import { TableFrame } from "../../ui/table";
 import { trialWord } from "../../words";
 import { PartLegend, Stack, wordsOf } from "../charts/stack";
-import { baselineOf, gainOf, type Goal } from "../data/goal";
+import { type Goal } from "../data/goal";
 import { meanParts, partNames } from "../data/parts";
 import { MOST, pick, pickedOf, togglePick } from "../data/picked";
 import { type Dimension, valueOf } from "../data/values";
@@ -37,7 +37,6 @@ export function TrialComparison({ campaign, goal, trials, dimensions }: Comparis
   const scale_s = Math.max(...told.map((profile) => profile.step_time_s), 0);
   const differ = (dimension: Dimension) => new Set(shown.map((trial) => valueOf(trial, dimension.name))).size > 1;
   const measured = whole.map((trial) => trial?.measurement ?? trial?.partial);
-  const known = baselineOf(campaign, trials);
   const row = (head: ComponentChildren, cell: (trial: TrialBrief, at: number) => ComponentChildren) => (
     <tr key={String(head)}>
       <th scope="row">{head}</th>
@@ -68,7 +67,7 @@ export function TrialComparison({ campaign, goal, trials, dimensions }: Comparis
               {dimensions.filter(differ).map(({ name, label }) => row(label, (trial) => <strong>{String(valueOf(trial, name))}</strong>))}
               {row("outcome", (trial) => <Chip tone={trialWord(trial).tone}>{trialWord(trial).word}</Chip>)}
               {row(goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit))}
-              {baseline && row("gain over the baseline", (trial) => (trial.origin === "baseline" ? UNKNOWN : gain(gainOf(goal, trial, known))))}
+              {baseline && row("gain over the baseline, of the same round", (trial) => (trial.origin === "baseline" ? UNKNOWN : gain(trial.gain_over_baseline)))}
               {row("step, mean", (trial) => stepTime(trial.step_time_s))}
               {row("memory of tensors, fullest rank", (trial) => bytes(trial.peak_memory_bytes))}
               {row("held by the process", (_, at) => bytes(measured[at]?.peak_held_bytes.length ? Math.max(...measured[at]!.peak_held_bytes) : null))}
