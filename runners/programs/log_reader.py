@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 
 from meshtune.runners.base import Cause, JobState, JobStatus
@@ -18,7 +18,7 @@ from meshtune.runners.job_files import list_entries
 from meshtune.runners.log_lines import lines_of, read_tail, untagged
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.programs.log_patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
+from meshtune.runners.programs.log_patterns import GRADIENT_NORM, LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     LogContext,
@@ -39,11 +39,12 @@ _RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
     """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
-    memory_bytes: the most that was told, by rank; None: no line says whose. knobs: what was told last of those that
-    have a pattern."""
+    gradient_norms: of the first of those steps, as far as each has one. memory_bytes: the most that was told, by rank;
+    None: no line says whose. knobs: what was told last of those that have a pattern."""
 
     timings: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    gradient_norms: tuple[float, ...] = ()
     memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
     knobs: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,13 +65,19 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
             if size is not None and size < _MAX_BYTES:
                 memory[owner] = max(memory.get(owner, 0), round(size * MEMORY[patterns.memory]))
         timing = positive(patterns.find(patterns.timing, words))
-        loss, step = patterns.find(LOSS, words), patterns.find(STEP, words)
-        if timing is not None or loss is not None:
+        loss, norm, step = (patterns.find(name, words) for name in (LOSS, GRADIENT_NORM, STEP))
+        if timing is not None or loss is not None or norm is not None:
             stream = streams.setdefault(rank, _Stream())
             number = int(step.value) if step is not None and isfinite(step.value) else None
-            stream.take(number, timing, None if loss is None else loss.value)
+            stream.take(number, timing, None if loss is None else loss.value, None if norm is None else norm.value)
     best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
-    return LogReading(timings=_in_order(best.timings), losses=_in_order(best.losses), memory_bytes=memory, knobs=knobs)
+    return LogReading(
+        timings=_in_order(best.timings),
+        losses=_in_order(best.losses),
+        gradient_norms=tuple(best.norms[step] for step in takewhile(best.norms.__contains__, sorted(best.timings))),
+        memory_bytes=memory,
+        knobs=knobs,
+    )
 
 
 class _Stream:
@@ -79,11 +86,12 @@ class _Stream:
     def __init__(self) -> None:
         self.timings: dict[int, float] = {}
         self.losses: dict[int, float] = {}
+        self.norms: dict[int, float] = {}
         self._numbered = False
         self._step = 0
 
-    def take(self, step: int | None, timing: float | None, loss: float | None) -> None:
-        """One line's numbers. A loss in a line of its own belongs to the step that was told last."""
+    def take(self, step: int | None, timing: float | None, loss: float | None, norm: float | None) -> None:
+        """One line's numbers. A loss or a norm in a line of its own belongs to the step that was told last."""
         if step is not None:
             self._step, self._numbered = step, True
         elif timing is not None and not self._numbered:
@@ -92,6 +100,8 @@ class _Stream:
             self.timings[self._step] = timing
         if loss is not None:
             self.losses[self._step] = loss
+        if norm is not None and 0 <= norm < inf:
+            self.norms[self._step] = norm
 
 
 def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
@@ -121,6 +131,7 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
         measurement = context.measurement(
             times,
             first_losses=tuple(takewhile(isfinite, readings[told_by].losses[:MAX_LOSSES])),
+            first_gradient_norms=readings[told_by].gradient_norms[:MAX_LOSSES],
             peak_memory_bytes=_memory(readings),
             knobs=_knobs(readings, told_by, patterns, context),
         )

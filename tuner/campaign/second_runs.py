@@ -231,8 +231,15 @@ def _baseline(trials: Sequence[Trial]) -> Plan | None:
 def _contenders(
     spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int, before: int
 ) -> list[Plan]:
-    """The plans of the next round; none where the choice is clear. before: see `_rounds_before`."""
-    cells = {cell: speed for cell, speed in cells_of(spec.objective, comparable(trials)).items() if cell[1] <= rounds}
+    """The plans of the next round, without those that are never recommended by their second runs; none where the choice
+    is clear. before: see `_rounds_before`."""
+    ground = ground_of(spec, trials)
+    alike = [
+        trial
+        for trial in comparable(trials)
+        if trial.measurement is not None and eligibility(ground, trial.plan, trial.measurement) is None
+    ]
+    cells = {cell: speed for cell, speed in cells_of(spec.objective, alike).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
     stable = [plan for plan in contenders if (plan, rounds) in cells]
     if rounds - before < MIN_ROUNDS:

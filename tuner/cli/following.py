@@ -102,13 +102,13 @@ def _follow_live(look: Looking, drive: Drive) -> None:
 
 def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = ()) -> None:
     log: list[str] = []
-    begun, ended = False, False
+    begun, ended, otherwise = False, False, False
     said = set(ended_before)
     told_waits: dict[str, str] = {}
     learns, trouble = "", ""
 
     def watch() -> None:
-        nonlocal begun, ended, learns, trouble
+        nonlocal begun, ended, learns, trouble, otherwise
         seen = look()
         now, trials = seen.campaign, seen.trials
         if not begun:
@@ -122,6 +122,9 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
                 said.add(trial.number)
                 again = "again, " if trial.origin is Origin.CONFIRMATION else ""
                 console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+                if words := display.training_note(now, trials, trial, first=not otherwise):
+                    errors.print(f"! {words}", style="red", soft_wrap=True)
+                    otherwise = True
         for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):
             if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
                 told_waits[attempt.job_name] = attempt.wait

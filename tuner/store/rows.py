@@ -19,7 +19,7 @@ from sqlalchemy import JSON, Row, Table, literal, null
 from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
 from meshtune.runners.hardware import Hardware, HardwareKind
-from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
+from meshtune.runners.outcome import OF_FIRST_STEPS, Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.knob_values import KnobValues
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -51,7 +51,7 @@ LISTED_COLUMNS = (
     *(column for column in attempts.c if column.name not in ("partial", "log_tail")),
     null().label("partial"),
     literal("").label("log_tail"),
-    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, "first_losses", "hardware")),
+    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, *OF_FIRST_STEPS, "hardware")),
 )
 # Fields that are lists in JSON columns of the same name; NULL for none.
 _NODES = _columns_of(Attempt, attempts, json=True)
@@ -188,7 +188,7 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "attempt_id": attempt_id,
         **_fields(measurement, _OF_MEASUREMENT),
         **{name: min(value, MAX_BIGINT) if isinstance(value, int) else value for name, value in summary},
-        "first_losses": _losses(measurement),
+        **_of_first_steps(measurement),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
         "peak_held_bytes": list(measurement.peak_held_bytes),
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
@@ -214,6 +214,7 @@ def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
         step_times_s=tuple(times.timed),
         warmup_times_s=tuple(times.warmup),
         first_losses=tuple(map(float, row["first_losses"])),
+        first_gradient_norms=tuple(map(float, row["first_gradient_norms"])),
         peak_memory_bytes=tuple(row["peak_memory_bytes"]),
         peak_held_bytes=tuple(row["peak_held_bytes"]),
         profile=None if row["profile"] is None else read_value(Profile, row["profile"]),
@@ -232,6 +233,7 @@ def listed_measurement_of(row: Mapping[str, Any]) -> Measurement | None:
         **_stored(row, _OF_MEASUREMENT, measurements),
         step_times_s=(),
         first_losses=tuple(map(float, row["first_losses"])),
+        first_gradient_norms=tuple(map(float, row["first_gradient_norms"])),
         hardware=_hardware(row),
         stored_summary=MeasurementSummary(**_stored(row, _OF_SUMMARY, measurements)),
     )
@@ -263,10 +265,11 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def _losses(measurement: Measurement) -> list[float | str]:
+def _of_first_steps(measurement: Measurement) -> dict[str, list[float | str]]:
     # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
-    return [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses]
+    named = {name: getattr(measurement, name) for name in OF_FIRST_STEPS}
+    return {name: [each if isfinite(each) else str(each) for each in values] for name, values in named.items()}
 
 
 def _partial_document(partial: Measurement) -> dict[str, Any]:
-    return {**asdict(partial), "first_losses": _losses(partial)}
+    return {**asdict(partial), **_of_first_steps(partial)}

@@ -19,6 +19,7 @@ from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
+from meshtune.tuner.campaign.eligibility import Reason, eligibility, ground_of, training_words
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.stopping import hopeless_reason
@@ -29,7 +30,7 @@ from meshtune.tuner.cli.render.knobs import alike_note, settings
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import fastest_lines
 from meshtune.tuner.results.ranking import NO_LOSSES, Confirmation, Ranked, run_variance_of
-from meshtune.tuner.results.recommendation import front_of
+from meshtune.tuner.results.recommendation import comparable_text, front_of
 from meshtune.tuner.results.winners import winners_of
 
 if TYPE_CHECKING:  # which loads the database
@@ -114,7 +115,7 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
             notes.append(_confirmation_note(entry, entry.confirmation, unit))
     for entry in ranking[:top]:
         if entry.trains_otherwise:
-            sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
+            sentence = f"! trial {entry.trial.number} {entry.training}; never recommended"
             notes.append(Text(sentence, style="red"))
         if entry.hides_losses:
             notes.append(Text(f"! trial {entry.trial.number} {NO_LOSSES}", style="yellow"))
@@ -264,6 +265,8 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
         lines.append(Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}{f', {wait}' if wait else ''}"))
     if failures := failures_text(trials):
         lines.append(Text(failures, style="red"))
+    if few := comparable_text(ranking):
+        lines.append(Text(few, style="yellow"))
     if trouble:
         lines.append(Text(f"waiting: {trouble}", style="yellow"))
     return Group(*lines)
@@ -295,6 +298,16 @@ def trial_line(trial: Trial) -> str:
         f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}{expected}, "
         f"{number(measured.tokens_per_s)} tokens/s"
     )
+
+
+def training_note(campaign: Campaign, trials: Sequence[Trial], trial: Trial, *, first: bool) -> str:
+    """That a finished trial does not train as the baseline does, with all that there is to say of the first one; empty
+    of any other."""
+    ground, measured = ground_of(campaign.spec, trials), trial.measurement
+    if measured is None or eligibility(ground, trial.plan, measured) is not Reason.TRAINING:
+        return ""
+    words = training_words(ground, trial.plan, measured) if first else ground.training(measured)
+    return f"trial {trial.number} {words}"
 
 
 def failures_text(trials: Sequence[Trial]) -> str:
