@@ -88,7 +88,8 @@ class Reporter:
 
     def done(self, **more: Any) -> None:
         """Report what was timed. more: as for `report`."""
-        norms = list(takewhile(_is_norm, self.gradient_norms[:MAX_LOSSES]))
+        # DeepSpeed says -1 where a scaled gradient overflows.
+        norms = list(takewhile(lambda norm: 0 <= norm < math.inf, self.gradient_norms[:MAX_LOSSES]))
         told = {"first_losses": self.losses[:MAX_LOSSES], "first_gradient_norms": norms}
         report(self.step_times_s, **{**told, **more})
 
@@ -250,11 +251,6 @@ def _is_of(command: Sequence[str]) -> bool:
     options = [word.partition("=")[0] for word in (*sys.argv[1:], *_ORIGINAL[1:]) if word.startswith("--")]
     names = {Path(word).name for word in command} | {word.partition("=")[0] for word in command}
     return Path(sys.argv[0]).name in names or any(option in names for option in options)
-
-
-def _is_norm(value: float) -> bool:
-    """DeepSpeed says -1 where a scaled gradient overflows."""
-    return 0 <= value < math.inf
 
 
 def _plain(value: Any) -> Any:

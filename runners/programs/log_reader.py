@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from pathlib import Path
 
 from meshtune.runners.base import Cause, JobState, JobStatus
@@ -65,43 +65,37 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
             if size is not None and size < _MAX_BYTES:
                 memory[owner] = max(memory.get(owner, 0), round(size * MEMORY[patterns.memory]))
         timing = positive(patterns.find(patterns.timing, words))
-        loss, norm, step = (patterns.find(name, words) for name in (LOSS, GRADIENT_NORM, STEP))
-        if timing is not None or loss is not None or norm is not None:
-            stream = streams.setdefault(rank, _Stream())
-            number = int(step.value) if step is not None and isfinite(step.value) else None
-            stream.take(number, timing, None if loss is None else loss.value, None if norm is None else norm.value)
+        numbers = {name: found.value for name in _Stream.NAMES if (found := patterns.find(name, words)) is not None}
+        if timing is not None or numbers.keys() - {STEP}:
+            streams.setdefault(rank, _Stream()).take(numbers, timing)
     best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
-    return LogReading(
-        timings=_in_order(best.timings),
-        losses=_in_order(best.losses),
-        gradient_norms=tuple(best.norms[step] for step in takewhile(best.norms.__contains__, sorted(best.timings))),
-        memory_bytes=memory,
-        knobs=knobs,
-    )
+    timings, losses = _in_order(best.timings), _in_order(best.told[LOSS])
+    norms = (best.told[GRADIENT_NORM].get(step, nan) for step in sorted(best.timings))
+    first = tuple(takewhile(lambda norm: 0 <= norm < inf, norms))
+    return LogReading(timings=timings, losses=losses, gradient_norms=first, memory_bytes=memory, knobs=knobs)
 
 
 class _Stream:
     """The steps that one rank tells, by number; without numbers, by their order."""
 
+    NAMES = (STEP, LOSS, GRADIENT_NORM)
+
     def __init__(self) -> None:
         self.timings: dict[int, float] = {}
-        self.losses: dict[int, float] = {}
-        self.norms: dict[int, float] = {}
-        self._numbered = False
+        self.told: dict[str, dict[int, float]] = {name: {} for name in self.NAMES}
         self._step = 0
 
-    def take(self, step: int | None, timing: float | None, loss: float | None, norm: float | None) -> None:
-        """One line's numbers. A loss or a norm in a line of its own belongs to the step that was told last."""
-        if step is not None:
-            self._step, self._numbered = step, True
-        elif timing is not None and not self._numbered:
+    def take(self, numbers: Mapping[str, float], timing: float | None) -> None:
+        """Those of one line. What stands in a line of its own belongs to the step that was told last."""
+        if isfinite(step := numbers.get(STEP, nan)):
+            self._step = int(step)
+        elif timing is not None and not self.told[STEP]:
             self._step += 1
         if timing is not None:
             self.timings[self._step] = timing
-        if loss is not None:
-            self.losses[self._step] = loss
-        if norm is not None and 0 <= norm < inf:
-            self.norms[self._step] = norm
+        for name, value in numbers.items():
+            if name != STEP or isfinite(value):
+                self.told[name][self._step] = value
 
 
 def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:

@@ -90,7 +90,6 @@ def _last_words(directory: Path, rank: int, code: int) -> str:
 def describe_measurement(measurement: Measurement) -> str:
     interval = measurement.step_time_interval_s
     losses = ", ".join(f"{loss:.6f}" for loss in measurement.first_losses)
-    norms = ", ".join(f"{norm:.6f}" for norm in measurement.first_gradient_norms)
     compile_s = measurement.compile_s
     return "\n".join(
         (
@@ -100,7 +99,6 @@ def describe_measurement(measurement: Measurement) -> str:
             f"memory  {max(measurement.peak_memory_bytes, default=0) / 2**20:.1f} MiB of tensors at the fullest rank, "
             f"{max(measurement.peak_held_bytes, default=0) / 2**20:.1f} MiB held",
             f"losses  {losses}",
-            f"norms   {norms}",
             *([] if compile_s is None else [f"compile {compile_s:.1f} s, in no step time"]),
             *([] if measurement.profile is None else [describe_profile(measurement.profile)]),
         )

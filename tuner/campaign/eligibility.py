@@ -35,7 +35,7 @@ NORM_TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2}
 # Of a first loss that is a multiple of the baseline's: other tokens of the same text differ by less.
 _RATIO = 0.05
 # What a step's batch is cut into, for people.
-_CUTS = (("micro-batch", "grad_accum_steps"), ("replica", "dp"))
+_CUTS = (("micro-batches", "grad_accum_steps"), ("replicas", "dp"))
 # A rank cannot have held so many times its device's memory: of a host it may take more than its share.
 MEMORY_MARGIN = 8
 # Of numbers as programs print them.
@@ -83,20 +83,15 @@ def check_losses(first: Sequence[float], second: Sequence[float], tolerance: flo
 
 
 def check_norms(first: Sequence[float], base: Sequence[float], tolerance: float) -> TrainingCheck:
-    """The same of gradient norms."""
-    pairs = [(a, b) for a, b in zip(first, base, strict=False) if b > 0]
-    if not pairs:
+    """The same of gradient norms, which are compared no finer than they are printed."""
+    ratios = {step: a / b for step, (a, b) in enumerate(zip(first, base, strict=False)) if b}
+    if not ratios:
         return TrainingCheck(None)
-    digit = max(map(_last_digit, (first, base)))
-    above = [step for step, (a, b) in enumerate(pairs) if not isclose(a, b, rel_tol=tolerance, abs_tol=digit)]
-    ratios = [a / b for a, b in pairs]
-    step = above[0] if above else max(range(len(ratios)), key=lambda step: abs(ratios[step] - 1))
-    return TrainingCheck(not above, step, ratio=ratios[step])
-
-
-def _last_digit(numbers: Sequence[float]) -> float:
-    """The unit of the last digit of numbers that are printed alike."""
-    return 10.0 ** min(int(Decimal(repr(number)).as_tuple().exponent) for number in numbers)
+    digit = 10.0 ** max(min(int(Decimal(str(norm)).as_tuple().exponent) for norm in norms) for norms in (first, base))
+    away = {step: abs(ratio - 1) for step, ratio in ratios.items()}
+    step = next((step for step in away if away[step] > max(tolerance, 1.5 * digit / base[step])), None)
+    least = max(away, key=away.__getitem__) if step is None else step
+    return TrainingCheck(step is None, least, ratio=ratios[least])
 
 
 class Reason(Enum):
@@ -122,11 +117,10 @@ class Ground:
         base, dtype = self.baseline, workload_of(self.spec).dtype
         if base is None or measured.tokens_per_step != base.tokens_per_step:
             return None
-        tolerance = tolerance_of(LOSS_TOLERANCES, dtype)
-        losses = check_losses(measured.first_losses, base.first_losses, tolerance)
-        tolerance = tolerance_of(NORM_TOLERANCES, dtype)
-        norms = check_norms(measured.first_gradient_norms, base.first_gradient_norms, tolerance)
-        return norms if losses.equal is None or (losses.equal and norms.equal is False) else losses
+        losses = check_losses(measured.first_losses, base.first_losses, tolerance_of(LOSS_TOLERANCES, dtype))
+        norms = (measured.first_gradient_norms, base.first_gradient_norms)
+        of_norms = check_norms(*norms, tolerance_of(NORM_TOLERANCES, dtype))
+        return of_norms if losses.equal is None or (losses.equal and of_norms.equal is False) else losses
 
     def other_hardware(self, measured: Measurement) -> str:
         """How the hardware differs from the reference, for people; empty where it does not, as far as known."""
@@ -135,11 +129,7 @@ class Ground:
 
 def ground_of(spec: CampaignSpec, trials: Sequence[Trial]) -> Ground:
     measured = (trial.measurement for trial in trials if trial.origin is Origin.BASELINE)
-    return Ground(
-        spec=spec,
-        reference=reference_of(trials),
-        baseline=next(filter(None, measured), None),
-    )
+    return Ground(spec=spec, reference=reference_of(trials), baseline=next(filter(None, measured), None))
 
 
 def eligibility(ground: Ground, plan: Plan, measured: Measurement) -> Reason | None:
@@ -152,47 +142,49 @@ def eligibility(ground: Ground, plan: Plan, measured: Measurement) -> Reason | N
     return Reason.TRAINING if otherwise else None
 
 
+def eligible(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Trial]:
+    """Those that were measured, and may be recommended by that."""
+    ground = ground_of(spec, trials)
+    measured = ((trial, trial.measurement) for trial in trials)
+    return [trial for trial, found in measured if found is not None and eligibility(ground, trial.plan, found) is None]
+
+
 def training_words(ground: Ground, plan: Plan, measured: Measurement) -> str:
     """How the training differs from the baseline's, and what the job's number must be; empty where it does not."""
-    check, base = ground.training(measured), ground.baseline
-    if check is None or base is None or not trains_otherwise(check, changed_numerics(ground.spec, plan)):
+    check, base = ground.training(measured), ground.spec.baseline
+    if check is None or not trains_otherwise(check, changed_numerics(ground.spec, plan)):
         return ""
-    if plan == ground.spec.baseline:
+    if plan == base:
         return f"a run of the baseline {check}: runs of this program are not alike, so set its seed"
-    tokens = f"{plan.global_batch_size} x {ground.spec.model.seq_len} tokens"
-    if check.ratio is not None:
-        return f"{check}; the gradient must be that of the mean loss over the global batch of a step, {tokens}"
-    must = f"the loss that a job tells must be the mean over the global batch of a step, {tokens}"
-    return f"{check}; {must}{_ratio_words(ground.spec.baseline, plan, base.first_losses[0], measured.first_losses[0])}"
+    what = "loss that a job tells must be the mean" if check.ratio is None else "gradient must be that of the mean loss"
+    words = f"{check}; the {what} over the global batch of a step, {plan.global_batch_size} x"
+    words += f" {ground.spec.model.seq_len} tokens"
+    losses = () if check.ratio is not None or ground.baseline is None else ground.baseline.first_losses
+    ratio = measured.first_losses[0] / losses[0] if losses and losses[0] else 1.0
+    if base is None or isclose(ratio, 1, rel_tol=_RATIO) or not isfinite(ratio):
+        return words
+    cuts = [(name, getattr(plan, axis), getattr(base, axis)) for name, axis in _CUTS]
+    seems = [
+        f"as of {form} ({own} here, {other} in the baseline)"
+        for name, own, other in cuts
+        for form, share in ((f"one of the {name}", other / own), (f"a sum over {name}", own / other))
+        if own != other and isclose(ratio, share, rel_tol=_RATIO)
+    ]
+    return f"{words}: the first one is {ratio:.3g} times the baseline's{', ' if seems else ''}{' or '.join(seems)}"
 
 
 def noted(spec: CampaignSpec, trials: Sequence[Trial], trial: Trial, outcome: Outcome) -> Outcome:
     """The outcome of `trial`, with a reason that says where it does not train as the baseline does; of the baseline
     itself, which trials that ended before it do not."""
-    if outcome.measurement is None:
+    if (measured := outcome.measurement) is None:
         return outcome
-    ground, told = ground_of(spec, trials), [(trial.plan, outcome.measurement, "")]
+    ground, told = ground_of(spec, trials), [(trial, measured, "")]
     if trial.origin is Origin.BASELINE:
-        ground = replace(ground, baseline=outcome.measurement)
-        told = [(one.plan, one.measurement, f"trial {one.number} ") for one in trials if one.measurement is not None]
-    notes = [f"{whose}{words}" for plan, measured, whose in told if (words := training_words(ground, plan, measured))]
+        ground = replace(ground, baseline=measured)
+        told = [(one, one.measurement, f"trial {one.number} ") for one in trials if one.measurement is not None]
+    notes = [f"{whose}{words}" for one, has, whose in told if (words := training_words(ground, one.plan, has))]
     more = [f"{len(notes) - 1} more likewise"] if notes[1:] else []
     return replace(outcome, reason="; ".join(filter(None, (outcome.reason, *notes[:1], *more))))
-
-
-def _ratio_words(base: Plan | None, plan: Plan, expected: float, loss: float) -> str:
-    """What the first loss is of the baseline's, where it is a multiple, and of which cuts of a batch that is."""
-    ratio = loss / expected if expected else inf
-    if base is None or isclose(ratio, 1, rel_tol=_RATIO) or not isfinite(ratio):
-        return ""
-    cuts = [(name, getattr(plan, axis), getattr(base, axis)) for name, axis in _CUTS]
-    told = [
-        f"as of {words}, where the baseline has {other}"
-        for name, own, other in cuts
-        for words, share in ((f"one {name} of {own}", other / own), (f"a sum over {own} {name}s", own / other))
-        if own != other and isclose(ratio, share, rel_tol=_RATIO)
-    ]
-    return ", ".join([f": the first one is {ratio:.3g} times the baseline's", *([" or ".join(told)] if told else [])])
 
 
 def changed_numerics(spec: CampaignSpec, plan: Plan) -> tuple[str, ...]:

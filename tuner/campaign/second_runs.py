@@ -24,8 +24,7 @@ import numpy as np
 
 from meshtune.runners.measuring import two_sided_quantile
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.eligibility import eligibility, ground_of
-from meshtune.tuner.campaign.node_kinds import comparable
+from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
@@ -207,12 +206,10 @@ def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
     first. What is never recommended is left out (`tuner.campaign.eligibility`)."""
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
-    ground = ground_of(spec, trials)
     scored = [
         (yardstick.score(trial.measurement), trial)
-        for trial in trials
+        for trial in eligible(spec, trials)
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
-        if eligibility(ground, trial.plan, trial.measurement) is None
     ]
     scored.sort(key=lambda pair: (-pair[0], pair[1].number))
     measured = [trial for _, trial in scored]
@@ -233,13 +230,9 @@ def _contenders(
 ) -> list[Plan]:
     """The plans of the next round, without those that are never recommended by their second runs; none where the choice
     is clear. before: see `_rounds_before`."""
-    ground = ground_of(spec, trials)
-    alike = [
-        trial
-        for trial in comparable(trials)
-        if trial.measurement is not None and eligibility(ground, trial.plan, trial.measurement) is None
-    ]
-    cells = {cell: speed for cell, speed in cells_of(spec.objective, alike).items() if cell[1] <= rounds}
+    cells = {
+        cell: speed for cell, speed in cells_of(spec.objective, eligible(spec, trials)).items() if cell[1] <= rounds
+    }
     baseline = _baseline(trials)
     stable = [plan for plan in contenders if (plan, rounds) in cells]
     if rounds - before < MIN_ROUNDS:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.eligibility import ACCEPT, Ground, Reason, eligibility
+from meshtune.tuner.campaign.eligibility import ACCEPT, eligibility
 from meshtune.tuner.campaign.second_runs import MIN_ROUNDS
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -71,17 +71,15 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
 
 def comparable_text(ranking: Sequence[Ranked]) -> str:
     """How many of the measured settings may be recommended, and why not the others; empty where all may."""
-    reasons = [(entry, eligibility(entry.ground.rules, entry.trial.plan, entry.measurement)) for entry in ranking]
-    counts = Counter(reason.value for _, reason in reasons if reason is not None)
+    reasons = [eligibility(entry.ground.rules, entry.trial.plan, entry.measurement) for entry in ranking]
+    counts = Counter(reason for reason in reasons if reason is not None)
     if not counts:
         return ""
-    why = ", ".join(f"{count} {words}" for words, count in counts.items())
+    why = ", ".join(f"{count} {reason.value}" for reason, count in counts.items())
     text = f"{len(ranking)} measured, {len(ranking) - counts.total()} comparable: {why}"
-    otherwise = [entry for entry, reason in reasons if reason is Reason.TRAINING]
-    # Of many, a few are asked: who agrees with the most.
-    rules = [replace(entry.ground.rules, baseline=entry.measurement) for entry in otherwise[:3]]
-    alike = max((sum(_trains_as(one, entry) for entry in otherwise) for one in rules), default=0)
-    if alike > max(1, sum(_trains_as(entry.ground.rules, entry) for entry in ranking)):
+    # Equal differences from the baseline are those of equal trainings.
+    differences = Counter(str(entry.training) for entry in ranking if entry.trains_otherwise)
+    if (alike := max(differences.values(), default=0)) > len(ranking) / 2:
         text += f"; {alike} of those train the same as one another: the baseline may be the odd one"
     return text
 
@@ -95,11 +93,6 @@ def choice_among_first(spec: CampaignSpec, ranking: Sequence[Ranked], first: Col
     # Only what ran again takes its place from the baseline, and of the others the first that is usable is named.
     among = any(entry.usable and entry.trial.number in first for entry in ranking)
     return choice if among and choice.trial.origin is Origin.BASELINE else None
-
-
-def _trains_as(rules: Ground, entry: Ranked) -> bool:
-    check = rules.training(entry.measurement)
-    return check is not None and check.equal is True
 
 
 def _choose(

@@ -188,7 +188,8 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "attempt_id": attempt_id,
         **_fields(measurement, _OF_MEASUREMENT),
         **{name: min(value, MAX_BIGINT) if isinstance(value, int) else value for name, value in summary},
-        **_of_first_steps(measurement),
+        "first_losses": _losses(measurement),
+        "first_gradient_norms": list(measurement.first_gradient_norms),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
         "peak_held_bytes": list(measurement.peak_held_bytes),
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
@@ -265,11 +266,10 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def _of_first_steps(measurement: Measurement) -> dict[str, list[float | str]]:
+def _losses(measurement: Measurement) -> list[float | str]:
     # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
-    named = {name: getattr(measurement, name) for name in OF_FIRST_STEPS}
-    return {name: [each if isfinite(each) else str(each) for each in values] for name, values in named.items()}
+    return [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses]
 
 
 def _partial_document(partial: Measurement) -> dict[str, Any]:
-    return {**asdict(partial), **_of_first_steps(partial)}
+    return {**asdict(partial), "first_losses": _losses(partial)}

@@ -153,11 +153,9 @@ class ShardedAdamW:
         return [local(p.grad) for group in self._adamw.param_groups for p in group["params"] if p.grad is not None]
 
     def reduced(self, parameter: nn.Parameter) -> tuple[Tensor, int]:
-        gradient = parameter.grad
-        if not isinstance(gradient, DTensor):
-            raise RuntimeError("a weight that FSDP2 keeps got no gradient of its kind")
-        (placement,) = gradient.placements
-        return gradient.to_local(), gradient.device_mesh.size() if placement.is_replicate() else 1
+        assert isinstance(parameter, DTensor)  # FSDP2 keeps it
+        whole = parameter.placements[0].is_replicate()
+        return self.gradient(parameter), parameter.device_mesh.size() if whole else 1
 
     def update(self) -> None:
         self._adamw.step()

@@ -19,7 +19,6 @@ from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
-from meshtune.tuner.campaign.eligibility import Reason, eligibility, ground_of, training_words
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.stopping import hopeless_reason
@@ -298,16 +297,6 @@ def trial_line(trial: Trial) -> str:
         f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}{expected}, "
         f"{number(measured.tokens_per_s)} tokens/s"
     )
-
-
-def training_note(campaign: Campaign, trials: Sequence[Trial], trial: Trial, *, first: bool) -> str:
-    """That a finished trial does not train as the baseline does, with all that there is to say of the first one; empty
-    of any other."""
-    ground, measured = ground_of(campaign.spec, trials), trial.measurement
-    if measured is None or eligibility(ground, trial.plan, measured) is not Reason.TRAINING:
-        return ""
-    words = training_words(ground, trial.plan, measured) if first else ground.training(measured)
-    return f"trial {trial.number} {words}"
 
 
 def failures_text(trials: Sequence[Trial]) -> str:

@@ -11,7 +11,4 @@ depends_on = None
 
 def upgrade() -> None:
     with op.batch_alter_table("measurements") as batch:
-        batch.add_column(sa.Column("first_gradient_norms", sa.JSON()))
-    op.execute("UPDATE measurements SET first_gradient_norms = '[]'")
-    with op.batch_alter_table("measurements") as batch:
-        batch.alter_column("first_gradient_norms", existing_type=sa.JSON(), nullable=False)
+        batch.add_column(sa.Column("first_gradient_norms", sa.JSON(), nullable=False, server_default="[]"))
