@@ -173,18 +173,23 @@ def training_words(ground: Ground, plan: Plan, measured: Measurement) -> str:
     return f"{words}: the first one is {ratio:.3g} times the baseline's{', ' if seems else ''}{' or '.join(seems)}"
 
 
+def first_mismatch(spec: CampaignSpec, trials: Sequence[Trial]) -> str:
+    """Of the first trial that does not train as the baseline does, with its number; empty where all do."""
+    ground = ground_of(spec, trials)
+    told = ((one.number, training_words(ground, one.plan, one.measurement)) for one in trials if one.measurement)
+    return next((f"trial {number} {words}" for number, words in told if words), "")
+
+
 def noted(spec: CampaignSpec, trials: Sequence[Trial], trial: Trial, outcome: Outcome) -> Outcome:
     """The outcome of `trial`, with a reason that says where it does not train as the baseline does; of the baseline
-    itself, which trials that ended before it do not."""
-    if (measured := outcome.measurement) is None:
+    itself, which trial that ended before it does not."""
+    if outcome.measurement is None:
         return outcome
-    ground, told = ground_of(spec, trials), [(trial, measured, "")]
+    known = [replace(one, attempts=(replace(one.last, outcome=outcome),)) if one is trial else one for one in trials]
+    words = training_words(ground_of(spec, known), trial.plan, outcome.measurement)
     if trial.origin is Origin.BASELINE:
-        ground = replace(ground, baseline=measured)
-        told = [(one, one.measurement, f"trial {one.number} ") for one in trials if one.measurement is not None]
-    notes = [f"{whose}{words}" for one, has, whose in told if (words := training_words(ground, one.plan, has))]
-    more = [f"{len(notes) - 1} more likewise"] if notes[1:] else []
-    return replace(outcome, reason="; ".join(filter(None, (outcome.reason, *notes[:1], *more))))
+        words = first_mismatch(spec, known)
+    return replace(outcome, reason="; ".join(filter(None, (outcome.reason, words))))
 
 
 def changed_numerics(spec: CampaignSpec, plan: Plan) -> tuple[str, ...]:

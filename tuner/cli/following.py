@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.eligibility import ground_of, training_words
+from meshtune.tuner.campaign.eligibility import first_mismatch
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
@@ -103,7 +103,7 @@ def _follow_live(look: Looking, drive: Drive) -> None:
 
 def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = ()) -> None:
     log: list[str] = []
-    begun, ended, warned = False, False, False
+    begun, ended, warned = False, False, ""
     said = set(ended_before)
     told_waits: dict[str, str] = {}
     learns, trouble = "", ""
@@ -123,10 +123,8 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
                 said.add(trial.number)
                 again = "again, " if trial.origin is Origin.CONFIRMATION else ""
                 console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
-                measured = None if warned else trial.measurement
-                if measured and (words := training_words(ground_of(now.spec, trials), trial.plan, measured)):
-                    errors.print(f"! trial {trial.number} {words}", style="red", soft_wrap=True)
-                    warned = True
+        if not warned and (warned := first_mismatch(now.spec, trials)):
+            errors.print(f"! {warned}", style="red", soft_wrap=True)
         for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):
             if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
                 told_waits[attempt.job_name] = attempt.wait
