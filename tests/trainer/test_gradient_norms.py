@@ -54,7 +54,7 @@ def test_a_wrong_gradient_behind_right_losses_is_found(defect, spec, run_job, ma
     base = run_job(make_job(plan={"micro_batch_size": 8}, learning_rate=3e-5)).measurement
     sound = run_job(make_job(plan=layout, learning_rate=3e-5)).measurement
     broken = run_job(make_job(plan=layout, learning_rate=3e-5), sabotage).measurement
-    ground = Ground(spec=spec, reference=None, baseline=base)
+    ground = Ground(spec=spec, reference=None, baseline=base, dtype="float32")
     assert eligibility(ground, spec.baseline, sound) is None
     assert eligibility(ground, spec.baseline, broken) is Reason.TRAINING
     assert "does not train the same: the gradient norm of step 0 is " in str(ground.training(broken))

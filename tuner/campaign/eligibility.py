@@ -105,16 +105,17 @@ class Reason(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
     """What the measurements of a campaign are held against. reference: their hardware; None where it is unknown.
-    baseline: None where it was not measured."""
+    baseline: None where it was not measured. dtype: of the computation."""
 
     spec: CampaignSpec
     reference: Reference | None
     baseline: Measurement | None
+    dtype: str
 
     def training(self, measured: Measurement) -> TrainingCheck | None:
         """The first losses, and of equal ones the gradient norms, against the baseline's; None without a measured
         baseline, and for another global batch, which trains otherwise by intent."""
-        base, dtype = self.baseline, workload_of(self.spec).dtype
+        base, dtype = self.baseline, self.dtype
         if base is None or measured.tokens_per_step != base.tokens_per_step:
             return None
         losses = check_losses(measured.first_losses, base.first_losses, tolerance_of(LOSS_TOLERANCES, dtype))
@@ -129,7 +130,8 @@ class Ground:
 
 def ground_of(spec: CampaignSpec, trials: Sequence[Trial]) -> Ground:
     measured = (trial.measurement for trial in trials if trial.origin is Origin.BASELINE)
-    return Ground(spec=spec, reference=reference_of(trials), baseline=next(filter(None, measured), None))
+    baseline, dtype = next(filter(None, measured), None), workload_of(spec).dtype
+    return Ground(spec=spec, reference=reference_of(trials), baseline=baseline, dtype=dtype)
 
 
 def eligibility(ground: Ground, plan: Plan, measured: Measurement) -> Reason | None:
