@@ -123,8 +123,8 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
                 said.add(trial.number)
                 again = "again, " if trial.origin is Origin.CONFIRMATION else ""
                 console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
-        if not warned and (warned := first_mismatch(now.spec, trials)):
-            errors.print(f"! {warned}", style="red", soft_wrap=True)
+                if not warned and (warned := first_mismatch(now.spec, trials)):
+                    errors.print(f"! {warned}", style="red", soft_wrap=True)
         for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):
             if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
                 told_waits[attempt.job_name] = attempt.wait
