@@ -180,7 +180,7 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     """The round that is not complete; None where no more second runs are needed. It follows from the trials alone, of
     which the search's have all ended."""
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
-    contenders = finalists(spec, trials)
+    contenders, fit = finalists(spec, trials), eligible(spec, trials)
     before = _rounds_before(trials, contenders)
     last = before + spec.confirm_rounds
     for number in range(before + 1, last + 1):
@@ -190,7 +190,7 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
         missing = tuple(plan for plan in order if (plan, number) not in again)
         if missing or not all(again[plan, number].state.final for plan in order):
             return Turn(number, last, missing)
-        contenders = _contenders(spec, trials, contenders, number, before)
+        contenders = _contenders(spec, fit, contenders, number, before)
     return None
 
 
@@ -229,10 +229,8 @@ def _contenders(
     spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int, before: int
 ) -> list[Plan]:
     """The plans of the next round, without those that are never recommended by their second runs; none where the choice
-    is clear. before: see `_rounds_before`."""
-    cells = {
-        cell: speed for cell, speed in cells_of(spec.objective, eligible(spec, trials)).items() if cell[1] <= rounds
-    }
+    is clear. trials: those that are eligible. before: see `_rounds_before`."""
+    cells = {cell: speed for cell, speed in cells_of(spec.objective, trials).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
     stable = [plan for plan in contenders if (plan, rounds) in cells]
     if rounds - before < MIN_ROUNDS:
