@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from math import fsum, isfinite
+from math import fsum, inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,6 +33,8 @@ MAX_REASON, MAX_PHASE, MAX_LOG_TAIL = 2000, 100, 16_000
 MIN_FLOPS, MAX_FLOPS = 1e-6, 1e30
 # Steps that are kept, of timed ones and of warm-up; the statistics of more would tell nothing else.
 MAX_STEPS = 10_000
+# What tells one training from another, a number for each of the first steps.
+OF_FIRST_STEPS = ("first_losses", "first_gradient_norms")
 # Characters that lists of trials show with each: of names and versions, and of the numbers of all ranks.
 _WORDS = dict.fromkeys(("software", "knobs", "attention_kernels", "hardware"), 65_536)
 _MAX_LENGTHS = _WORDS | dict.fromkeys(("peak_memory_bytes", "peak_held_bytes"), 2_000_000)
@@ -107,8 +109,9 @@ class Measurement:
     step_times_s: the timed optimizer steps, in order; of more than MAX_STEPS the last, as of those of the warm-up.
     tokens_per_step: over all replicas. devices: ranks used.
     model_flops_per_token: see ModelSpec.flops_per_token. warmup_times_s: the steps dropped before.
-    peak_flops_per_device: what the device could do in the job's number format. first_losses: of the first optimizer
-    steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
+    peak_flops_per_device: what the device could do in the job's number format. first_losses, first_gradient_norms: of
+    the first optimizer steps, to compare with another plan's; norms are of the whole gradient, before it is clipped and
+    without the scale of a loss. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
     (accelerators: reserved by the allocator, and of the trainer what is beside it; CPU: growth of resident memory).
     profile: where the time of a step went. software: versions by name ("torch", "cuda" ...) that the numbers hold for;
     empty where unknown. attention_kernels: which ones ran ("flash", "math" ...); empty where unknown. knobs: what the
@@ -127,6 +130,7 @@ class Measurement:
     peak_flops_per_device: float | None = None
     warmup_times_s: tuple[float, ...] = ()
     first_losses: tuple[float, ...] = ()
+    first_gradient_norms: tuple[float, ...] = ()
     peak_memory_bytes: tuple[int, ...] = ()
     peak_held_bytes: tuple[int, ...] = ()
     profile: Profile | None = None
@@ -147,7 +151,10 @@ class Measurement:
                 words = f"must be positive seconds, from {MIN_STEP_S:g} to {MAX_STEP_S:g}, not {_some(wrong)}"
                 checks.require(False, name, words)
             object.__setattr__(self, name, getattr(self, name)[-MAX_STEPS:])
-        object.__setattr__(self, "first_losses", self.first_losses[:MAX_STEPS])
+        for name in OF_FIRST_STEPS:
+            object.__setattr__(self, name, getattr(self, name)[:MAX_STEPS])
+        if wrong := [norm for norm in self.first_gradient_norms if not 0 <= norm < inf]:
+            checks.require(False, "first_gradient_norms", f"must be finite and at least 0, not {_some(wrong)}")
         for name in ("peak_memory_bytes", "peak_held_bytes"):
             if below := [peak for peak in getattr(self, name) if peak < 0]:
                 checks.require(False, name, f"must be at least 0, not {_some(below)}")

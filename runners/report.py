@@ -32,6 +32,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +71,27 @@ class Reporter:
         self.steps_wanted = int(os.environ.get(STEPS, "0"))
         self.step_times_s: list[float] = []
         self.losses: list[float] = []
+        self.gradient_norms: list[float] = []
         self._last = time.perf_counter()
 
-    def step(self, loss: float | None = None) -> bool:
-        """An optimizer step has ended; True once the job has taken as many as it was to take."""
+    def step(self, loss: float | None = None, gradient_norm: float | None = None) -> bool:
+        """An optimizer step has ended; True once the job has taken as many as it was to take. loss: the mean over the
+        global batch. gradient_norm: of the whole gradient, as torch.nn.utils.clip_grad_norm_ returns it."""
         now = time.perf_counter()
         self.step_times_s.append(now - self._last)
         self._last = now
         if loss is not None:
             self.losses.append(loss)
+        if gradient_norm is not None:
+            self.gradient_norms.append(gradient_norm)
         return 0 < self.steps_wanted <= len(self.step_times_s)
 
     def done(self, **more: Any) -> None:
         """Report what was timed. more: as for `report`."""
-        report(self.step_times_s, first_losses=self.losses[:MAX_LOSSES], **more)
+        # DeepSpeed says -1 where a scaled gradient overflows.
+        norms = list(takewhile(lambda norm: 0 <= norm < math.inf, self.gradient_norms[:MAX_LOSSES]))
+        told = {"first_losses": self.losses[:MAX_LOSSES], "first_gradient_norms": norms}
+        report(self.step_times_s, **{**told, **more})
 
 
 class TrainerReport:
@@ -113,6 +121,9 @@ class TrainerReport:
         # Of several steps the Trainer logs the mean.
         if "loss" in (logs or {}) and state.global_step == self._logged + 1:
             self._reporter.losses.append(float(logs["loss"]))
+            # Since 4.38, where gradients are clipped: before that, and without a loss scale.
+            if logs.get("grad_norm") is not None:
+                self._reporter.gradient_norms.append(float(logs["grad_norm"]))
             self._logged += 1
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
@@ -136,9 +147,9 @@ def _peaks(torch: Any) -> list[int]:
 def report(step_times_s: Sequence[float], **more: Any) -> None:
     """Write the result file: the seconds of every optimizer step in order, warm-up included, which is cut off here.
 
-    more: first_losses, peak_memory_bytes and peak_held_bytes (a list of a number per rank), software (versions by
-    name), knobs (the values that the script runs with, by the knob's name). Raises ValueError where no step is left
-    after the warm-up. Does nothing but in rank 0 of a meshtune job."""
+    more: first_losses, first_gradient_norms, peak_memory_bytes and peak_held_bytes (a list of a number per rank),
+    software (versions by name), knobs (the values that the script runs with, by the knob's name). Raises ValueError
+    where no step is left after the warm-up. Does nothing but in rank 0 of a meshtune job."""
     context = _context()
     if context is None or _rank() != 0:
         return

@@ -26,9 +26,10 @@ MEMORY: Mapping[str, float] = {
     "memory_mib": 2**20,
     "memory_gib": 2**30,
 }
-# What else: the step's number, its loss, and the program's words for a setting that it refuses.
-STEP, LOSS, ILLEGAL = "step", "loss", "illegal"
-NAMES = (*STEP_TIMES, *RATES, *MEMORY, STEP, LOSS, ILLEGAL)
+# What else: the step's number, its loss, the norm of its gradient, and the program's words for a setting that it
+# refuses.
+STEP, LOSS, GRADIENT_NORM, ILLEGAL = "step", "loss", "gradient_norm", "illegal"
+NAMES = (*STEP_TIMES, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL)
 # Before the name of a knob: the value that the program says it runs with.
 KNOB = "knob_"
 # Of a compiled pattern, in RE2's instructions: the most time per character of a line.

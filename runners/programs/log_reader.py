@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from math import isfinite
+from math import inf, isfinite, nan
 from pathlib import Path
 
 from meshtune.runners.base import Cause, JobState, JobStatus
@@ -18,7 +18,7 @@ from meshtune.runners.job_files import list_entries
 from meshtune.runners.log_lines import lines_of, read_tail, untagged
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.programs.log_patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
+from meshtune.runners.programs.log_patterns import GRADIENT_NORM, LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     LogContext,
@@ -39,11 +39,12 @@ _RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
     """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
-    memory_bytes: the most that was told, by rank; None: no line says whose. knobs: what was told last of those that
-    have a pattern."""
+    gradient_norms: of the first of those steps, as far as each has one. memory_bytes: the most that was told, by rank;
+    None: no line says whose. knobs: what was told last of those that have a pattern."""
 
     timings: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    gradient_norms: tuple[float, ...] = ()
     memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
     knobs: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,34 +65,37 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
             if size is not None and size < _MAX_BYTES:
                 memory[owner] = max(memory.get(owner, 0), round(size * MEMORY[patterns.memory]))
         timing = positive(patterns.find(patterns.timing, words))
-        loss, step = patterns.find(LOSS, words), patterns.find(STEP, words)
-        if timing is not None or loss is not None:
-            stream = streams.setdefault(rank, _Stream())
-            number = int(step.value) if step is not None and isfinite(step.value) else None
-            stream.take(number, timing, None if loss is None else loss.value)
+        numbers = {name: found.value for name in _Stream.NAMES if (found := patterns.find(name, words)) is not None}
+        if timing is not None or numbers.keys() - {STEP}:
+            streams.setdefault(rank, _Stream()).take(numbers, timing)
     best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
-    return LogReading(timings=_in_order(best.timings), losses=_in_order(best.losses), memory_bytes=memory, knobs=knobs)
+    timings, losses = _in_order(best.timings), _in_order(best.told[LOSS])
+    norms = (best.told[GRADIENT_NORM].get(step, nan) for step in sorted(best.timings))
+    first = tuple(takewhile(lambda norm: 0 <= norm < inf, norms))
+    return LogReading(timings=timings, losses=losses, gradient_norms=first, memory_bytes=memory, knobs=knobs)
 
 
 class _Stream:
     """The steps that one rank tells, by number; without numbers, by their order."""
 
+    NAMES = (STEP, LOSS, GRADIENT_NORM)
+
     def __init__(self) -> None:
         self.timings: dict[int, float] = {}
-        self.losses: dict[int, float] = {}
-        self._numbered = False
+        self.told: dict[str, dict[int, float]] = {name: {} for name in self.NAMES}
         self._step = 0
 
-    def take(self, step: int | None, timing: float | None, loss: float | None) -> None:
-        """One line's numbers. A loss in a line of its own belongs to the step that was told last."""
-        if step is not None:
-            self._step, self._numbered = step, True
-        elif timing is not None and not self._numbered:
+    def take(self, numbers: Mapping[str, float], timing: float | None) -> None:
+        """Those of one line. What stands in a line of its own belongs to the step that was told last."""
+        if isfinite(step := numbers.get(STEP, nan)):
+            self._step = int(step)
+        elif timing is not None and not self.told[STEP]:
             self._step += 1
         if timing is not None:
             self.timings[self._step] = timing
-        if loss is not None:
-            self.losses[self._step] = loss
+        for name, value in numbers.items():
+            if name != STEP or isfinite(value):
+                self.told[name][self._step] = value
 
 
 def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
@@ -121,6 +125,7 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
         measurement = context.measurement(
             times,
             first_losses=tuple(takewhile(isfinite, readings[told_by].losses[:MAX_LOSSES])),
+            first_gradient_norms=readings[told_by].gradient_norms[:MAX_LOSSES],
             peak_memory_bytes=_memory(readings),
             knobs=_knobs(readings, told_by, patterns, context),
         )

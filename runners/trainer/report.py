@@ -69,6 +69,7 @@ def report(
         peak_flops_per_device=job.peak_flops,
         warmup_times_s=tuple(timings.warmup_times_s),
         first_losses=tuple(timings.first_losses),
+        first_gradient_norms=tuple(timings.first_gradient_norms),
         peak_memory_bytes=tuple(tensors for tensors, _ in peaks),
         peak_held_bytes=tuple(held for _, held in peaks),
         profile=timings.profile,

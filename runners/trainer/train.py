@@ -259,6 +259,9 @@ class Trainer:
         )
         self._places = models[0].places
         self._models = models
+        # Whether a step keeps what `global_gradient_norm` needs of its gradient.
+        self.keeps_norm = False
+        self._squares = torch.zeros((), dtype=torch.float64, device=device)
         self._tied = [weight for model in models if (weight := model.shared_with_another_stage()) is not None]
         # In a V both copies are on one rank; else they are on the first and the last.
         ties_ranks = job.plan.pp > 1 and job.model.tied_head and job.plan.schedule is not Schedule.ZBV
@@ -289,7 +292,10 @@ class Trainer:
         self._progress.phase = Phase.OPTIMIZER
         self._sum_tied()
         gradients = self.optimizer.reduce()
-        if self._scaler is None or self._scaler.unscale(gradients):
+        finite = self._scaler is None or self._scaler.unscale(gradients)
+        if self.keeps_norm:
+            self._squares = self._own_squares()
+        if finite:
             self.optimizer.update()
         return loss / factor
 
@@ -312,6 +318,22 @@ class Trainer:
             gradients[1].copy_(gradients[0])
         elif gradients and self._tie_group is not None:
             dist.all_reduce(gradients[0], group=self._tie_group)
+
+    def _own_squares(self) -> Tensor:
+        """This rank's share of the squares of the whole gradient: what other ranks have as well counts in part."""
+        shares = []
+        for model in self._models:
+            tied = model.shared_with_another_stage()
+            for name, weight in model.named_parameters():
+                part, replicas = self.optimizer.reduced(weight)
+                copies = replicas * (1 if name in model.cuts else self._job.plan.tp) * (2 if weight is tied else 1)
+                shares.append(torch.linalg.vector_norm(part).double().square() / copies)
+        return torch.stack(shares).sum()
+
+    def global_gradient_norm(self) -> float:
+        """Of the last step that kept it: of the gradient of the mean loss over the global batch. Collective."""
+        dist.all_reduce(self._squares)
+        return float(self._squares.sqrt().item())
 
     def global_loss(self, loss: Tensor) -> float:
         """The mean loss over the global batch, from the shares of all ranks. Collective."""

@@ -67,6 +67,22 @@ def test_ranks_that_write_into_one_log_are_kept_apart():
 
 
 @pytest.mark.parametrize(
+    ("norms", "read"),
+    [
+        (("1.5", "0.25", "2"), (1.5, 0.25, 2.0)),
+        (("1.5", "inf", "2"), (1.5,)),
+        (("nan", "0.25", "2"), ()),
+        (("1.5", None, "2"), (1.5,)),
+        ((None, "0.25", "2"), ()),
+    ],
+)
+def test_gradient_norms_are_those_of_the_first_steps_as_far_as_each_has_one(norms, read):
+    lines = [f"took 1.5 s{'' if norm is None else f' norm {norm}'}\n" for norm in norms]
+    patterns = Patterns({"step_time_s": r"took ([\d.]+) s", "gradient_norm": r"norm ([\d.]+|nan|inf)"})
+    assert read_log("".join(lines), patterns).gradient_norms == read
+
+
+@pytest.mark.parametrize(
     ("line", "rank", "words"),
     [
         ("[rank12]: step", 12, "step"),

@@ -137,6 +137,7 @@ def test_the_lines_of_megatron_s_own_log_are_the_measurement(tmp_path, flavour, 
     assert measured.warmup_times_s == (2.0, 1.0)
     assert measured.step_times_s == pytest.approx((0.6667, 0.5, 0.4))
     assert measured.first_losses == (8.5, 7.5, 6.5, 5.5)
+    assert measured.first_gradient_norms == (2.5,) * 4
     assert measured.peak_memory_bytes == (round(1000.25 * 2**20), round(2000.5 * 2**20))
     assert (measured.tokens_per_step, measured.devices, measured.peak_flops_per_device) == (8 * 32, 8, 1e15)
     assert measured.model_flops_per_token == LAB.model.flops_per_token

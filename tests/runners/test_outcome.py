@@ -127,6 +127,14 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
             r"^measurement\.warmup_times_s: must be positive seconds, from .*, not nan$",
         ),
         (measured(first_losses=[1.0, nan, -inf]), r"^measurement\.first_losses: must be finite, not nan, -inf$"),
+        (
+            measured(first_gradient_norms=[nan]),
+            r"^measurement\.first_gradient_norms: must be finite and at least 0, not",
+        ),
+        (
+            measured(first_gradient_norms=[1, -1.0]),
+            r"^measurement\.first_gradient_norms: must be finite and .*not -1\.0$",
+        ),
         (measured(peak_memory_bytes=[5, -1]), r"^measurement\.peak_memory_bytes: must be at least 0, not -1$"),
         (measured(peak_memory_bytes=[0.5]), r"^measurement\.peak_memory_bytes\.0: "),
         (measured(tokens_per_step=3.7), r"^measurement\.tokens_per_step: "),
@@ -180,6 +188,7 @@ FULL = Measurement(
     peak_flops_per_device=1e13,
     warmup_times_s=(0.9,),
     first_losses=(2.5, 2.25),
+    first_gradient_norms=(1.25, 0.0),
     peak_memory_bytes=(10, 11),
     peak_held_bytes=(20, 21),
     profile=PROFILE,
@@ -254,10 +263,11 @@ def test_what_would_make_every_list_of_trials_long_is_refused(given, message):
         parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": MEASURED | given}))
 
 
-def test_of_many_losses_the_first_are_kept():
-    measured = MEASURED | {"first_losses": list(range(20_000))}
+@pytest.mark.parametrize("name", ["first_losses", "first_gradient_norms"])
+def test_of_many_losses_the_first_are_kept(name):
+    measured = MEASURED | {name: list(range(20_000))}
     kept = parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": measured})).measurement
-    assert kept.first_losses == tuple(range(MAX_STEPS))
+    assert getattr(kept, name) == tuple(range(MAX_STEPS))
 
 
 def test_of_more_steps_than_the_cap_the_last_are_kept_and_no_statistic_costs_more_than_a_sort():

@@ -58,11 +58,13 @@ def test_a_report_is_a_measurement(job):
 
 def test_a_reporter_times_steps_until_there_are_enough(job):
     reporter = Reporter()
-    assert [reporter.step(loss=float(step)) for step in range(3)] == [False, False, True]
+    norms = (1.5, -1.0, 2.5)
+    assert [reporter.step(loss=float(step), gradient_norm=norms[step]) for step in range(3)] == [False, False, True]
     reporter.done(peak_memory_bytes=[7])
     measured = read_result(job).measurement
     assert (len(measured.step_times_s), len(measured.warmup_times_s)) == (2, 1)
     assert measured.first_losses == (0.0, 1.0, 2.0)
+    assert measured.first_gradient_norms == (1.5,)  # DeepSpeed's word for an overflow is -1
 
 
 def test_outside_of_a_job_and_in_other_ranks_nothing_is_written(job, monkeypatch, tmp_path):
@@ -250,7 +252,7 @@ class Trainer:
             self.state.global_step += 1
             self.tell("on_step_end")
             if self.state.global_step % log_every == 0:
-                self.tell("on_log", logs={"loss": 9.0 - self.state.global_step, "epoch": 0.1})
+                self.tell("on_log", logs={"loss": 9.0 - self.state.global_step, "grad_norm": 0.5, "epoch": 0.1})
         self.tell("on_log", logs={"train_runtime": 1.0})
         self.tell("on_train_end")
         return self.state.global_step
@@ -262,6 +264,7 @@ def test_a_callback_of_the_trainer_times_its_steps_and_ends_the_training(job):
     measured = read_result(job).measurement
     assert (len(measured.warmup_times_s), len(measured.step_times_s)) == (1, 2)
     assert (measured.first_losses, measured.peak_memory_bytes) == ((8.0, 7.0, 6.0), ())
+    assert measured.first_gradient_norms == (0.5, 0.5, 0.5)
     assert "torch" in measured.software
 
 

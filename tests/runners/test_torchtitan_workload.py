@@ -131,6 +131,7 @@ def test_the_tokens_per_second_of_each_step_are_its_time(tmp_path, line, colour)
     assert measured.warmup_times_s == pytest.approx([2.0, 0.5], rel=1 / rate(2.0))
     assert measured.tokens_per_step == 16 * 2048
     assert measured.first_losses == (11.0, 10.0, 9.0, 8.0)
+    assert measured.first_gradient_norms == (1.25,) * 4
     # What the allocator holds, of each rank the most.
     assert (measured.peak_memory_bytes, measured.peak_held_bytes) == ((), (25 * 2**30, 30 * 2**30))
 

@@ -206,6 +206,7 @@ MEASURED = {
         devices=1,
         warmup_times_s=(2 / 3, 0.1),
         first_losses=(math.inf, -math.inf, 0.1 + 0.2),
+        first_gradient_norms=(0.1 + 0.2, 0.0),
         peak_memory_bytes=(2**70, 0),
     ),
     "little": Measurement(step_times_s=(1.0,), tokens_per_step=1, devices=1),

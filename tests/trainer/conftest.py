@@ -125,21 +125,24 @@ def run_job(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
 def pytest_addoption(parser: pytest.Parser) -> None:
     told = "a Python of another version, or with another torch, that the jobs run under"
     parser.addoption("--trainer-python", default=sys.executable, help=told)
+    parser.addoption("--matrix-dtype", default="float32", help="the number format of the correctness matrix")
     parser.addoption("--matrix-table", type=Path, help="where the correctness matrix writes its table")
 
 
 @pytest.fixture(scope="session")
-def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, float], None]]:
-    """Notes one case's name, largest difference and seconds; the table is written when all have run."""
-    rows: list[tuple[str, float, float]] = []
+def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, float, float], None]]:
+    """Notes one case's name, largest differences of losses and of gradient norms, and seconds; the table is written
+    when all have run."""
+    rows: list[tuple[str, float, float, float]] = []
     yield lambda *row: rows.append(row)
     path: Path | None = pytestconfig.getoption("--matrix-table", default=None)
     if path is None or not rows:
         return
-    lines = [f"| {name} | {difference:.1e} | {seconds:.1f} |" for name, difference, seconds in rows]
-    largest, total = max(row[1] for row in rows), sum(row[2] for row in rows)
-    lines.append(f"| {len(rows)} cases | {largest:.1e} | {total:.0f} |")
-    path.write_text("\n".join(("| case | max diff | seconds |", "|---|---|---|", *lines, "")), encoding="utf-8")
+    columns = list(zip(*rows, strict=True))
+    rows.append((f"{len(rows)} cases", max(columns[1]), max(columns[2]), sum(columns[3])))
+    lines = [f"| {name} | {loss:.1e} | {norm:.1e} | {seconds:.1f} |" for name, loss, norm, seconds in rows]
+    head = ("| case | max diff of losses | of gradient norms, relative | seconds |", "|---|---|---|---|")
+    path.write_text("\n".join((*head, *lines, "")), encoding="utf-8")
 
 
 GLOBAL_BATCH = 8

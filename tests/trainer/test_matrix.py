@@ -1,10 +1,11 @@
 """Every axis and their products, up to 8 ranks, train as one process does: the correctness matrix.
 
-Each case takes four AdamW steps, on other data each step, and its losses are compared with those of one process that
-computes the same global batch as one micro-batch. `make test-long` runs all cases and writes a table; a plain test
-run takes a quarter, which together touch every axis. Speed and memory are not looked at; no CUDA.
+Each case takes four AdamW steps, on other data each step, and its losses and gradient norms are compared with those of
+one process that computes the same global batch as one micro-batch. `make test-long` runs all cases and writes a table;
+a plain test run takes a quarter, which together touch every axis. Speed and memory are not looked at; no CUDA.
 
-`pytest tests/trainer/test_matrix.py --trainer-python PATH` runs the jobs under another Python, or another torch.
+`pytest tests/trainer/test_matrix.py --trainer-python PATH` runs the jobs under another Python, or another torch;
+`--matrix-dtype bfloat16` in another number format.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import time
 
 import pytest
 
-TOLERANCE = 1e-4
+from meshtune.runners.outcome import Measurement
+from meshtune.tuner.campaign.eligibility import LOSS_TOLERANCES, NORM_TOLERANCES, tolerance_of
+
+# Absolute of losses, relative of gradient norms; of other formats as of campaigns.
+TOLERANCE, NORM_TOLERANCE = {"float32": 1e-4}, {"float32": 1e-5}
 
 LLAMA: dict[str, object] = {}
 GPT: dict[str, object] = {
@@ -266,30 +271,38 @@ def as_parameter(case: str) -> object:
 
 
 @pytest.fixture(scope="session")
-def reference(run_job, make_job):
-    """The losses of one process and one micro-batch, for a model and a router; each is run once."""
-    known: dict[tuple[str, str], tuple[float, ...]] = {}
+def dtype(pytestconfig):
+    return pytestconfig.getoption("--matrix-dtype")
 
-    def losses(model: str, router: str) -> tuple[float, ...]:
+
+@pytest.fixture(scope="session")
+def reference(run_job, make_job, dtype):
+    """What one process and one micro-batch measured, for a model and a router; each is run once."""
+    known: dict[tuple[str, str], Measurement] = {}
+
+    def measurement(model: str, router: str) -> Measurement:
         if (model, router) not in known:
-            job = make_job(model=MODELS[model], plan={"micro_batch_size": 8}, **ROUTERS[router])
-            known[model, router] = run_job(job).losses
+            job = make_job(model=MODELS[model], plan={"micro_batch_size": 8}, dtype=dtype, **ROUTERS[router])
+            known[model, router] = run_job(job).measurement
         return known[model, router]
 
-    return losses
+    return measurement
 
 
 @pytest.mark.parametrize("case", [as_parameter(case) for case in CASES])
-def test_a_layout_does_not_change_the_losses(case, reference, run_job, make_job, note_case):
+def test_a_layout_does_not_change_the_training(case, reference, run_job, make_job, dtype, note_case):
     model, plan, router = parse(case)
     expected = reference(model, router)
     start = time.monotonic()
     change = "".join(CHANGES.get(word, "") for word in case.split())
-    losses = run_job(make_job(model=MODELS[model], plan=plan, **ROUTERS[router]), change).losses
-    difference = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
-    note_case(case[2:], difference, time.monotonic() - start)
-    assert len(losses) == 4
-    assert difference < TOLERANCE
+    done = run_job(make_job(model=MODELS[model], plan=plan, dtype=dtype, **ROUTERS[router]), change)
+    losses, norms = done.losses, done.measurement.first_gradient_norms
+    difference = max(abs(a - b) for a, b in zip(losses, expected.first_losses, strict=True))
+    of_norms = max(abs(a / b - 1) for a, b in zip(norms, expected.first_gradient_norms, strict=True))
+    note_case(case[2:], difference, of_norms, time.monotonic() - start)
+    assert (len(losses), len(norms)) == (4, 2)
+    assert difference < tolerance_of(LOSS_TOLERANCES | TOLERANCE, dtype)
+    assert of_norms < tolerance_of(NORM_TOLERANCES | NORM_TOLERANCE, dtype)
 
 
 def test_the_matrix_is_large_and_names_every_case_once():

@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.decide import incumbent_step_time_s
-from meshtune.tuner.campaign.eligibility import LossCheck, changed_numerics, check_losses, trains_otherwise
+from meshtune.tuner.campaign.eligibility import TrainingCheck, changed_numerics, check_losses, trains_otherwise
 from meshtune.tuner.campaign.second_runs import finalists, next_turn
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -105,7 +105,8 @@ def test_what_changes_the_numerics_is_recommended_where_the_spec_accepts_it_what
     assert found.choice is not None
     assert (found.choice.trial.number, found.better) == (1, True)
     assert "changes the numerics: fp8 = mxfp8" in found.reason
-    assert found.choice.trains_as_baseline == "does not train the same: the losses of step 0 differ by 0.5"
+    told = "does not train the same: the losses of step 0 differ by 0.5 from the baseline's"
+    assert found.choice.trains_as_baseline == told
 
 
 def test_other_losses_that_no_knob_declares_are_never_accepted(make: Any, trials: Any) -> None:
@@ -122,7 +123,7 @@ def test_a_loss_that_is_no_number_is_never_accepted(make: Any, trials: Any) -> N
     assert found.choice is not None
     assert found.choice.trial.number == 0
     assert trains_otherwise(check_losses((float("nan"),), (2.0,), 1e-4), ("fp8 = mxfp8",))
-    assert not trains_otherwise(LossCheck(None), ())
+    assert not trains_otherwise(TrainingCheck(None), ())
 
 
 def test_only_what_may_be_recommended_is_measured_again(trials: Any) -> None:

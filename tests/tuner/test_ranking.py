@@ -14,7 +14,7 @@ from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.eligibility import LossCheck, check_losses
+from meshtune.tuner.campaign.eligibility import TrainingCheck, check_losses
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import variance_of_changes
 from meshtune.tuner.campaign.trial import Origin, TrialState, time_by_part
@@ -328,13 +328,18 @@ def test_a_plan_that_fails_in_a_later_round_is_not_recommended(campaign, runs):
 @pytest.mark.parametrize(
     ("first", "second", "found", "words"),
     [
-        ([2.5, 2.25], [2.5, 2.25 + 2**-16], LossCheck(True, 1, 2**-16), "trains the same: the losses of step 1"),
-        ([2.5, 2.25, 2.0], [2.5, 2.5, 3.0], LossCheck(False, 1, 0.25), "does not train the same: the losses of step 1"),
-        ([1.0, nan], [1.0, nan], LossCheck(False, 1, inf), "does not train the same"),
-        ([1.0, -inf], [1.0, -inf], LossCheck(False, 1, inf), "does not train the same"),
-        ([1.0, 2.0], [1.0], LossCheck(True, 0, 0.0), "trains the same"),
-        ([0.0], [1e-4], LossCheck(True, 0, 1e-4), "trains the same"),
-        ([], [1.0], LossCheck(None), "no losses to compare"),
+        ([2.5, 2.25], [2.5, 2.25 + 2**-16], TrainingCheck(True, 1, 2**-16), "trains the same: the losses of step 1"),
+        (
+            [2.5, 2.25, 2.0],
+            [2.5, 2.5, 3.0],
+            TrainingCheck(False, 1, 0.25),
+            "does not train the same: the losses of step 1",
+        ),
+        ([1.0, nan], [1.0, nan], TrainingCheck(False, 1, inf), "does not train the same"),
+        ([1.0, -inf], [1.0, -inf], TrainingCheck(False, 1, inf), "does not train the same"),
+        ([1.0, 2.0], [1.0], TrainingCheck(True, 0, 0.0), "trains the same"),
+        ([0.0], [1e-4], TrainingCheck(True, 0, 1e-4), "trains the same"),
+        ([], [1.0], TrainingCheck(None), "no losses to compare"),
     ],
 )
 def test_losses_are_compared_step_by_step_as_far_as_both_go(first, second, found, words):
@@ -375,7 +380,7 @@ def test_another_global_batch_trains_otherwise_by_intent_and_is_not_compared(cam
 
 def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it_is_said(campaign, make, losing):
     measured = make.thrice(losing((1.0, (2.0, 1.5)), (0.5, (2.0, 1.0)), (0.8, (2.0, 1.50001))))
-    differ = "does not train the same: the losses of step 1 differ by 0.5"
+    differ = "does not train the same: the losses of step 1 differ by 0.5 from the baseline's"
     assert [entry.trains_as_baseline for entry in rank(campaign(), measured)] == [True, True, differ]
     found = recommend(campaign(), measured)
     assert (found.choice.trial.number, found.better) == (2, True)

@@ -26,7 +26,7 @@ from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import EXTERNAL
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.eligibility import checked, eligibility, ground_of
+from meshtune.tuner.campaign.eligibility import checked, eligible, noted
 from meshtune.tuner.campaign.node_kinds import is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
@@ -289,9 +289,12 @@ def _news(
                 outcome = replace(outcome, reason=late, cause=Cause.QUEUE_LIMIT)
             attempts = 0 if campaign.state is CampaignState.CANCELLING else campaign.spec.trial.attempts
             outcome, unlike = judged(trials, trial, outcome, status.nodes, attempts)
+            outcome = noted(campaign.spec, trials, trial, outcome)
             failed_nodes = tuple(dict.fromkeys((*failed_nodes, *unlike)))
             known = (status.started_at, ended, status.nodes, failed_nodes, seen.running_s)
             intents.append(Finish(trial.number, outcome, *known))
+            if trial.origin is Origin.BASELINE:
+                break  # what ends beside it is compared with it
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
             intents.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
     return intents
@@ -384,12 +387,8 @@ def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Tr
     """
     if not campaign.spec.trial.racing or trial.origin is not Origin.SEARCH:
         return None
-    spec, objective, ground = campaign.spec, campaign.spec.objective, ground_of(campaign.spec, trials)
-    measured = [
-        known.measurement
-        for known in trials
-        if known.measurement is not None and eligibility(ground, known.plan, known.measurement) is None
-    ]
+    spec, objective = campaign.spec, campaign.spec.objective
+    measured = [known.measurement for known in eligible(spec, trials) if known.measurement is not None]
     if not measured:
         return None
     best = max(measured, key=lambda measurement: objective.speed(measurement, measurement.step_time_s))

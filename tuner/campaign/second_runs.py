@@ -24,8 +24,7 @@ import numpy as np
 
 from meshtune.runners.measuring import two_sided_quantile
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.eligibility import eligibility, ground_of
-from meshtune.tuner.campaign.node_kinds import comparable
+from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
@@ -192,7 +191,7 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     """The round that is not complete; None where no more second runs are needed. It follows from the trials alone, of
     which the search's have all ended."""
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
-    contenders = finalists(spec, trials)
+    contenders, fit = finalists(spec, trials), eligible(spec, trials)
     before = _rounds_before(trials, contenders)
     last = before + spec.confirm_rounds
     for number in range(before + 1, last + 1):
@@ -202,7 +201,7 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
         missing = tuple(plan for plan in order if (plan, number) not in again)
         if missing or not all(again[plan, number].state.final for plan in order):
             return Turn(number, last, missing)
-        contenders = _contenders(spec, trials, contenders, number, before)
+        contenders = _contenders(spec, fit, contenders, number, before)
     return None
 
 
@@ -218,12 +217,10 @@ def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
     first. What is never recommended is left out (`tuner.campaign.eligibility`)."""
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
-    ground = ground_of(spec, trials)
     scored = [
         (yardstick.score(trial.measurement), trial)
-        for trial in trials
+        for trial in eligible(spec, trials)
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
-        if eligibility(ground, trial.plan, trial.measurement) is None
     ]
     scored.sort(key=lambda pair: (-pair[0], pair[1].number))
     measured = [trial for _, trial in scored]
@@ -242,8 +239,9 @@ def _baseline(trials: Sequence[Trial]) -> Plan | None:
 def _contenders(
     spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int, before: int
 ) -> list[Plan]:
-    """The plans of the next round; none where the choice is clear. before: see `_rounds_before`."""
-    cells = {cell: speed for cell, speed in cells_of(spec.objective, comparable(trials)).items() if cell[1] <= rounds}
+    """The plans of the next round, without those that are never recommended by their second runs; none where the choice
+    is clear. trials: those that are eligible. before: see `_rounds_before`."""
+    cells = {cell: speed for cell, speed in cells_of(spec.objective, trials).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
     stable = [plan for plan in contenders if (plan, rounds) in cells]
     if rounds - before < MIN_ROUNDS:

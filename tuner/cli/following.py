@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.eligibility import first_mismatch
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
@@ -102,13 +103,13 @@ def _follow_live(look: Looking, drive: Drive) -> None:
 
 def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = ()) -> None:
     log: list[str] = []
-    begun, ended = False, False
+    begun, ended, warned = False, False, ""
     said = set(ended_before)
     told_waits: dict[str, str] = {}
     learns, trouble = "", ""
 
     def watch() -> None:
-        nonlocal begun, ended, learns, trouble
+        nonlocal begun, ended, learns, trouble, warned
         seen = look()
         now, trials = seen.campaign, seen.trials
         if not begun:
@@ -122,6 +123,8 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
                 said.add(trial.number)
                 again = "again, " if trial.origin is Origin.CONFIRMATION else ""
                 console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+                if not warned and (warned := first_mismatch(now.spec, trials)):
+                    errors.print(f"! {warned}", style="red", soft_wrap=True)
         for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):
             if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
                 told_waits[attempt.job_name] = attempt.wait

@@ -190,20 +190,22 @@ class CampaignCalls(Calls):
         step_times_s: Sequence[float] = (),
         peak_memory_bytes: Sequence[int] = (),
         first_losses: Sequence[float] = (),
+        first_gradient_norms: Sequence[float] = (),
         software: Mapping[str, str] | None = None,
         verdict: Verdict | str = "",
         reason: str = "",
         log_tail: str = "",
     ) -> Steps[TrialView]:
         """Tell how a suggestion went, whose claim it names, or a trial by its number: the seconds of each timed step,
-        with the most loaded memory of each rank and the losses of the first steps where they are known; or a verdict
-        such as `oom`, with its reason. The trial, once the campaign has taken that."""
+        with the most loaded memory of each rank, and losses and gradient norms of the first steps, where known; or a
+        verdict such as `oom`, with its reason. The trial, once the campaign has taken that."""
         number, claim = (trial, "") if isinstance(trial, int) else (trial.trial, trial.claim)
         completion = Completion(
             claim=claim,
             step_times_s=tuple(step_times_s),
             peak_memory_bytes=tuple(peak_memory_bytes),
             first_losses=tuple(first_losses),
+            first_gradient_norms=tuple(first_gradient_norms),
             software=dict(software or {}),
             verdict=str(verdict),
             reason=reason,

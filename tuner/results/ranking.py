@@ -24,7 +24,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import (
     Ground,
-    LossCheck,
+    TrainingCheck,
     changed_numerics,
     eligibility,
     ground_of,
@@ -267,9 +267,9 @@ class Ranked(Runs):
         return sum(log(own / other) for own, other in speeds) > 0
 
     @cached_property
-    def training(self) -> LossCheck | None:
-        """The first losses against the baseline's; None where there is nothing to compare."""
-        return self.ground.rules.losses(self.measurement)
+    def training(self) -> TrainingCheck | None:
+        """The first losses and gradient norms against the baseline's; None where there is nothing to compare."""
+        return self.ground.rules.training(self.measurement)
 
     @property
     def confirmation(self) -> Confirmation | None:
@@ -328,7 +328,7 @@ class Ranked(Runs):
     def hides_losses(self) -> bool:
         """True when the baseline told its first losses, and this plan's runs told none."""
         base = self.ground.rules.baseline
-        return base is not None and bool(base.first_losses) and self.training == LossCheck(None)
+        return base is not None and bool(base.first_losses) and self.training == TrainingCheck(None)
 
     @property
     def trains_as_baseline(self) -> Literal[True] | str | None:

@@ -9,12 +9,13 @@ changes the numerics by a knob that says so is recommended where the spec accept
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.eligibility import ACCEPT
+from meshtune.tuner.campaign.eligibility import ACCEPT, eligibility
 from meshtune.tuner.campaign.second_runs import MIN_ROUNDS
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -55,7 +56,7 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     usable = [entry for entry in ranking if entry.usable and not (spec.pareto and entry.headroom_bytes is None)]
     confirmed = [entry for entry in usable if entry.confirmed]
     choice, better, reason = _choose(spec, ranking, confirmed or usable)
-    words: list[str] = []
+    words = [few] if (few := comparable_text(ranking)) else []
     if choice is not None and choice.changed_numerics:
         words.append(f"changes the numerics: {', '.join(choice.changed_numerics)}")
     if choice is not None and choice.hides_losses:
@@ -66,6 +67,21 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     if spec.pareto and choice is not None:
         words += _alternatives(ranking, choice)
     return Recommendation(choice, better, reason, tuple(words))
+
+
+def comparable_text(ranking: Sequence[Ranked]) -> str:
+    """How many of the measured settings may be recommended, and why not the others; empty where all may."""
+    reasons = [eligibility(entry.ground.rules, entry.trial.plan, entry.measurement) for entry in ranking]
+    counts = Counter(reason for reason in reasons if reason is not None)
+    if not counts:
+        return ""
+    why = ", ".join(f"{count} {reason.value}" for reason, count in counts.items())
+    text = f"{len(ranking)} measured, {len(ranking) - counts.total()} comparable: {why}"
+    # Equal differences from the baseline are those of equal trainings.
+    differences = Counter(str(entry.training) for entry in ranking if entry.trains_otherwise)
+    if (alike := max(differences.values(), default=0)) > len(ranking) / 2:
+        text += f"; {alike} of those train the same as one another: the baseline may be the odd one"
+    return text
 
 
 def choice_among_first(spec: CampaignSpec, ranking: Sequence[Ranked], first: Collection[int]) -> Ranked | None:

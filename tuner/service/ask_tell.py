@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from meshtune.runners.documents import plain
-from meshtune.runners.outcome import RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
+from meshtune.runners.outcome import OF_FIRST_STEPS, RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
 from meshtune.runners.registry import EXTERNAL
 from meshtune.runners.schedulers.external import ClaimableJob, ExternalRunner, NotClaimed
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit, raising
@@ -31,7 +31,7 @@ MAX_OPEN = 1000
 # Whose jobs are a user's own command line; that of the others is of programs of ours.
 _WITH_ARGUMENTS = ("command", "megatron", "deepspeed", "torchtitan")
 # Of a completion, as a measurement has them.
-_MEASURED = ("step_times_s", "warmup_times_s", "first_losses", "peak_memory_bytes", "peak_held_bytes", "software")
+_MEASURED = ("step_times_s", "warmup_times_s", *OF_FIRST_STEPS, "peak_memory_bytes", "peak_held_bytes", "software")
 # What a program may say of a trial that it could not measure.
 TELLABLE = (Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST, Verdict.ILLEGAL)
 
@@ -75,6 +75,7 @@ class Completion(Closed):
     step_times_s: tuple[float, ...] = ()
     warmup_times_s: tuple[float, ...] = ()
     first_losses: tuple[float, ...] = ()
+    first_gradient_norms: tuple[float, ...] = ()
     peak_memory_bytes: tuple[int, ...] = ()
     peak_held_bytes: tuple[int, ...] = ()
     software: dict[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from sqlalchemy import JSON, Row, Table, literal, null
 from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
 from meshtune.runners.hardware import Hardware, HardwareKind
-from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
+from meshtune.runners.outcome import OF_FIRST_STEPS, Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.knob_values import KnobValues
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -51,7 +51,7 @@ LISTED_COLUMNS = (
     *(column for column in attempts.c if column.name not in ("partial", "log_tail")),
     null().label("partial"),
     literal("").label("log_tail"),
-    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, "first_losses", "hardware")),
+    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, *OF_FIRST_STEPS, "hardware")),
 )
 # Fields that are lists in JSON columns of the same name; NULL for none.
 _NODES = _columns_of(Attempt, attempts, json=True)
@@ -189,6 +189,7 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         **_fields(measurement, _OF_MEASUREMENT),
         **{name: min(value, MAX_BIGINT) if isinstance(value, int) else value for name, value in summary},
         "first_losses": _losses(measurement),
+        "first_gradient_norms": list(measurement.first_gradient_norms),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
         "peak_held_bytes": list(measurement.peak_held_bytes),
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
@@ -214,6 +215,7 @@ def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
         step_times_s=tuple(times.timed),
         warmup_times_s=tuple(times.warmup),
         first_losses=tuple(map(float, row["first_losses"])),
+        first_gradient_norms=tuple(map(float, row["first_gradient_norms"])),
         peak_memory_bytes=tuple(row["peak_memory_bytes"]),
         peak_held_bytes=tuple(row["peak_held_bytes"]),
         profile=None if row["profile"] is None else read_value(Profile, row["profile"]),
@@ -232,6 +234,7 @@ def listed_measurement_of(row: Mapping[str, Any]) -> Measurement | None:
         **_stored(row, _OF_MEASUREMENT, measurements),
         step_times_s=(),
         first_losses=tuple(map(float, row["first_losses"])),
+        first_gradient_norms=tuple(map(float, row["first_gradient_norms"])),
         hardware=_hardware(row),
         stored_summary=MeasurementSummary(**_stored(row, _OF_SUMMARY, measurements)),
     )

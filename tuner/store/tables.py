@@ -194,8 +194,8 @@ measurements = Table(
     # The fields of MeasurementSummary: what lists and rankings need of the steps and the ranks.
     *_required(Double, "mean_step_time_s", "median_step_time_s", "step_time_low_s", "step_time_high_s"),
     *_optional(BigInteger, "max_memory_bytes", "max_held_bytes"),
-    *_required(JSON, "first_losses", "software", "peak_memory_bytes", "peak_held_bytes", "attention_kernels", "knobs"),
-    *_required(JSON, "hardware"),
+    *_required(JSON, "first_losses", "first_gradient_norms", "software", "peak_memory_bytes", "peak_held_bytes"),
+    *_required(JSON, "attention_kernels", "knobs", "hardware"),
     *_optional(JSON, "profile"),
 )
 

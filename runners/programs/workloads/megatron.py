@@ -48,6 +48,8 @@ PATTERNS = Patterns(
         # A step that fp16's loss scaler skips has no optimizer step in it, and measures nothing.
         "step_time_ms": (r"\belapsed time per iteration \(ms\): ([\d.]+) \|.*\bnumber of skipped iterations: +0 \|"),
         "loss": r"\blm loss: ([-+.\dEe]+|nan|inf) \|",
+        # Before clipping, and without the loss scale (optimizer.py; DeepSpeed's get_global_grad_norm).
+        "gradient_norm": r"\bgrad norm: ([.\d]+|nan|inf) \|",
         "memory_mib": r"^\[Rank (?P<rank>\d+)\] .* memory \(MB\) \|.*\| max allocated: ([\d.]+)",
         "illegal": (
             r"^(?:AssertionError|ValueError): (?i:.*(?:parallel|divisible|recompute|micro-?batch|pipeline|FSDP))"

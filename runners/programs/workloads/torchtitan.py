@@ -48,6 +48,7 @@ PATTERNS = Patterns(
         "step": _STEP + r"(\d+)  +loss: ",
         "tokens_per_s_per_device": _STEP + r"\d+  +loss: .*  tps: ([\d,]+)  ",
         "loss": _STEP + r"\d+  +loss: +(\d[.\d]*|nan|inf)  ",
+        "gradient_norm": _STEP + r"\d+  +loss: .*  grad_norm: +([.\d]+|nan|inf)  ",
         "memory_gib": _STEP + r"\d+  +loss: .*  memory: +([\d.]+)GiB\(",
         "illegal": (
             r"(?:Error|Exception): .*(?:Invalid parallel dims|global batch size must be multiple|DDP has not supported"

@@ -152,6 +152,11 @@ class ShardedAdamW:
         sum_together([self.gradient(parameter) for parameter in self._partial_gradients], self._peers)
         return [local(p.grad) for group in self._adamw.param_groups for p in group["params"] if p.grad is not None]
 
+    def reduced(self, parameter: nn.Parameter) -> tuple[Tensor, int]:
+        assert isinstance(parameter, DTensor)  # FSDP2 keeps it
+        whole = parameter.placements[0].is_replicate()
+        return self.gradient(parameter), parameter.device_mesh.size() if whole else 1
+
     def update(self) -> None:
         self._adamw.step()
 
@@ -179,6 +184,9 @@ class DenseAndExpertAdamW:
 
     def reduce(self) -> list[Tensor]:
         return [*self._dense.reduce(), *self._experts.reduce()]
+
+    def reduced(self, parameter: nn.Parameter) -> tuple[Tensor, int]:
+        return (self._dense if parameter in self._dense else self._experts).reduced(parameter)
 
     def update(self) -> None:
         self._dense.update()
@@ -338,6 +346,16 @@ class FlatAdamW:
             if bucket.partial:
                 dist.all_reduce(bucket.master.grad, group=self._peers)
         return [bucket.master.grad for bucket in self._buckets if bucket.master.grad is not None]
+
+    def reduced(self, parameter: nn.Parameter) -> tuple[Tensor, int]:
+        """Between `reduce` and `update`: what of a gradient this rank's update goes by, maybe nothing, and how many
+        replicas go by the same."""
+        bucket, span = self._bucket_of[parameter], self._spans[parameter]
+        own, gradient = bucket.own, bucket.master.grad
+        assert gradient is not None  # it has been reduced
+        start, stop = max(span.start, own.start), min(span.stop, own.stop)
+        part = gradient[start - own.start : max(start, stop) - own.start]
+        return part, 1 if self._sharded or self._replicas is None else self._replicas.size()
 
     def update(self) -> None:
         """Move the weights, of ZeRO 1 this replica's part: `begin_step` gathers the others."""

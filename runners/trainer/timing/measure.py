@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -192,14 +193,15 @@ class Decision(IntEnum):
 
 @dataclass(slots=True)
 class Timings:
-    """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: all
-    but a plain step of the one that compiled, which is in neither list. attention_kernels: of all ranks. first_s,
-    last_s: the first step's start and the last one's end, since the epoch."""
+    """What the steps took, the first losses, and gradient norms of the counted steps; equal on all ranks. settled:
+    warm-up came to its end by itself. pruned: given up as slower than the incumbent. skipped: steps that moved no
+    weight (see LossScaler). compile_s: all but a plain step of the one that compiled, which is in neither list.
+    attention_kernels: of all ranks. first_s, last_s: the first step's start and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
     first_losses: list[float] = field(default_factory=list)
+    first_gradient_norms: list[float] = field(default_factory=list)
     settled: bool = True
     pruned: bool = False
     skipped: int = 0
@@ -211,24 +213,29 @@ class Timings:
 
 
 class Steps:
-    """Takes the steps of one run, in order, and keeps the first losses."""
+    """Takes the steps of one run, in order, and keeps the first losses, and gradient norms of steps that are not timed:
+    a norm costs the time to read the gradient once."""
 
     def __init__(self, job: TrainerJob, trainer: Trainer, device: torch.device, progress: Progress) -> None:
         self._wanted = job.measuring.loss_steps
         self._trainer, self._device, self._progress = trainer, device, progress
         self.taken = 0
         self.losses: list[float] = []
+        self.norms: list[float] = []
         self.started_at = time.time()
 
     def take(self) -> float:
         """One step; how long the slowest rank took. Collective. Raises LossNotFinite."""
         tokens, targets = self._trainer.batch(self.taken)
+        self._trainer.keeps_norm = self.taken < min(self._wanted, COUNTED_STEPS)
         synchronize(self._device)
         dist.barrier()
         start = time.perf_counter()
         loss = self._trainer.step(tokens, targets)
         synchronize(self._device)
         longest_s = slowest(time.perf_counter() - start, self._device)
+        if self._trainer.keeps_norm:
+            self.norms.append(self._trainer.global_gradient_norm())
         if self.taken < self._wanted:
             self.losses.append(self._trainer.global_loss(loss))
             if not math.isfinite(self.losses[-1]):
@@ -258,7 +265,7 @@ def measure(
     timings = time_steps(job, steps, device)
     if compiled_s is not None:
         timings.compile_s = max(0.0, compiled_s - median(timings.step_times_s))
-    timings.first_losses = steps.losses
+    timings.first_losses, timings.first_gradient_norms = steps.losses, list(takewhile(math.isfinite, steps.norms))
     timings.skipped = trainer.skipped_steps
     timings.attention_kernels = tuple(sorted(set().union(*gather(kernels))))
     count = job.measuring.profile_steps

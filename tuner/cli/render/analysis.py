@@ -42,6 +42,7 @@ def analysis_parts(analysis: Analysis) -> list[Table | Text]:
     return [
         *([simulated] if analysis.simulated else []),
         Text(title, style="bold"),
+        *([Text(analysis.comparable, style="yellow")] if analysis.comparable else []),
         *_winners(analysis.winners, made),
         *_sensitivity(analysis.sensitivity),
         *_effects(analysis),

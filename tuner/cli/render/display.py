@@ -29,7 +29,7 @@ from meshtune.tuner.cli.render.knobs import alike_note, settings
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import fastest_lines
 from meshtune.tuner.results.ranking import NO_LOSSES, Confirmation, Ranked, run_variance_of
-from meshtune.tuner.results.recommendation import front_of
+from meshtune.tuner.results.recommendation import comparable_text, front_of
 from meshtune.tuner.results.winners import winners_of
 
 if TYPE_CHECKING:  # which loads the database
@@ -114,7 +114,7 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
             notes.append(_confirmation_note(entry, entry.confirmation, unit))
     for entry in ranking[:top]:
         if entry.trains_otherwise:
-            sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
+            sentence = f"! trial {entry.trial.number} {entry.training}; never recommended"
             notes.append(Text(sentence, style="red"))
         if entry.hides_losses:
             notes.append(Text(f"! trial {entry.trial.number} {NO_LOSSES}", style="yellow"))
@@ -264,6 +264,8 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
         lines.append(Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}{f', {wait}' if wait else ''}"))
     if failures := failures_text(trials):
         lines.append(Text(failures, style="red"))
+    if few := comparable_text(ranking):
+        lines.append(Text(few, style="yellow"))
     if trouble:
         lines.append(Text(f"waiting: {trouble}", style="yellow"))
     return Group(*lines)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.hardware import HardwareKind, nodes_text
-from meshtune.runners.outcome import Measurement, Verdict
+from meshtune.runners.outcome import OF_FIRST_STEPS, Measurement, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import word
@@ -51,8 +51,9 @@ def trial_page(trial: Trial, knobs: Sequence[Knob] = ()) -> Group:
         lines += _measured(outcome.measurement)
     elif outcome.partial is not None:
         lines.append(Text(f"{pruned_text(outcome.partial)}; no measurement"))
-    if measured is not None and measured.first_losses:
-        lines.append(Text("first losses: " + ", ".join(f"{loss:.6g}" for loss in measured.first_losses)))
+    for name in OF_FIRST_STEPS:
+        if measured is not None and (values := getattr(measured, name)):
+            lines.append(Text(f"{name.replace('_', ' ')}: {', '.join(f'{value:.6g}' for value in values)}"))
     if measured is not None and (measured.peak_memory_bytes or measured.peak_held_bytes or measured.profile):
         lines.append(ranks_table(measured))
     if outcome.log_tail.strip():

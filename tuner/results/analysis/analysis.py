@@ -33,6 +33,7 @@ from meshtune.tuner.results.analysis.knob_effects import (
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity, sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner, explain_winners
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import comparable_text
 from meshtune.tuner.results.sizes import SizePoint, scaling_curve
 
 # Trials of one window: a rate in steps of 10 %.
@@ -85,12 +86,14 @@ class Failures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """What the trials of a campaign teach. simulated: nothing of it was measured on any device. trials: that have
-    ended. effects: the largest first. scaling: the best of each size, where a knob sizes the jobs. basis: of the
-    predictions; null, for the reason in `unpredicted`, where there are none."""
+    ended. comparable: how many measured plans may be recommended, and why not the others; empty where all may. effects:
+    the largest first. scaling: the best of each size, where a knob sizes the jobs. basis: of the predictions; null, for
+    the reason in `unpredicted`, where there are none."""
 
     campaign: str
     simulated: bool
     trials: int
+    comparable: str
     sensitivity: Sensitivity
     effects: tuple[Effect, ...]
     failures: Failures
@@ -102,7 +105,8 @@ class Analysis:
 
 
 def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analysis:
-    ranking = [entry for entry in rank(campaign, trials) if not entry.trains_otherwise]
+    everything = rank(campaign, trials)
+    ranking = [entry for entry in everything if not entry.trains_otherwise]
     usable = [entry for entry in ranking if entry.usable]
     measured = {entry.trial.plan: entry.first_speed(campaign.spec.objective) for entry in ranking}
     training = training_of(campaign.spec)
@@ -121,6 +125,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         campaign=campaign.id,
         simulated=campaign.simulated,
         trials=sum(trial.state.final for trial in trials),
+        comparable=comparable_text(everything),
         sensitivity=sensitivity(space, measured),
         effects=tuple(by_size(effects)),
         failures=count_failures(trials, space.knobs),

@@ -44,7 +44,8 @@ class ProfileView:
 class MeasurementView:
     """A measurement: raw numbers, and the mean of the steps (step_time_s) with its 95 % interval.
 
-    mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
+    mfu: a share of the device's peak. first_gradient_norms: of the whole gradient, before clipping; empty where the
+    job told none. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
     attention_kernels: which ones ran; empty where unknown. hardware: the kinds of devices that it ran on, with their
     nodes; empty where unknown. knobs: the values that the job saw, empty where it does not say. compile_s: what
     compiling took, which is in no step; null where nothing was compiled.
@@ -63,6 +64,7 @@ class MeasurementView:
     peak_memory_bytes: tuple[int, ...]
     peak_held_bytes: tuple[int, ...]
     first_losses: tuple[float, ...]
+    first_gradient_norms: tuple[float, ...]
     attention_kernels: tuple[str, ...]
     hardware: tuple[HardwareKind, ...]
     knobs: Mapping[str, KnobValue]

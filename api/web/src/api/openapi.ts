@@ -12,6 +12,7 @@ export interface components {
         Analysis: {
             basis: components["schemas"]["Basis"] | null;
             campaign: string;
+            comparable: string;
             effects: components["schemas"]["Effect"][];
             failures: components["schemas"]["Failures"];
             hindsight: components["schemas"]["ForecastCheck"];
@@ -1164,6 +1165,7 @@ export interface components {
         MeasurementView: {
             attention_kernels: string[];
             compile_s: number | null;
+            first_gradient_norms: number[];
             first_losses: number[];
             flops_per_s_per_device: number | null;
             hardware: components["schemas"]["HardwareKind"][];

@@ -1,4 +1,4 @@
-/** The first losses beside the baseline's: another way to lay out a job must not change what is trained. */
+/** The first losses and gradient norms beside the baseline's: another way to lay out a job must not change what is trained. */
 import { useResource } from "../api/resource";
 import type { BestView, CampaignView, TrialView } from "../api/types";
 import { number, share } from "../format";
@@ -11,9 +11,10 @@ interface LossesProps {
   campaign: CampaignView;
   trial: TrialView;
   losses: readonly (number | null)[];
+  norms: readonly number[];
 }
 
-export function Losses({ campaign, trial, losses }: LossesProps) {
+export function Losses({ campaign, trial, losses, norms }: LossesProps) {
   const baseline = campaign.summary.baseline?.trial ?? null;
   const path = `campaigns/${encodeURIComponent(campaign.id)}`;
   const other = baseline === null || baseline === trial.number ? null : baseline;
@@ -22,6 +23,10 @@ export function Losses({ campaign, trial, losses }: LossesProps) {
   const judged = [...(best.data?.best ?? []), ...(best.data?.front ?? [])].find((one) => one.trial === trial.number)?.trains_as_baseline;
   const steps = compareLosses(losses, read.data?.measurement?.first_losses ?? []);
   const most = widest(steps);
+  const rows: [string, readonly number[]][] = [
+    ["gradient norm", norms],
+    ["of the baseline", other === null ? [] : (read.data?.measurement?.first_gradient_norms ?? [])],
+  ];
   return (
     <Card title="First losses" testid="losses">
       {losses.length === 0 ? (
@@ -58,6 +63,12 @@ export function Losses({ campaign, trial, losses }: LossesProps) {
                   </tr>
                 </>
               )}
+              {rows.filter(([, values]) => values.length > 0).map(([name, values]) => (
+                <tr key={name}>
+                  <th scope="row">{name}</th>
+                  {steps.map((one) => <td key={one.step} class="num">{values[one.step - 1] === undefined ? "–" : number(values[one.step - 1]!, 6)}</td>)}
+                </tr>
+              ))}
             </tbody>
           </TableFrame>
         </>

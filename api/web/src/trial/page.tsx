@@ -71,7 +71,7 @@ function Whole({ campaign, trial, path }: { campaign: CampaignView; trial: Trial
           </div>
           <Ranks campaign={campaign} measured={measured} profile={trial.measurement?.profile ?? null} />
           {trial.measurement && <StepParts profile={trial.measurement.profile} />}
-          <Losses campaign={campaign} trial={trial} losses={measured.first_losses} />
+          <Losses campaign={campaign} trial={trial} losses={measured.first_losses} norms={trial.measurement?.first_gradient_norms ?? []} />
         </>
       )}
       <Knobs campaign={campaign} trial={trial} />

@@ -102,6 +102,7 @@ BRIDGE = Layout(
         "step": r"iteration\s+(\d+)/\s*\d+ \|",
         "step_time_ms": r"elapsed time per iteration \(ms\): ([\d.]+)",
         "loss": r"lm loss: ([\d.E+-]+|nan|inf)",
+        "gradient_norm": r"grad norm: ([\d.]+|nan|inf)",
     },
 )
 
