@@ -14,7 +14,7 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.launcher_options import OF_SRUN, binding_of, options_of, tell
+from meshtune.runners.programs.dialects.launcher_options import OF_SBATCH, OF_SRUN, binding_of, options_of, tell
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
 from meshtune.search_spaces.checks import raising
@@ -33,14 +33,6 @@ _SHORT: Mapping[str, str] = {
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
 _OF_SRUN = ("mpi", "cpu-bind", "gpu-bind")
 _MPIRUN = ("mpirun", "mpiexec")
-# Of one job alone, or said anew for each trial.
-_LEFT_OUT = frozenset({
-    "array", "begin", "chdir", "container-image", "container-mounts", "cpus-per-gpu", "cpus-per-task", "deadline",
-    "dependency", "error", "exclude", "export", "get-user-env", "gpus", "gpus-per-node", "gpus-per-task", "gres",
-    "hetjob", "hold", "input", "job-name", "kill-on-bad-exit", "mail-type", "mail-user", "no-kill", "no-requeue",
-    "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "open-mode", "output", "packjob", "parsable", "quiet",
-    "requeue", "signal", "tasks-per-node", "test-only", "time", "time-min", "verbose", "wait", *_NAMED,
-})  # fmt: skip
 # What a step says of its size where its job does not.
 _SIZES = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "gpus-per-node", "gpus-per-task", "gres")
 _LOGIN = re.compile(r"#!.*sh\b.*[ \t](?:--login|-[a-z]*l[a-z]*)(?:\s|$)")
@@ -214,7 +206,7 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
     elif each and devices and each * tasks % devices == 0:
         reading.runner["cpus_per_device"] = each * tasks // devices
     for name, value in options.items():
-        if name not in _LEFT_OUT:
+        if name not in OF_SBATCH:
             reading.add("extra_lines", f"#SBATCH {_line(name, value)}")
     for name, value in step.items():
         if name in _OF_SRUN:

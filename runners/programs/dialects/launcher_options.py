@@ -12,17 +12,11 @@ from meshtune.runners.programs.dialects.base import Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 
 _READ = "read"
-_REASONS = {
-    "place": "each trial has its own nodes, devices and meeting point",
-    "care": "meshtune keeps the logs of trials, and ends and repeats them",
-    "sight": "each rank of a trial sees all devices of its node",
-    "variables": "ranks of a trial have all variables of their job",
-}
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))  # noqa: TID251 - our own file
+_REASONS = _TABLE.pop("reasons")
 # By launcher, of each option that it names the row.
 _ROWS = {tool: {name: row for row, names in rows.items() for name in names.split()} for tool, rows in _TABLE.items()}
-OF_SRUN = frozenset(_ROWS["srun"])
-OF_ACCELERATE = frozenset(_ROWS["accelerate"])
+OF_SBATCH, OF_SRUN, OF_ACCELERATE = (frozenset(_ROWS[tool]) for tool in ("sbatch", "srun", "accelerate"))
 
 
 def options_of(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
