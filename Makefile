@@ -33,7 +33,7 @@ demo: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(DEMO_INSTALLED))
 	$(BIN)/meshtune estimate examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune run examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune report last -o build/demo-report.html
-	@echo "The dashboard: make install, then $(BIN)/meshtune serve"
+	@echo "The dashboard: make dashboard, then $(BIN)/meshtune serve"
 
 # Three workers on two cores: the clusters' and the page's tests wait for most of their time.
 test: $(INSTALLED) dashboard
