@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.demo-installed
 WEB := api/web
 NODE_MODULES := $(WEB)/node_modules/.package-lock.json
 DASHBOARD := api/static/.built
@@ -23,14 +24,16 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --python $(BIN)/pytho
 
 .PHONY: gpu-wheels demo test test-fast test-long check check-quick check-web api-types format install dashboard docs lock lock-images sbom clean
 
-# Probed first, so that speeds are predicted, and shown beside what is measured.
+# Installs the trainer and reports alone where nothing is installed yet. Probed first, so that speeds are predicted, and shown
+# beside what is measured.
 DEMO_CLUSTER := build/demo-cluster.yaml
-demo: install
+demo: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(DEMO_INSTALLED))
 	@mkdir -p build
 	$(BIN)/meshtune cluster probe --devices-per-node 4 --seconds 10 --name local-cpu --force -o $(DEMO_CLUSTER)
 	$(BIN)/meshtune estimate examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune run examples/demo.yaml --cluster $(DEMO_CLUSTER)
 	$(BIN)/meshtune report last -o build/demo-report.html
+	@echo "The dashboard: make dashboard, then $(BIN)/meshtune serve"
 
 # Three workers on two cores: the clusters' and the page's tests wait for most of their time.
 test: $(INSTALLED) dashboard
@@ -102,11 +105,12 @@ $(NODE_MODULES): $(WEB)/package.json $(WEB)/package-lock.json
 	$(IN_WEB) ci
 	touch $@
 
-# Every package that is installed by its hashes, and those of them that a service needs. From the index that uv is set up for; torch's CPU
+# Every package that is installed by its hashes, and those of them that a service and the demo need. From the index that uv is set up for; torch's CPU
 # build from PIP_FIND_LINKS, or UV_INDEX.
 lock: $(INSTALLED)
 	$(COMPILE) --extra dev --constraint constraints.txt --output-file requirements.lock
 	$(COMPILE) --extra all --constraint requirements.lock --no-annotate --output-file examples/service/requirements.lock
+	$(COMPILE) --extra torch --extra report --constraint requirements.lock --no-annotate --output-file examples/demo.lock
 
 # The digests of the images of examples/service, beside their tags; asks the registry.
 IMAGES := examples/service/Dockerfile examples/service/compose.yaml
@@ -128,16 +132,22 @@ sbom: $(INSTALLED)
 	$(BIN)/uv tool run --from cyclonedx-bom==7.5.0 cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
 		--output-file build/sbom.json $(BIN)/python
 
-# Unlocked, torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
-$(INSTALLED): pyproject.toml constraints.txt requirements.lock
+# Bytecode is written where a module is first imported: for all of them it takes longer than everything else. Unlocked, torch
+# first and alone: its exact version keeps a resolver from choosing a build with CUDA.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+$(INSTALLED): LOCK := requirements.lock
+$(INSTALLED): EXTRAS := dev
+$(DEMO_INSTALLED): LOCK := examples/demo.lock
+$(DEMO_INSTALLED): EXTRAS := torch,report
+$(INSTALLED) $(DEMO_INSTALLED): pyproject.toml constraints.txt requirements.lock examples/demo.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtune needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(LOCKED),yes)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) --require-hashes --requirement $(LOCK)
+	$(PIP) --no-deps --no-build-isolation --editable .
 else
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt torch==2.13.0
+	$(PIP) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 endif
 	touch $@
 

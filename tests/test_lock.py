@@ -30,11 +30,18 @@ def locked(path: Path) -> dict[str, str]:
     return {name: version for name, version, _ in entries}
 
 
-@pytest.mark.parametrize(("path", "extra"), [(ROOT, "dev"), (SERVICE, "all")])
-def test_the_lock_has_every_dependency_with_hashes_in_the_versions_that_are_tested(path, extra):
-    lock = locked(path / "requirements.lock")
+@pytest.mark.parametrize(
+    ("path", "extras"),
+    [
+        (ROOT / "requirements.lock", ("dev",)),
+        (SERVICE / "requirements.lock", ("all",)),
+        (ROOT / "examples" / "demo.lock", ("torch", "report")),
+    ],
+)
+def test_the_lock_has_every_dependency_with_hashes_in_the_versions_that_are_tested(path, extras):
+    lock = locked(path)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*map(Requirement, project["dependencies"]), *wanted(extra)]
+    needed = [*map(Requirement, project["dependencies"]), *(each for extra in extras for each in wanted(extra))]
     names = {canonicalize_name(each.name): each for each in needed}
     assert {name for name, each in names.items() if not each.specifier.contains(lock.get(name, "0"))} == set()
     pinned = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
@@ -43,7 +50,7 @@ def test_the_lock_has_every_dependency_with_hashes_in_the_versions_that_are_test
     # torch's CPU build has a local version.
     found = {name: version.partition("+")[0] for name, version in lock.items() if name in tested}
     assert found == {name: tested[name] for name in found}
-    assert extra == "all" or set(found) == set(tested)
+    assert extras != ("dev",) or set(found) == set(tested)
 
 
 def test_images_that_have_a_digest_have_it_whole():

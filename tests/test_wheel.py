@@ -109,6 +109,7 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
         "api/examples/",
         "tuner/store/migrations/",
         "runners/sites/frontier.yaml",
+        "runners/programs/dialects/launcher_options.toml",
         "runners/programs/dialects/megatron/flags.txt",
     ):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)

@@ -180,6 +180,15 @@ def test_accelerate_is_accelerate_by_any_name_and_never_megatron(launcher):
     assert {"baseline.micro_batch_size", "workload.dtype", "model.layers"} <= set(asked(imported))
 
 
+def test_what_accelerate_is_told_of_one_start_is_named_and_the_rest_kept():
+    words = "--multi_gpu --num_processes 8 --machine_rank 0 --max_restarts=3 --dynamo_backend no --mixed_precision bf16"
+    imported = read(f"accelerate launch {words} {ARGUMENTS}")
+    (places, care) = (note for note in imported.notes if "left out" in note)
+    assert "--machine_rank 0, left out: each trial has its own nodes" in places
+    assert "--max_restarts 3, left out: meshtune keeps the logs" in care
+    assert "--dynamo_backend no" in imported.workload["command"]
+
+
 @pytest.mark.parametrize("switch", ["--bf16", "--fp16 true"])
 def test_auto_of_deepspeeds_file_is_what_the_command_says(switch):
     command = f"deepspeed --num_gpus 8 {ARGUMENTS} {switch} --deepspeed ds.json"

@@ -19,8 +19,9 @@ from meshtune.runners.programs.capture.stand_in import (
     PYTHONS,
     options_end,
 )
-from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
+from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.launcher_options import exported, options_of, tell
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -156,8 +157,12 @@ def launch_of(found: Call, place: str) -> Launch:
         raise CannotRead(f"{place}: {' '.join(found.command)[:300]} names no Python program")
     at, script = program
     before, words = found.words[:at], found.words[at + 1 :]
-    notes = list[str]()
-    nodes, per_node = _devices(launcher_of(found), before, found)
+    remarks = Remarks(place=place, questions=_surrounding(found, place))
+    notes, launcher = remarks.notes, launcher_of(found)
+    nodes, per_node = _devices(launcher, before, found)
+    if launcher != "accelerate":
+        own = next((at + 1 for at, word in enumerate(before) if word in LAUNCH_MODULES), 0)
+        tell(remarks, launcher, options_of(before[own:]))
     if found.cwd and not script.startswith("-m ") and not (Path(found.cwd) / script).is_file():
         notes.append(f"{place}: {script} is not in {found.cwd} on this machine; check workload.directory")
     return Launch(
@@ -172,7 +177,7 @@ def launch_of(found: Call, place: str) -> Launch:
         notes=tuple(notes),
         launcher=(found.tool, *before),
         under=found.under,
-        questions=tuple(_surrounding(found, place)),
+        questions=tuple(remarks.questions),
     )
 
 
@@ -277,13 +282,18 @@ def _whole(text: str) -> int | None:
 
 
 def _environment(found: Call, place: str, notes: list[str]) -> dict[str, str]:
-    """What the launcher set for the program, but for what a launcher or meshtune sets anew for each start."""
-    kept = {}
-    for name, value in found.changed.items():
+    """What the launcher set for the program, and mpirun's words, but for what a launcher or meshtune sets anew for each
+    start."""
+    kept, said = {}, dict(found.changed)
+    for tool, options in found.under:
+        said |= exported(options) if tool in ("mpirun", "mpiexec") else {}
+    for name, value in said.items():
         if name in NOT_KEPT or name in _RANK_NAMES or not name.isidentifier() or name.startswith(_OF_A_RANK):
             continue
         if SECRET.search(name):
             notes.append(f"{place}: the value of {name} is not copied: it may be a secret")
+        elif not is_known(value):
+            notes.append(f"{place}: the value of {name} is not known here; fill it in under workload.env")
         else:
             kept[name] = value
     return kept

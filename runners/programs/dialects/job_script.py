@@ -6,14 +6,15 @@ out. Other schedulers are told in a question."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from meshtune.runners.programs.capture.stand_in import AROUND
 from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.launcher_options import OF_SBATCH, OF_SRUN, binding_of, options_of, tell
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
 from meshtune.search_spaces.checks import raising
@@ -31,20 +32,7 @@ _SHORT: Mapping[str, str] = {
 # The runner's options of the same name.
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
 _OF_SRUN = ("mpi", "cpu-bind", "gpu-bind")
-# Of one job alone, or said anew for each trial.
-_LEFT_OUT = frozenset({
-    "array", "begin", "chdir", "container-image", "container-mounts", "cpus-per-gpu", "cpus-per-task", "deadline",
-    "dependency", "error", "exclude", "export", "get-user-env", "gpus", "gpus-per-node", "gpus-per-task", "gres",
-    "hetjob", "hold", "input", "job-name", "kill-on-bad-exit", "mail-type", "mail-user", "no-kill", "no-requeue",
-    "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "open-mode", "output", "packjob", "parsable", "quiet",
-    "requeue", "signal", "tasks-per-node", "test-only", "time", "time-min", "verbose", "wait", *_NAMED,
-})  # fmt: skip
-# Of a step: where in its job it runs, and what its terminal shows.
-_OF_A_STEP = _LEFT_OUT | {
-    "container-workdir", "disable-status", "exact", "exclusive", "het-group", "immediate", "jobid", "label",
-    "multi-prog", "no-allocate", "nodelist", "overlap", "pack-group", "preserve-env", "pty", "relative", "threads",
-    "unbuffered",
-}  # fmt: skip
+_MPIRUN = ("mpirun", "mpiexec")
 # What a step says of its size where its job does not.
 _SIZES = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "gpus-per-node", "gpus-per-task", "gres")
 _LOGIN = re.compile(r"#!.*sh\b.*[ \t](?:--login|-[a-z]*l[a-z]*)(?:\s|$)")
@@ -91,6 +79,12 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
     """With the scheduler of a script's head, and the options of srun by which the script starts the launch. A workload
     that has lines of a shell has the setup there. Raises CannotRead."""
     job, setup = read_job(script, launch.under), launch.setup
+    remarks = _around(launch, job)
+    imported = replace(
+        imported,
+        questions=(*imported.questions, *remarks.questions),
+        notes=(*imported.notes, *remarks.notes),
+    )
     own = "setup" in imported.workload or imported.workload.get("kind") == "command"
     ready = {"setup": list(setup)} if setup and not own else {}
     if job is None:
@@ -105,6 +99,25 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
         notes = (*notes, told)
     runner, questions = imported.runner or {**job.runner, **ready}, (*imported.questions, *job.questions)
     return replace(imported, runner=runner, trial=trial, questions=questions, notes=notes)
+
+
+def _around(launch: Launch, job: Job | None) -> Remarks:
+    """What stands around the launcher and trials do without."""
+    remarks = Remarks(place=launch.place)
+    for tool, words in launch.under:
+        if tool == "srun":
+            step = _options([as_written(word) for word in words])
+            left = {name: value for name, value in step.items() if name in OF_SRUN and not _sets(name, value)}
+            tell(remarks, tool, [(name, [_line(name, value)]) for name, value in left.items()])
+        elif tool in _MPIRUN:
+            kept = binding_of(words) if job is not None and job.runner.get("kind") == "pbs" else ()
+            tell(remarks, "mpirun", [each for each in options_of(words) if each[1][0] not in kept])
+    return remarks
+
+
+def _sets(name: str, value: str) -> bool:
+    """Whether an option of srun sets variables."""
+    return name == "export" and "=" in value
 
 
 def with_devices(launch: Launch, script: str) -> Launch:
@@ -127,7 +140,7 @@ def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Jo
         if words := directives(script, "PBS"):
             return _pbs(words, under)
     told = ""
-    kept = [_line(*one) for one in step.items() if one[0] not in _OF_A_STEP or (one[0] == "export" and "=" in one[1])]
+    kept = [_line(*one) for one in step.items() if one[0] not in OF_SRUN or one[0] in _NAMED or _sets(*one)]
     if kept:
         told = f"srun starts the program with {' '.join(kept)}: say where trials run; runner slurm has srun_arguments"
     for mark, name in _OTHERS.items():
@@ -193,14 +206,14 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
     elif each and devices and each * tasks % devices == 0:
         reading.runner["cpus_per_device"] = each * tasks // devices
     for name, value in options.items():
-        if name not in _LEFT_OUT:
+        if name not in OF_SBATCH:
             reading.add("extra_lines", f"#SBATCH {_line(name, value)}")
     for name, value in step.items():
         if name in _OF_SRUN:
             reading.take(name.replace("-", "_"), f"srun --{name}", value)
-        elif name not in _OF_A_STEP and "$" in value:
+        elif name not in OF_SRUN and "$" in value:
             reading.ask("runner.srun_arguments", f"srun has --{name}={value}: name the real value")
-        elif name not in _OF_A_STEP:
+        elif name not in OF_SRUN:
             reading.add("srun_arguments", _line(name, value))
     for part in f"{options.get('export', '')},{step.get('export', '')}".split(","):
         name, joined, value = part.partition("=")
@@ -231,9 +244,12 @@ def _tasks_per_node(options: Mapping[str, str]) -> str:
 def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Job:
     """qsub(1B) of PBS Pro, and Torque's `nodes=4:ppn=8`."""
     reading = _Reading({"kind": "pbs"})
-    pairs = [pair for tool, options in under if tool in AROUND for pair in pairwise([*options, ""])]
-    if binding := [text for word, value in pairs if (text := _binding(word, as_written(value)))]:
-        reading.runner["binding"] = " ".join(binding)
+    binding = [word for tool, options in under if tool in _MPIRUN for word in binding_of(options)]
+    if binding and all(map(is_known, binding)):
+        reading.runner["binding"] = shlex.join(binding)
+    elif binding:
+        written = as_written(" ".join(binding))
+        reading.ask("runner.binding", f"mpiexec has `{written}`: write it with its values")
     nodes, devices, time_limit = None, None, ""
     for option, value in pairwise([*words, ""]):
         match option[:2]:
@@ -267,14 +283,6 @@ def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Jo
                     elif name:
                         reading.add("extra_lines", f"#PBS -l {part}")
     return reading.job(time_limit, nodes, devices)
-
-
-def _binding(word: str, value: str) -> str:
-    """An option of mpiexec that says where ranks run on their node, with its value; empty for any other."""
-    name, joined, _ = as_written(word).partition("=")
-    if name not in ("--cpu-bind", "--gpu-bind", "--mem-bind", "--depth", "-d", "--bind-to", "-bind-to", "--map-by"):
-        return ""
-    return as_written(word) if joined else f"{name} {value}"
 
 
 def _seconds(text: str) -> int | None:

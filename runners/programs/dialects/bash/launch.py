@@ -62,7 +62,7 @@ def find_launch(
         launch,
         directory=_directory(command, questions),
         setup=tuple(setup),
-        env=env,
+        env={**env, **launch.env},
         files=files,
         notes=(*script.notes, *notes, *launch.notes),
         questions=(*launch.questions, *questions, *asked, *_open_words(script, launch, place)),

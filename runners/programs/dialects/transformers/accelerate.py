@@ -11,6 +11,7 @@ from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping
+from meshtune.runners.programs.dialects.launcher_options import OF_ACCELERATE, tell
 from meshtune.runners.programs.dialects.transformers.arguments import Words, arguments_of, quoted, truth
 from meshtune.runners.programs.dialects.transformers.engine import (
     DS_FILE,
@@ -23,14 +24,6 @@ from meshtune.runners.programs.dialects.transformers.engine import (
 )
 
 _DEFAULT_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
-# Who starts where is told to each trial anew.
-_PLACES = frozenset(
-    {
-        *("--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"),
-        *("--rdzv_backend", "--rdzv_conf", "--same_network", "--role", "--tee", "--log_dir", "--max_restarts"),
-        *("--module", "-m", "--gpu_ids", "--deepspeed_hostfile", "--deepspeed_multinode_launcher"),
-    }
-)
 _ENGINES = ("--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--multi_gpu")
 _TYPES = {"--use_deepspeed": "DEEPSPEED", "--use_fsdp": "FSDP", "--use_megatron_lm": "MEGATRON_LM"}
 _DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16"}
@@ -136,7 +129,10 @@ class _Reading:
 
     def _head(self, *, drop: Sequence[str] = (), add: Sequence[str] = ()) -> tuple[str, ...]:
         """The launcher's words for a trial; each is a word of the shell, with placeholders."""
-        gone = _PLACES | {f"--{name}" for name in drop}
+        # Who starts where is told to each trial anew.
+        anew = {name: plain for name in self._words.arguments if (plain := name[2:].replace("_", "-")) in OF_ACCELERATE}
+        tell(self._words, "accelerate", [(anew[name], (name, *self._words.arguments[name])) for name in anew])
+        gone = anew.keys() | {f"--{name}" for name in drop}
         others = {name: values for name, values in self._words.arguments.items() if name not in gone}
         kept = [quoted(word) for name, values in others.items() for word in (name, *values)]
         return ("accelerate", "launch", *kept, *add, *_PEERS.split())

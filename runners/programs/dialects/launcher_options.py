@@ -1,0 +1,56 @@
+"""What the options of a launcher come to in trials, which start their ranks by themselves: each is read, kept, named as
+left out with the reason, or asked about."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from meshtune.runners.programs.dialects.base import Remarks
+from meshtune.runners.programs.dialects.bash.expansion import as_written
+
+_READ = "read"
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))  # noqa: TID251 - our own file
+_REASONS = _TABLE.pop("reasons")
+# By launcher, of each option that it names the row.
+_ROWS = {tool: {name: row for row, names in rows.items() for name in names.split()} for tool, rows in _TABLE.items()}
+OF_SBATCH, OF_SRUN, OF_ACCELERATE = (frozenset(_ROWS[tool]) for tool in ("sbatch", "srun", "accelerate"))
+
+
+def options_of(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each option's name, as the table has it, and its words: `--name=value`, or all up to the next option."""
+    starts = [at for at, word in enumerate(words) if word.startswith("-") and " " not in word]
+    for at, end in zip(starts, [*starts[1:], len(words)], strict=False):
+        name = words[at].partition("=")[0].lstrip("-").replace("_", "-")
+        yield name, tuple(words[at:end])
+
+
+def tell(remarks: Remarks, tool: str, options: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Name what trials start without: in a note with the reason, in a question where it may change what is measured.
+    options: as `options_of` has them; of a tool that the table does not have, nothing is told."""
+    told: dict[str, list[str]] = defaultdict(list)
+    for name, words in options if tool in _ROWS else ():
+        told[_ROWS[tool].get(name, "")].append(as_written(" ".join(words)))
+    for text in told.pop("", ()):
+        remarks.ask("", f"{tool} has `{text}`, and trials start without it")
+    for row, texts in told.items():
+        if row != _READ:
+            remarks.note(f"{tool} has {', '.join(texts)}, left out: {_REASONS[row]}")
+
+
+def binding_of(words: Sequence[str]) -> list[str]:
+    """What of mpirun's words says where ranks run, or how they meet: all that the table does not have."""
+    return [word for name, option in options_of(words) if name not in _ROWS["mpirun"] for word in option]
+
+
+def exported(words: Sequence[str]) -> dict[str, str]:
+    """The variables that mpirun's words set: `-x NAME=VALUE`, `-genv NAME VALUE`."""
+    found = {}
+    for name, (_, *values) in options_of(words):
+        if name in ("x", "env", "genv") and values:
+            variable, joined, value = values[0].partition("=")
+            if joined or len(values) > 1:
+                found[variable] = value if joined else values[1]
+    return found

@@ -1,0 +1,115 @@
+"""Every option of an imported launcher is kept, read, named as left out, or asked about."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshtune.runners.programs.dialects.base import Imported
+from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.dialects.job_script import with_job
+from meshtune.runners.programs.dialects.programs import read_start
+
+SLURM = "#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4\n"
+PBS = "#PBS -l select=2:ngpus=4\n"
+PROGRAM = (
+    "pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 4096 "
+    "--max-position-embeddings 4096 --vocab-size 32000 --mock-data --train-iters 9 --micro-batch-size 2 "
+    "--global-batch-size 256 --tokenizer-type NullTokenizer --bf16"
+)
+
+
+def imported(start: str, head: str = SLURM) -> Imported:
+    text = f"#!/bin/bash\n{head}{start} {PROGRAM}\n"
+    launch = find_launch(text)
+    return with_job(read_start(launch), text, launch)
+
+
+def remarks(found: Imported) -> tuple[str, str]:
+    """The questions and the notes, but for those that the program has anyway."""
+    return "\n".join(map(str, found.questions)), "\n".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("start", "head", "runner"),
+    [
+        ("srun --cpu-bind=none python", SLURM, {"cpu_bind": "none"}),
+        ("srun --gpu-bind closest --mpi=pmix python", SLURM, {"gpu_bind": "closest", "mpi": "pmix"}),
+        ("srun -m block:cyclic python", SLURM, {"srun_arguments": ["--distribution=block:cyclic"]}),
+        ("srun --hint=nomultithread python", SLURM, {"srun_arguments": ["--hint=nomultithread"]}),
+        ("srun --export=ALL,NCCL_DEBUG=WARN python", SLURM, {"environment": {"NCCL_DEBUG": "WARN"}}),
+        ("mpiexec -n 8 --bind-to none python", PBS, {"binding": "--bind-to none"}),
+        ("mpirun -np 8 -bind-to core -map-by slot:PE=4 python", PBS, {"binding": "-bind-to core -map-by slot:PE=4"}),
+        ("mpirun -np 8 --mca btl ^openib python", PBS, {"binding": "--mca btl '^openib'"}),
+    ],
+)
+def test_what_the_runner_can_say_is_kept(start, head, runner):
+    found = imported(start, head)
+    assert {name: found.runner.get(name) for name in runner} == runner
+    assert remarks(found)[0] == ""
+
+
+@pytest.mark.parametrize("option", ["-x NCCL_DEBUG=WARN", "-genv NCCL_DEBUG WARN", "--env NCCL_DEBUG=WARN"])
+@pytest.mark.parametrize("head", [SLURM, PBS])
+def test_the_variables_of_mpirun_are_those_of_the_program(option, head):
+    assert imported(f"mpirun -np 8 {option} -x PATH python", head).workload["env"] == {"NCCL_DEBUG": "WARN"}
+
+
+def test_a_secret_among_the_variables_of_mpirun_is_not_copied():
+    found = imported("mpirun -np 8 -x HF_TOKEN=abc -x A=$(hostname) python")
+    assert "env" not in found.workload
+    assert "HF_TOKEN is not copied" in remarks(found)[1]
+    assert "the value of A is not known" in remarks(found)[1]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "reason"),
+    [
+        ("srun {} python", "--label", "logs"),
+        ("srun {} python", "--kill-on-bad-exit=0", "logs"),
+        ("srun {} python", "--output=out.log", "logs"),
+        ("srun {} python", "--gpus-per-task=1", "sees all devices"),
+        ("srun {} python", "--export=NONE", "all variables"),
+        ("srun {} python", "--nodelist=n1", "own nodes"),
+        ("mpirun -np 8 {} python", "--hostfile hosts", "own nodes"),
+        ("mpirun -np 8 {} python", "--tag-output", "logs"),
+        ("torchrun --nnodes 2 {} --nproc_per_node 4", "--rdzv_backend c10d", "own nodes"),
+        ("torchrun --nnodes 2 {} --nproc_per_node 4", "--max-restarts=3", "logs"),
+        ("python -u -m torch.distributed.run --nnodes 2 {} --nproc-per-node 4", "--local-ranks-filter 0", "logs"),
+        ("torchrun --nnodes 2 {} --nproc_per_node 4", "--log-dir logs", "logs"),
+        ("deepspeed --num_gpus 4 {}", "--hostfile hosts", "own nodes"),
+        ("deepspeed --num_gpus 4 {}", "--include a:0,1,2,3", "own nodes"),
+        ("deepspeed --num_gpus 4 {}", "--launcher_args '-p x'", "own nodes"),
+    ],
+)
+def test_what_belongs_to_one_start_is_named_with_the_reason(launcher, options, reason):
+    _, notes = remarks(imported(launcher.format(options)))
+    (line,) = (line for line in notes.splitlines() if "left out" in line)
+    assert options.replace("'", "") in line
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("launcher", "option"),
+    [
+        ("mpirun -np 8 {} python", "--bind-to none"),
+        ("mpirun -np 8 {} python", "--mca pml ucx"),
+        ("torchrun --nnodes 2 {} --nproc_per_node 4", "--numa-binding node"),
+        ("deepspeed --num_gpus 4 {}", "--bind_cores_to_rank"),
+        ("deepspeed --num_gpus 4 {}", "--bind_core_list 0-3"),
+    ],
+)
+def test_what_may_change_the_speed_and_has_no_place_is_asked(launcher, option):
+    asked, notes = remarks(imported(launcher.format(option)))
+    assert f"has `{option}`, and trials start without it" in asked
+    assert "left out" not in notes
+
+
+def test_an_srun_that_is_its_own_job_asks_for_the_runner():
+    asked, _ = remarks(imported("srun -p gpu -A me --cpu-bind=none -N 2 --ntasks-per-node 4 python", ""))
+    assert "--partition=gpu --account=me --cpu-bind=none: say where trials run" in asked
+
+
+def test_a_binding_whose_value_is_not_known_is_asked():
+    found = imported("mpiexec -n 8 --cpu-bind $BINDING python", PBS)
+    assert "binding" not in found.runner
+    assert "runner.binding: mpiexec has `--cpu-bind $BINDING`" in remarks(found)[0]
