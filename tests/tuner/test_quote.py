@@ -16,8 +16,9 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.constants import DEFAULTS, UNCALIBRATED, Calibration
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.cli.render.predictions import explanation_parts, quote_parts
+from meshtune.tuner.prediction.limits import STARTUP_S
 from meshtune.tuner.prediction.predict import Basis, check_same, foresee, learn, training_of
-from meshtune.tuner.prediction.quote import STARTUP_S, count_fits, explain, make_quote
+from meshtune.tuner.prediction.quote import count_fits, explain, make_quote
 from meshtune.tuner.specs.read import read_spec
 
 pytestmark = pytest.mark.slow

@@ -140,6 +140,16 @@ def loses_every_job(campaign: Campaign, trials: Sequence[Trial]) -> str:
     return f"the cluster loses every job: the last {jobs} jobs, of {LOST} trials, were lost; the last one: {reason}"
 
 
+def late_baseline(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """Why to wait for a larger time limit; empty where none ended the baseline since the campaign was set running."""
+    for trial in trials:
+        if trial.late_baseline and (trial.last.finished_at or 0.0) > campaign.running_since:
+            reason = "" if trial.outcome is None else _last_line(trial.outcome.reason)
+            larger = f"`meshtune edit {campaign.id} --time-limit-s N` gives it more"
+            return f"the baseline, trial {trial.number}, was not measured: {reason}; {larger}"
+    return ""
+
+
 def _with_log(claim: str, trial: Trial) -> str:
     outcome = trial.outcome
     assert outcome is not None  # it has ended

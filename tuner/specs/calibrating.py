@@ -21,6 +21,8 @@ from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.campaign.calibration import CALIBRATION, LEAST_TRIALS
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, build_space, workload_of
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.search.calibration import SURE
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import require_legal
@@ -102,6 +104,7 @@ def calibration_setup(
         confirm=0,
         warm_start=False,
     )
+    chosen = make_quote(chosen, space, Basis()).limits.laid_over(chosen)
     return CalibrationSetup(chosen, space, tuple(notes))
 
 

@@ -59,8 +59,10 @@ def spaces(
     from meshtune.tuner.cli.render.display import space_table, space_text
     from meshtune.tuner.cli.render.knobs import knobs_table
     from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
+    from meshtune.tuner.prediction.predict import Basis
+    from meshtune.tuner.specs.read import quoted
 
-    _, _, space = read_spec_file(spec, None, cluster)
+    document, campaign_spec, space = read_spec_file(spec, None, cluster)
     if why:
         plan = space.complete(**plan_fields("--why", why, space.knobs))
         broken = space.explain(plan)
@@ -68,8 +70,11 @@ def spaces(
         for violation in broken:
             console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
         return
+    limits = quoted(document, campaign_spec, space, Basis()).limits
     console.print(space_text(space), soft_wrap=True)
     console.print(space_table(space))
+    for words in limits.words:
+        console.print(words, soft_wrap=True)
     if knobs:
         if not space.knobs:
             raise WrongCall("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")
@@ -129,6 +134,7 @@ def calibrate(
     from meshtune.tuner.cli.spec_file import read_spec_file
     from meshtune.tuner.cli.telling import dry_run_lines
     from meshtune.tuner.prediction.predict import Basis
+    from meshtune.tuner.prediction.quote import make_quote
     from meshtune.tuner.results.calibrations import calibration_view
     from meshtune.tuner.specs.calibrating import calibration_setup
     from meshtune.tuner.specs.document import InvalidSpec
@@ -153,7 +159,7 @@ def calibrate(
         if not as_json:
             console.print(f"calibrating {'; '.join(setup.notes)}", soft_wrap=True)
         if dry_run:
-            print_page(dry_run_lines(setup.spec, setup.space, place.home, Basis()))
+            print_page(dry_run_lines(setup.spec, make_quote(setup.spec, setup.space, Basis()), place.home))
         else:
             _measure(setup, place, as_json=as_json)
 
@@ -201,7 +207,8 @@ def estimate(
     from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
     from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
     from meshtune.tuner.prediction.predict import check_same, learn
-    from meshtune.tuner.prediction.quote import explain, make_quote
+    from meshtune.tuner.prediction.quote import explain
+    from meshtune.tuner.specs.read import quoted
 
     if place.server and not (exact or plan or rank or calibrate):
         from meshtune.tuner.cli.at_service import AtService
@@ -236,7 +243,7 @@ def estimate(
     if chosen is not None:
         _print_explanation(explain(campaign_spec, space, chosen, basis), as_json)
     else:
-        quote = make_quote(campaign_spec, space, basis)
+        quote = quoted(document, campaign_spec, space, basis)
         print_found(quote, quote_parts(quote), as_json)
 
 

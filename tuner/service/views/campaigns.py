@@ -17,6 +17,7 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.prediction.limits import Limits
 from meshtune.tuner.results.quantities import rfc3339
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.recommendation import choice_among_first
@@ -140,7 +141,8 @@ class ParetoView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceView:
     """A space: combinations of layouts spanned, legal layouts, and how many combinations each rule rejects (they
-    overlap). plans: legal layouts times what their knobs can be."""
+    overlap). plans: legal layouts times what their knobs can be. limits: of the trials of a spec; null for a campaign,
+    whose spec has them, and where plans are too many to be predicted."""
 
     combinations: int
     legal: int
@@ -148,6 +150,7 @@ class SpaceView:
     rejected: Mapping[str, int]
     dimensions: Mapping[str, list[Any]]
     knobs: list[KnobView]
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
