@@ -182,5 +182,5 @@ def test_device_hours_are_limited_unless_the_spec_states_them_or_lifts_them(serv
 def test_second_runs_are_counted_from_the_start_on(service):
     campaign = service.create(SPEC)
     assert "6 trials and 6 to 24 second runs" in header(campaign)
-    assert "trial 0 of 6 + 6 to 24 second runs" in shown(progress(campaign, [], [], ""), soft_wrap=True)
+    assert "0/6 trials, 0 of 6 to 24 second runs" in shown(progress(campaign, [], [], ""), soft_wrap=True)
     assert "6 trials and 6 to 24 second runs, likely 10," in shown(*quote_parts(quote()), soft_wrap=True)

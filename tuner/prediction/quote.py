@@ -76,7 +76,7 @@ class Range:
     """The 10th, 50th and 90th percentile of what is predicted; where it cannot be, the two ends alone."""
 
     low: float
-    p50: float | None = None
+    p50: float | None
     high: float
 
     @classmethod
@@ -193,12 +193,14 @@ def predict_cost(
     startup_s = start_of(spec, basis)
     if outlook.time is None or counts is None:
         devices = np.prod([space.columns[name] for name in SIZES], axis=0)
-        steps, trial_s = None, Range(low=startup_s, high=max(startup_s, limit_s))
+        steps, trial_s = None, Range(low=startup_s, p50=None, high=max(startup_s, limit_s))
         ends = (trial_s.low * (chosen + least), trial_s.high * (chosen + most))
-        device_hours = Range(low=ends[0] * int(np.min(devices)) / 3600, high=ends[1] * int(np.max(devices)) / 3600)
+        device_hours = Range(
+            low=ends[0] * int(np.min(devices)) / 3600, p50=None, high=ends[1] * int(np.max(devices)) / 3600
+        )
         # The last trials do not fill `parallel` places.
         slots = [-(-trials // spec.parallel) for trials in (chosen + least, chosen + most)]
-        wall_s = Range(low=trial_s.low * slots[0], high=trial_s.high * slots[1])
+        wall_s = Range(low=trial_s.low * slots[0], p50=None, high=trial_s.high * slots[1])
     else:
         steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, (least, most))
     return CampaignCost(
