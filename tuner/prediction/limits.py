@@ -90,24 +90,26 @@ def require_room(spec: CampaignSpec, basis: Basis) -> None:
 
 def time_limit(spec: CampaignSpec, outlook: Predictions, counts: StepCounts | None, basis: Basis) -> tuple[float, str]:
     """The time limit of a trial, in seconds, and where it is from."""
-    trial, told = spec.trial, "trial.time_limit_s {}: a trial may take {}, "
+    limit, why = _time_limit(spec, outlook, counts, basis)
+    cap = spec.trial.time_limit_cap_s
+    if spec.trial.time_limit_s is None and cap is not None and cap < limit:
+        limit, why = cap, f"{why}, cut off by trial.time_limit_cap_s"
+    return limit, f"trial.time_limit_s {limit:g}: a trial may take {seconds(limit)}, {why}"
+
+
+def _time_limit(spec: CampaignSpec, outlook: Predictions, counts: StepCounts | None, basis: Basis) -> tuple[float, str]:
+    trial, longest, words = spec.trial, 0.0, ""
     if trial.time_limit_s is not None:
-        return trial.time_limit_s, _said(told, trial.time_limit_s) + "as the spec states"
+        return trial.time_limit_s, "as the spec states"
     if outlook.time is None or counts is None:
         unknown = "steps cannot be predicted" if outlook.time is None else f"the steps of {spec.workload.kind} are open"
-        limit = trial.limit_s + (patience_of(trial.start_s) if trial.start_s else 0.0)
-        limit = min(limit, trial.time_limit_cap_s or limit)
-        return limit, _said(told, limit) + f"the default, since {unknown}"
+        return trial.limit_s + (patience_of(trial.start_s) if trial.start_s else 0.0), f"the default, since {unknown}"
     start_s = start_of(spec, basis)
-    longest, words = 0.0, ""
     for name, step in _worth(spec, outlook, basis):
         most = counts.most(step.high)
         if (needed_s := STEPS_MARGIN * most * step.high) > longest:
-            longest, words = needed_s, f"for {name}: {_words(step, most, start_s)}"
-    limit = rounded_up(max(trial.limit_s, patience_of(start_s) + longest))
-    capped = trial.time_limit_cap_s is not None and trial.time_limit_cap_s < limit
-    limit = min(limit, trial.time_limit_cap_s or limit)
-    return limit, _said(told, limit) + words + (", cut off by trial.time_limit_cap_s" if capped else ", with a margin")
+            longest, words = needed_s, f"for {name}: {_words(step, most, start_s)}, with a margin"
+    return rounded_up(max(trial.limit_s, patience_of(start_s) + longest)), words
 
 
 def _worth(spec: CampaignSpec, outlook: Predictions, basis: Basis) -> Iterator[tuple[str, Estimate]]:
@@ -133,10 +135,6 @@ def rounded_up(value: float) -> float:
     """To two digits."""
     unit = 10.0 ** (floor(log10(value)) - 1)
     return round(ceil(value / unit - 1e-9) * unit, 9)
-
-
-def _said(told: str, limit: float) -> str:
-    return told.format(f"{limit:g}", seconds(limit))
 
 
 def _words(step: Estimate, steps: int, start_s: float) -> str:

@@ -6,14 +6,13 @@ plan that can be written down, legal or not. Predicted, never measured; `basis` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshtune.runners.measuring import StepCounts
-from meshtune.search_spaces.columns import FloatColumn, Violation
-from meshtune.search_spaces.physics.estimate import TimeEstimate
+from meshtune.search_spaces.columns import FloatColumn, IntColumn, Violation
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
@@ -230,17 +229,11 @@ def _drawn(
     own = None if spec.baseline is None else foresee_plan(spec, spec.baseline, basis)[0]
     searched = max(1, chosen - (own is not None))
     rows = outlook.best(searched)[:: max(1, searched // MOST_ROWS)]
-    parts = [(outlook, rows), *([] if own is None else [(own, np.zeros(1, dtype=np.int64))])]
+    costs = np.concatenate([_costs(outlook, rows), *([] if own is None else [_costs(own, slice(1))])], axis=1)
+    step_s, log_sd, fitting, devices = costs
     stands_for = np.array([searched / len(rows)] * len(rows) + [1.0] * (own is not None))
     # Baseline and best plans, which run again.
     again = [*range(min(spec.confirm, len(rows))), *([] if own is None else [-1])]
-
-    def column(of: Callable[[Predictions], FloatColumn]) -> FloatColumn:
-        return np.concatenate([of(each)[some] for each, some in parts])
-
-    step_s = column(lambda each: _known(each.time).step_s)
-    log_sd = column(lambda each: _known(each.time).log_sd)
-    devices = column(lambda each: np.prod([each.columns[name] for name in SIZES], axis=0).astype(np.float64))
     least, most = (np.array([steps(seconds) for seconds in step_s.tolist()]) for steps in (counts.least, counts.most))
     rng = np.random.default_rng(0)
     start_sd = 0.0 if basis.startup_s or spec.trial.start_s else START_LOG_SD
@@ -251,7 +244,7 @@ def _drawn(
     steps = least + (most - least) * rng.random((DRAWS, 1))
     ran_s = np.minimum(limit_s, start_s + steps * step_s * np.exp(off))
     # A plan that does not fit fails in its first steps.
-    fits = rng.random(ran_s.shape) < column(lambda each: each.fits)
+    fits = rng.random(ran_s.shape) < fitting
     first_s = np.where(fits, ran_s, start_s) * stands_for
     runs = (second[0] + (second[1] - second[0]) * rng.random(DRAWS) ** LIKELY_POWER) * fits.any(axis=1)
     again_s = ran_s[:, again] * (runs / max(1, len(again)))[:, None]
@@ -264,9 +257,11 @@ def _drawn(
     return ends, Range.of(all_s / trials), Range.of(device_s / 3600), Range.of(wall_s)
 
 
-def _known(time: TimeEstimate | None) -> TimeEstimate:
-    assert time is not None  # of one plan where it is of all
-    return time
+def _costs(outlook: Predictions, rows: IntColumn | slice) -> FloatColumn:
+    """Of some plans: seconds per step, how sure, the probability to fit, devices."""
+    assert outlook.time is not None
+    devices = np.prod([outlook.columns[name] for name in SIZES], axis=0)
+    return np.stack([outlook.time.step_s, outlook.time.log_sd, outlook.fits, devices])[:, rows]
 
 
 def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: Range) -> Sequence[str]:
