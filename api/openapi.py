@@ -184,6 +184,7 @@ CHANGES_BODY = _body(
 
 
 _BUDGET = {**_inline(Budget), "description": "Limits that are left out stay; null lifts one."}
+_TRIAL = {**_inline(TrialLimits), "description": "Limits of trials; those that are left out stay."}
 DETAILS_BODY = _body(
     {
         "type": "object",
@@ -194,13 +195,19 @@ DETAILS_BODY = _body(
             "tags": {"type": "array", "items": {"type": "string", "pattern": TAG.pattern}, "maxItems": MAX_TAGS},
             "notes": {"type": "string", "maxLength": MAX_NOTES},
             "budget": _BUDGET,
+            "trial": _TRIAL,
         },
     },
     {"more": {"summary": "More trials, and a tag", "value": {"budget": {"trials": 40}, "tags": ["paper"]}}},
     kinds=(*READERS, MERGE_PATCH),
 )
 RESUME_BODY = _body(
-    {"type": "object", "title": "Resumption", "additionalProperties": False, "properties": {"budget": _BUDGET}},
+    {
+        "type": "object",
+        "title": "Resumption",
+        "additionalProperties": False,
+        "properties": {"budget": _BUDGET, "trial": _TRIAL},
+    },
     {"more": {"summary": "A campaign that is complete goes on", "value": {"budget": {"trials": 40}}}},
     required=False,
 )

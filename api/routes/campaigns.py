@@ -38,6 +38,7 @@ from meshtune.search_spaces.space import Counts
 from meshtune.tuner.access.tokens import Scope, Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, document_of
+from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.driving.loop import Driver
@@ -55,7 +56,7 @@ from meshtune.tuner.service.views.campaigns import (
     trial_counts,
 )
 from meshtune.tuner.specs.document import changed_document
-from meshtune.tuner.specs.read import parse_spec
+from meshtune.tuner.specs.read import parse_spec, quoted
 from meshtune.tuner.store import Unreadable
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
@@ -164,7 +165,7 @@ async def create_campaign(
     if dry_run:
         spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
         basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-        quote = await pool.run(caller.sha256, space.combinations, quote_of, spec, basis)
+        quote = await pool.run(caller.sha256, space.combinations, quote_of, document, spec, basis)
         return JSONResponse(plain(quote))
     campaign = await _create(document, caller, service, pool, request.state.text)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
@@ -219,13 +220,16 @@ def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: Sho
 async def _create(document: object, caller: Token, service: Service, pool: WorkerPool, text: str = "") -> Campaign:
     """text: the document as it was written. Raises InvalidSpec, and as the pool; then nothing was written."""
     spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
-    counts = await pool.run(caller.sha256, space.combinations, counts_of, spec)
+    basis = await run_in_threadpool(known_basis, service.store, spec, caller)
+    spec, counts = await pool.run(caller.sha256, space.combinations, limited, document, spec, basis)
     return await run_in_threadpool(partial(service.add, spec, counts, caller.name, text=text))
 
 
-def counts_of(spec: CampaignSpec) -> Counts:
-    """Raises InvalidSpec where no plan is legal, and TooCostly: searches predict what all of them need."""
-    return predictable_space(spec).totals
+def limited(document: object, spec: CampaignSpec, basis: Basis) -> tuple[CampaignSpec, Counts]:
+    """The spec with the limits that it leaves open, and the size of its space. Raises InvalidSpec where no plan is
+    legal or its time limit cannot hold the baseline, and TooCostly: searches predict what all of them need."""
+    space = predictable_space(spec)
+    return quoted(document, spec, space, basis).limits.laid_over(spec), space.totals
 
 
 def _page(

@@ -44,8 +44,9 @@ _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": 
 def change_campaign(
     campaign_id: ChangeableId, changes: SpecDocument, service: ServiceHandle, show: ShowCampaign
 ) -> CampaignView:
-    """Change its name, tags, notes or budget: the body is laid over them as RFC 7396 has it, so null lifts a limit. A
-    campaign that is complete goes on where its new budget leaves room. What drives it takes the change at once."""
+    """Change its name, tags, notes, budget or limits of trials: the body is laid over them as RFC 7396 has it, so null
+    lifts a limit. A campaign that is complete goes on where its new budget leaves room. What drives it takes the change
+    at once."""
     return show(_changed(service, campaign_id, changes))
 
 
@@ -57,9 +58,9 @@ def resume_campaign(
     show: ShowCampaign,
 ) -> CampaignView:
     """Go on with a paused campaign; one that runs stays as it is. With a `budget` in the body, one that is complete
-    goes on, too."""
-    if changes and (not isinstance(changes, Mapping) or set(changes) != {"budget"}):
-        raise InvalidBody([Problem("", "must be an object with the one key budget, or empty")])
+    goes on, too; `trial` has other limits of trials."""
+    if changes and (not isinstance(changes, Mapping) or not set(changes) <= {"budget", "trial"}):
+        raise InvalidBody([Problem("", "must be an object with the keys budget and trial, or empty")])
     return show(_changed(service, campaign_id, changes or {}, resume=True))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -34,12 +35,12 @@ from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.prediction.projection import Projection, layout_of, node_counts
-from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_quote
+from meshtune.tuner.prediction.quote import Explanation, Quote, explain
 from meshtune.tuner.prediction.scaling import count_combinations, make_projection
 from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.specs.read import legal_space, parse_spec
+from meshtune.tuner.specs.read import legal_space, parse_spec, quoted
 
 router = APIRouter(prefix="/v1", tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
@@ -81,10 +82,13 @@ async def campaign_space(
 
 
 @router.post("/spaces", openapi_extra=SPEC_BODY)
-async def count_space(document: PermittedSpec, caller: CallerHandle, pool: PoolHandle) -> SpaceView:
-    """The space of a spec, without starting anything."""
+async def count_space(
+    document: PermittedSpec, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
+) -> SpaceView:
+    """The space of a spec, without starting anything, and the limits of its trials."""
     spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
-    return await pool.run(caller.sha256, space.combinations, space_view_of, spec)
+    basis = await run_in_threadpool(known_basis, service.store, spec, caller)
+    return await pool.run(caller.sha256, space.combinations, limited_space_view, document, spec, basis)
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY)
@@ -94,7 +98,7 @@ async def estimate_campaign(
     """What a campaign of this spec will meet and cost, predicted before any trial of it; nothing is started."""
     spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
     basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-    return await pool.run(caller.sha256, space.combinations, quote_of, spec, basis)
+    return await pool.run(caller.sha256, space.combinations, quote_of, document, spec, basis)
 
 
 @router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})
@@ -170,6 +174,14 @@ def space_view_of(spec: CampaignSpec) -> SpaceView:
         return space_view(legal_space(spec), training_of(spec))
 
 
+def limited_space_view(document: object, spec: CampaignSpec, basis: Basis) -> SpaceView:
+    """With the limits, where the plans are not too many to be predicted. Raises as `space_view_of` and `quoted`."""
+    view = space_view_of(spec)
+    with suppress(TooCostly):
+        return replace(view, limits=quote_of(document, spec, basis).limits)
+    return view
+
+
 def predictable_space(spec: CampaignSpec) -> Space:
     """Raises InvalidSpec where no plan is legal, and TooCostly."""
     space = legal_space(spec)
@@ -179,9 +191,9 @@ def predictable_space(spec: CampaignSpec) -> Space:
     return space
 
 
-def quote_of(spec: CampaignSpec, basis: Basis) -> Quote:
-    """Raises as `predictable_space`."""
-    return make_quote(spec, predictable_space(spec), basis)
+def quote_of(document: object, spec: CampaignSpec, basis: Basis) -> Quote:
+    """Raises as `predictable_space` and `quoted`."""
+    return quoted(document, spec, predictable_space(spec), basis)
 
 
 def _explained(

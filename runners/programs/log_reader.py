@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf, isfinite, nan
 from pathlib import Path
+from statistics import median
 
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
@@ -136,7 +137,11 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
         if not times:
             told = f"no line of its logs matches {patterns.timing}: {patterns.source}"
         return failed(Cause.USER_BUG, f"the job ended without an error, but {told}", log_tail=tail)
-    return outcome_of_failure(status, logs, patterns, tail)
+    outcome = outcome_of_failure(status, logs, patterns, tail)
+    if outcome.verdict is Verdict.TIMED_OUT and times:
+        told = f"its log tells {len(times)} of {steps} steps, {median(times):.4g} s each"
+        return replace(outcome, reason=f"{outcome.reason}; {told}")
+    return outcome
 
 
 def _knobs(

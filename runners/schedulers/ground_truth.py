@@ -139,7 +139,8 @@ def _measured(
         steps.append(run_s * exp(noise * rng.standard_normal()))
         pruned = job.incumbent_step_time_s is not None and is_surely_slower(steps, job.incumbent_step_time_s)
         if STARTUP_S + sum(warmup) + sum(steps) > time_limit_s:
-            reason = f"simulated: would have run longer than its time limit of {time_limit_s:g} s"
+            done = f"{len(warmup) + len(steps) - 1} steps of {run_s:.4g} s each are done then"
+            reason = f"simulated: would have run longer than its time limit of {time_limit_s:g} s; {done}"
             return Ending(state=JobState.TIMED_OUT, reason=reason)
     measurement = Measurement(
         step_times_s=tuple(steps),

@@ -232,7 +232,7 @@ srun python pretrain_gpt.py {SHAPES} {REST} --data-path $DATA_ROOT/x
     document = imported("--", "bash", "launch.sh")
     assert document["runner"] == {"kind": "slurm", "partition": "gpu", "gres": "gpu:a100"}
     # 10 minutes, less what Slurm's own limit has more than the trial's.
-    assert document["trial"] == {"time_limit_s": 480}
+    assert document["trial"] == {"start_s": 300, "time_limit_cap_s": 480}
     assert "--data-path /data/x" in document["workload"]["arguments"]
 
 

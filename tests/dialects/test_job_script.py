@@ -73,9 +73,9 @@ def test_other_schedulers_are_asked_about_and_none_is_no_job():
 
 
 def test_a_trial_takes_no_longer_than_the_script_s_job():
-    imported = Imported(workload={"kind": "megatron"}, trial={"time_limit_s": 900})
-    assert with_job(imported, "#SBATCH --time=10\n", STARTED).trial == {"time_limit_s": 480}
-    assert with_job(imported, "#SBATCH --time=60\n", STARTED).trial == {"time_limit_s": 900}
+    imported = Imported(workload={"kind": "megatron"}, trial={"start_s": 300})
+    assert with_job(imported, "#SBATCH --time=10\n", STARTED).trial == {"start_s": 300, "time_limit_cap_s": 480}
+    assert with_job(imported, "", STARTED).trial == {"start_s": 300}
 
 
 @cases

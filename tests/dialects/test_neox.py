@@ -60,7 +60,6 @@ def test_a_start_says_model_plan_and_batch(stored):
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (128, 2, 8)
     assert imported.workload["dtype"] == "float16"
     assert questions(imported) == []
-    assert imported.trial == {"time_limit_s": 1200}
 
 
 def test_the_baseline_is_the_users_configuration_and_a_plan_changes_its_keys_alone():

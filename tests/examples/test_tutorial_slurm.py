@@ -56,7 +56,7 @@ def test_a_slurm_script_becomes_a_tuned_job(slurm: SlurmLab, tmp_path):
     assert document["runner"] == {
         "kind": "slurm", "partition": "main", "extra_lines": ["#SBATCH --comment=tutorial"]
     }  # fmt: skip
-    assert 600 <= document["trial"]["time_limit_s"] <= 3600 - 120
+    assert document["trial"] == {"start_s": 300, "time_limit_cap_s": 3600 - 120}
     assert "is not answered" in meshtune("spaces", "spec.yaml", code=2)
     # The answers, and a budget for a test.
     del document["open_questions"]

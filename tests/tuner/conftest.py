@@ -192,6 +192,7 @@ class FakeWorkload:
     dtype = framework.dtype
     knows_dtype = True
     program = ""
+    steps = None
     option_values: ClassVar[Mapping[str, Any]] = {}
     completed = staticmethod(Workload.completed)
     problems_with = Workload.problems_with

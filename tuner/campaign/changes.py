@@ -1,4 +1,5 @@
-"""What may be changed of a campaign after it was created: its name, tags, notes and budget; pure.
+"""What may be changed of a campaign after it was created: its name, tags, notes, budget and the limits of its
+trials; pure.
 
 A campaign that is complete goes on where its new budget leaves room: its search is asked again, and second runs that
 were made stay. Somebody who gives more to a search that had found enough wants it used, so from then on the budget
@@ -9,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from meshtune.search_spaces.checks import Checks, Closed, Name, UserError
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.decide import time_spent
-from meshtune.tuner.campaign.spec import Budget
+from meshtune.tuner.campaign.spec import Budget, TrialLimits
 from meshtune.tuner.campaign.trial import Trial, first_runs
 
 MAX_TAGS, MAX_NOTES = 20, 10_000
@@ -33,6 +34,7 @@ class CampaignDetails(Closed):
 
     name: Name
     budget: Budget
+    trial: TrialLimits = field(default_factory=TrialLimits)
     tags: tuple[str, ...] = ()
     notes: str = ""
 
@@ -48,7 +50,9 @@ class CampaignDetails(Closed):
 
 def details_of(campaign: Campaign) -> CampaignDetails:
     spec = campaign.spec
-    return CampaignDetails(name=spec.name, budget=spec.budget, tags=campaign.tags, notes=campaign.notes)
+    return CampaignDetails(
+        name=spec.name, budget=spec.budget, trial=spec.trial, tags=campaign.tags, notes=campaign.notes
+    )
 
 
 def extendable(campaign: Campaign) -> bool:
@@ -59,7 +63,8 @@ def extendable(campaign: Campaign) -> bool:
 def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial], now: float) -> Campaign:
     """The campaign with these details; RUNNING where it was complete and its budget is another. trials: its own, as
     lists have them. Raises CannotChange."""
-    spec = replace(campaign.spec, name=details.name, budget=details.budget)
+    trial = replace(details.trial, time_limit_s=details.trial.time_limit_s or campaign.spec.trial.time_limit_s)
+    spec = replace(campaign.spec, name=details.name, budget=details.budget, trial=trial)
     altered = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)
     if details.budget == campaign.spec.budget:
         return altered

@@ -11,7 +11,8 @@ default, a trial that is surely slower than the best ends as PRUNED, without a m
 search learns nothing from slow plans.
 
 A job that waits longer than the spec's queue limit is withdrawn, and the campaign pauses: the next job would wait in
-the same queue. Resumed, it sends the trial again. Neither such an end nor a preemption says anything of the plan.
+the same queue. Resumed, it sends the trial again. Neither such an end nor a preemption says anything of the plan. So it
+does where its time limit ends the baseline, which nothing could be compared with.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.eligibility import checked, eligible, noted
 from meshtune.tuner.campaign.node_kinds import is_elsewhere, judged, nodes_of_other_kinds
 from meshtune.tuner.campaign.second_runs import next_turn
-from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
+from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, late_baseline, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState, first_runs
 from meshtune.tuner.campaign.waiting import overdue_reason, wait_of, withdrawn_reason
 
@@ -206,9 +207,14 @@ def _next_steps(
         return [Pause(lost)]
     if withdrawn := withdrawn_reason(campaign, trials):
         return [*overtime, Pause(withdrawn)]
+    if late := late_baseline(campaign, trials):
+        return [*overtime, Pause(late)]
     if campaign.spec.baseline is not None and all(trial.origin is Origin.ENQUEUED for trial in trials):
         return overtime if trials_left == 0 else [*overtime, PlanBaseline()]
-    retries: list[Intent] = [Retry(trial.number) for trial in trials if trial.may_retry(campaign.spec.trial.attempts)]
+    attempts = campaign.spec.trial.attempts
+    retries: list[Intent] = [
+        Retry(trial.number) for trial in trials if trial.may_retry(attempts) or trial.late_baseline
+    ]
     submits = _submits(campaign, unfinished)
     if retries:
         return [*overtime, *retries]
@@ -327,7 +333,7 @@ def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -
 
 
 def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
-    limit = campaign.spec.trial.time_limit_s
+    limit = campaign.spec.trial.limit_s
     known = [(trial.number, observations[trial.number]) for trial in unfinished if trial.number in observations]
     if campaign.spec.runner.kind == EXTERNAL:
         untold = [number for number, seen in known if seen.running_s >= limit and seen.listened_s >= GRACE_S]

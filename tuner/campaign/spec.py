@@ -47,7 +47,7 @@ class Budget(Closed):
     trials: Some | None = None
     # Seconds in which the campaign is worked on; pauses, and times without a service, do not count.
     wall_time_s: Positive | None = None
-    # Devices times the hours that jobs held them.
+    # Devices times the hours that jobs held them. Left out: what the quote says, with a margin; null: no limit.
     device_hours: Positive | None = None
 
     def _check(self, checks: Checks) -> None:
@@ -57,14 +57,21 @@ class Budget(Closed):
 
 # At most 31 years: sums over all trials of a campaign stay finite.
 TimeLimit = Annotated[float, Limit(above=0, high=10**9)]
+# Where a spec states no limit and nothing is predicted; the least that a prediction gives.
+DEFAULT_TIME_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits(Closed):
     """Limits of one trial."""
 
-    # Of each attempt.
-    time_limit_s: TimeLimit = 300.0
+    # Of each attempt. Left out: time for the predicted steps and the start, with a margin, and 300 at least; without a
+    # prediction 300, and twice `start_s` where that is stated.
+    time_limit_s: TimeLimit | None = None
+    # The most that such a prediction may give: a queue, say, takes no longer jobs.
+    time_limit_cap_s: TimeLimit | None = None
+    # What a trial takes before its first step, for predictions; by default 5 on CPUs, else 120.
+    start_s: TimeLimit | None = None
     # Where the infrastructure loses the job (`lost`), or runs it on other hardware than the baseline. Preemptions do
     # not count, up to 20 attempts in all.
     attempts: Some = 3
@@ -73,6 +80,10 @@ class TrialLimits(Closed):
     # A job that has waited, or was refused, for so many seconds is withdrawn, and the campaign pauses with the
     # scheduler's reason; `meshtune resume` sends it again. None: it may wait for ever.
     queue_limit_s: TimeLimit | None = None
+
+    @property
+    def limit_s(self) -> float:
+        return self.time_limit_s or DEFAULT_TIME_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +190,7 @@ def job_of(
         directory,
         knobs=spec.knobs,
         seed=spec.seed,
-        time_limit_s=spec.trial.time_limit_s,
+        time_limit_s=spec.trial.limit_s,
         incumbent_step_time_s=incumbent_step_time_s,
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.second_runs import next_turn
+from meshtune.tuner.campaign.second_runs import next_turn, second_run_counts
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Proposal, Trial
 
@@ -60,6 +60,15 @@ def chance_text(spec: CampaignSpec, plans: str, chance: float) -> str:
     share = "less than 0.01 %" if chance < 1e-4 else f"{100 * chance:.2g} %"
     better = "extends the front" if spec.pareto else "beats the best"
     return f"the probability that {plans} {better} by more than {100 * spec.stop.tolerance:g} % is {share}"
+
+
+def planned_runs(campaign: Campaign) -> tuple[int, tuple[int, int]]:
+    """First runs: the budget's, or the whole space and a baseline outside of it; then the least and the most second
+    ones."""
+    spec = campaign.spec
+    there = campaign.legal + (spec.baseline is not None)
+    chosen = min(spec.budget.trials or there, there)
+    return chosen, second_run_counts(spec, chosen)
 
 
 def confirmations(trials: Sequence[Trial]) -> list[Trial]:
@@ -138,6 +147,16 @@ def loses_every_job(campaign: Campaign, trials: Sequence[Trial]) -> str:
     jobs = sum(len(trial.attempts) for trial in last)
     reason = _last_line(last[-1].outcome.reason) if last[-1].outcome is not None else ""
     return f"the cluster loses every job: the last {jobs} jobs, of {LOST} trials, were lost; the last one: {reason}"
+
+
+def late_baseline(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """Why to wait for a larger time limit; empty where none ended the baseline since the campaign was set running."""
+    for trial in trials:
+        if trial.late_baseline and (trial.last.finished_at or 0.0) > campaign.running_since:
+            reason = "" if trial.outcome is None else _last_line(trial.outcome.reason)
+            larger = f"`meshtune edit {campaign.id} --time-limit-s N` gives it more"
+            return f"the baseline, trial {trial.number}, was not measured: {reason}; {larger}"
+    return ""
 
 
 def _with_log(claim: str, trial: Trial) -> str:

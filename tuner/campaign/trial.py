@@ -178,6 +178,11 @@ class Trial:
             return False
         return len(self.attempts) < max(MAX_ATTEMPTS, attempts) and self.counted_attempts < attempts
 
+    @property
+    def late_baseline(self) -> bool:
+        """A baseline that its time limit ended: it runs again, since nothing is compared without it."""
+        return self.origin is Origin.BASELINE and self.verdict is Verdict.TIMED_OUT
+
 
 def first_runs(trials: Sequence[Trial]) -> list[Trial]:
     """Those that a budget of trials counts."""

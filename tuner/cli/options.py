@@ -57,6 +57,7 @@ WallTimeOption = Annotated[
 DeviceHoursOption = Annotated[
     float | None, typer.Option("--device-hours", min=0, help="The budget of device-hours, all together.")
 ]
+TimeLimitOption = Annotated[float | None, typer.Option("--time-limit-s", min=0, help="The seconds of one trial.")]
 DEFAULT_HOME = Path(".meshtune")
 # Below which `project` says that scaling does not pay, where nothing else is said.
 LEAST_EFFICIENCY = 0.8

@@ -12,7 +12,6 @@ from rich.text import Text
 from meshtune.runners.base import JobSpec, RunnerError, RunnerUnavailable
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import load, schedulers
-from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, space_of
 from meshtune.tuner.campaign.stopping import phase_text
@@ -25,8 +24,8 @@ from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.winners import SIMULATED, winner_lines
 from meshtune.tuner.prediction.memory_needs import memory_needs
-from meshtune.tuner.prediction.predict import Basis, training_of
-from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.predict import training_of
+from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.results.analysis.forecast_check import check_forecasts
 from meshtune.tuner.results.export import FORMATS, Export
 from meshtune.tuner.results.handover import measured_with, origin_verb
@@ -57,13 +56,13 @@ def print_result(record: Record) -> None:
         raise typer.Exit(PAUSED_CODE)
 
 
-def dry_run_lines(spec: CampaignSpec, space: Space, home: Path, basis: Basis) -> Iterator[str]:
+def dry_run_lines(spec: CampaignSpec, quote: Quote, home: Path) -> Iterator[str]:
     """The quote, and the first trial's files and job script, as paragraphs.
 
     The first trial is the baseline's; without one it is taken to be the plan that the physics ranks first, which
     another search may not choose.
     """
-    quote = make_quote(spec, space, basis)
+    spec = quote.limits.laid_over(spec)
     yield from (part.plain for part in quote_parts(quote) if isinstance(part, Text))
     plan = spec.baseline or quote.best[0].plan
     name = job_name(CAMPAIGN, 0, 1)

@@ -23,6 +23,7 @@ from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
 from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of
+from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import (
     Estimates,
@@ -239,6 +240,20 @@ def foresee(training: Training, columns: Columns, calibration: Calibration, *, p
     return Predictions(training, columns, memory, time, fits, tokens_per_s * fits / devices)
 
 
+def foresee_plan(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Predictions | None, str]:
+    """The outlook of one plan; or None and the reason, where its shapes make no sense."""
+    if plan.world_size != sized(spec.cluster, plan).devices:
+        return None, f"it is for {plan.world_size} devices, and the cluster has {spec.cluster.devices}"
+    with np.errstate(all="ignore"):
+        columns = columns_of([plan])
+        own = foresee(training_of(spec, plan), columns, basis.calibration, per_device=spec.objective.per_device)
+    numbers = [own.memory.peak_bytes, own.memory.log_sd, own.score]
+    numbers += [] if own.time is None else [own.time.step_s, own.time.log_sd]
+    if not all(np.isfinite(column[0]) for column in numbers):
+        return None, "the formulas do not hold for its shapes"
+    return own, ""
+
+
 def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis = Basis()) -> Basis:
     """The basis for predictions that a campaign's trials give. name: of the campaign, for people. start: the prior, a
     stored calibration by other trials than these.
@@ -320,6 +335,6 @@ def estimate_exactly(
         raise InvalidValue([Problem("baseline", "the spec names none, so a plan must be given")])
     # Nothing is written or run there: the text of the job is the input of the estimate.
     job = workload_of(spec).materialize(
-        "estimate", spec.model, chosen, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.time_limit_s
+        "estimate", spec.model, chosen, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.limit_s
     )
     return ExactMemory(chosen, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks, progress=progress)))

@@ -8,27 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from meshtune.runners.measuring import StepCounts, step_counts
-from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.columns import FloatColumn, IntColumn, Violation, columns_of
-from meshtune.search_spaces.knobs import sized
+from meshtune.runners.measuring import StepCounts
+from meshtune.search_spaces.columns import FloatColumn, IntColumn, Violation
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Counts, Space
 from meshtune.tuner.campaign.second_runs import second_run_counts
-from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.prediction.limits import (
+    HOURS_MARGIN,
+    Limits,
+    counts_of,
+    patience_of,
+    require_room,
+    rounded_up,
+    start_of,
+    time_limit,
+)
 from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
-from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
+from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, foresee_plan, training_of
 
 TOP = 10
-# Seconds that a job takes beside its steps (processes, imports, groups, weights) where no campaign was measured.
-# CPU: what is left of `make demo`'s 6.5 s per trial (benchmarks/log.md) without its steps. Others: a round guess.
-STARTUP_S: Mapping[DeviceKind, float] = {DeviceKind.CPU: 5.0, DeviceKind.CUDA: 30.0, DeviceKind.XPU: 30.0}
+# Of a plan's columns: their product is its devices.
+SIZES = ("tp", "pp", "cp", "dp")
+# Campaigns that a cost is drawn from; of more plans than MOST_ROWS every so many-th stands for its neighbours.
+DRAWS, MOST_ROWS = 1000, 500
+# Standard deviation of the logarithm of a start that nobody measured or stated.
+START_LOG_SD = 0.3
+# Second runs end as soon as the choice is clear, most of them early: a draw of this power of a uniform number, whose
+# median is this share of the way from the fewest to the most.
+LIKELY_POWER, LIKELY_SHARE = 2, 0.25
 # The edges of the classes that plans are counted in by their probability to fit.
 LIKELY, UNLIKELY = 0.5, 0.1
 PART_WORDS: dict[TimePart, str] = {
@@ -60,28 +73,37 @@ class FitCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Two ends without a value between them."""
+    """The 10th, 50th and 90th percentile of what is predicted; where it cannot be, the two ends alone."""
 
     low: float
+    p50: float | None
     high: float
 
+    @classmethod
+    def of(cls, drawn: FloatColumn) -> Range:
+        low, middle, high = map(float, np.percentile(drawn, (10, 50, 90)))
+        return cls(low=low, p50=middle, high=high)
+
     def times(self, factor: float) -> Range:
-        return Range(low=self.low * factor, high=self.high * factor)
+        return Range(low=self.low * factor, p50=self.p50 and self.p50 * factor, high=self.high * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignCost:
-    """The cost of all trials of a campaign, if the search does not end it sooner. trials: allowed by the spec and
-    present in the space, second runs of the best included. steps: the fewest and the most of one trial; null where its
-    job does not limit them or times cannot be predicted. startup_s: of each trial beside its steps. ends_before: budget
-    limits that may end the campaign before its last trial.
+    """The cost of all trials of a campaign, if the search does not end it sooner. first_runs: allowed by the spec and
+    present in the space. second_runs: the fewest, the likely number and the most. trials: the first runs and the fewest
+    second ones. steps: the fewest and the most of one trial; null where its job does not limit them or times cannot be
+    predicted. startup_s: of each trial beside its steps. trial_s: the mean of a campaign. ends_before: budget limits
+    that may end the campaign before its last trial.
 
-    low: every trial takes the fewest steps; high: the most. Each is for the cheaper (or dearer) of two campaigns: one
-    tries the plans predicted best, one draws plans evenly from the space. Plans that do not fit cost their start alone.
-    Not included: waiting in a queue, lost attempts, trials that end early.
+    Campaigns are drawn that try the plans predicted best: the error that all predictions have in common is most of
+    their spread, that of single plans is averaged. Plans that do not fit cost their start alone. Not included: waiting
+    in a queue, lost attempts, trials that end early.
     """
 
     trials: int
+    first_runs: int
+    second_runs: tuple[int, int, int]
     steps: tuple[int, int] | None
     startup_s: float
     trial_s: Range
@@ -118,15 +140,23 @@ class Quote:
     memory_needs: tuple[str, ...]
     best: tuple[Prediction, ...]
     cost: CampaignCost
+    limits: Limits
     missing: tuple[MissingFact, ...]
     basis: Basis
 
 
-def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
+def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool = False) -> Quote:
+    """lifted: where the spec has no limit of device-hours, it is to have none. Raises InvalidValue where its time limit
+    cannot hold the baseline."""
+    require_room(spec, basis)
     training = training_of(spec)
     outlook = foresee(training, space.columns, basis.calibration, per_device=spec.objective.per_device)
     cluster = spec.cluster
     best = tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP))
+    counts = counts_of(spec, space[0])
+    limit_s, limit_words = time_limit(spec, outlook, counts, basis)
+    cost = predict_cost(spec, space, outlook, counts, basis, limit_s)
+    device_hours, hours_words = _device_hours(spec, cost, lifted)
     return Quote(
         name=spec.name,
         model=spec.model.name,
@@ -139,7 +169,8 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
         fit=count_fits(outlook.fits),
         memory_needs=memory_needs(space, training, basis.calibration),
         best=best,
-        cost=predict_cost(spec, space, outlook, basis),
+        cost=cost,
+        limits=Limits(time_limit_s=limit_s, device_hours=device_hours, words=(limit_words, hours_words)),
         missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),
         basis=basis.judged(training, [best[0].speed]),
     )
@@ -155,56 +186,86 @@ def count_fits(fits: FloatColumn) -> FitCounts:
     )
 
 
-def predict_cost(spec: CampaignSpec, space: Space, outlook: Predictions, basis: Basis) -> CampaignCost:
+def predict_cost(
+    spec: CampaignSpec, space: Space, outlook: Predictions, counts: StepCounts | None, basis: Basis, limit_s: float
+) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     there = space.plans + (spec.baseline is not None and spec.baseline not in space)
     chosen = min(spec.budget.trials or there, there)
-    trials, most = (chosen + again for again in second_run_counts(spec, chosen))
-    startup_s = STARTUP_S[spec.cluster.device.kind] if basis.startup_s is None else basis.startup_s
-    # Nothing is written or run there: the text of the job says how long it measures.
-    counts = step_counts(job_of(spec, space[0], "quote", Path()))
-    devices = np.prod([space.columns[name] for name in ("tp", "pp", "cp", "dp")], axis=0)
+    least, most = second_run_counts(spec, chosen)
+    startup_s = start_of(spec, basis)
     if outlook.time is None or counts is None:
-        steps, trial_s = None, Range(low=startup_s, high=max(startup_s, spec.trial.time_limit_s))
-        device_s = Range(low=trial_s.low * int(np.min(devices)), high=trial_s.high * int(np.max(devices)))
+        devices = np.prod([space.columns[name] for name in SIZES], axis=0)
+        steps, trial_s = None, Range(low=startup_s, p50=None, high=max(startup_s, limit_s))
+        ends = (trial_s.low * (chosen + least), trial_s.high * (chosen + most))
+        device_hours = Range(
+            low=ends[0] * int(np.min(devices)) / 3600, p50=None, high=ends[1] * int(np.max(devices)) / 3600
+        )
+        # The last trials do not fill `parallel` places.
+        slots = [-(-trials // spec.parallel) for trials in (chosen + least, chosen + most)]
+        wall_s = Range(low=trial_s.low * slots[0], p50=None, high=trial_s.high * slots[1])
     else:
-        steps, trial_s, device_s = _with_steps(spec, outlook, outlook.time.step_s, counts, trials, startup_s, devices)
-    # The last trials do not fill `parallel` places.
-    wall_s = Range(low=trial_s.low * -(-trials // spec.parallel), high=trial_s.high * -(-most // spec.parallel))
-    device_hours = Range(low=device_s.low * trials / 3600, high=device_s.high * most / 3600)
+        steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, (least, most))
     return CampaignCost(
-        trials=trials,
+        trials=chosen + least,
+        first_runs=chosen,
+        second_runs=(least, least + round(LIKELY_SHARE * (most - least)), most),
         steps=steps,
         startup_s=startup_s,
         trial_s=trial_s,
         device_hours=device_hours,
         wall_s=wall_s,
-        ends_before=tuple(_ends_before(spec, trials, device_hours, wall_s)),
+        ends_before=tuple(_ends_before(spec, chosen + least, device_hours, wall_s)),
     )
 
 
-def _with_steps(
+def _drawn(
     spec: CampaignSpec,
     outlook: Predictions,
-    step_s: FloatColumn,
     counts: StepCounts,
-    trials: int,
-    startup_s: float,
-    devices: IntColumn,
-) -> tuple[tuple[int, int], Range, Range]:
-    """The fewest and the most steps of a trial, its mean seconds, and the seconds times its devices."""
-    limit_s = spec.trial.time_limit_s
+    basis: Basis,
+    limit_s: float,
+    chosen: int,
+    second: tuple[int, int],
+) -> tuple[tuple[int, int], Range, Range, Range]:
+    """The fewest and the most steps of a trial, and of many campaigns the mean seconds of a trial, device-hours and
+    seconds."""
+    own = None if spec.baseline is None else foresee_plan(spec, spec.baseline, basis)[0]
+    searched = max(1, chosen - (own is not None))
+    rows = outlook.best(searched)[:: max(1, searched // MOST_ROWS)]
+    costs = np.concatenate([_costs(outlook, rows), *([] if own is None else [_costs(own, slice(1))])], axis=1)
+    step_s, log_sd, fitting, devices = costs
+    stands_for = np.array([searched / len(rows)] * len(rows) + [1.0] * (own is not None))
+    # Baseline and best plans, which run again.
+    again = [*range(min(spec.confirm, len(rows))), *([] if own is None else [-1])]
     least, most = (np.array([steps(seconds) for seconds in step_s.tolist()]) for steps in (counts.least, counts.most))
-    chosen = outlook.best(trials)
-    ends: list[list[float]] = []
-    device_ends: list[list[float]] = []
-    for steps in (least, most):
-        # A plan that does not fit fails in its first steps.
-        seconds = np.minimum(limit_s, startup_s + outlook.fits * steps * step_s)
-        ends.append([float(np.mean(seconds[chosen])), float(np.mean(seconds))])
-        device_ends.append([float(np.mean((seconds * devices)[chosen])), float(np.mean(seconds * devices))])
-    trial_s, device_s = (Range(low=min(each[0]), high=max(each[1])) for each in (ends, device_ends))
-    return (int(np.min(least)), int(np.max(most))), trial_s, device_s
+    rng = np.random.default_rng(0)
+    start_sd = 0.0 if basis.startup_s or spec.trial.start_s else START_LOG_SD
+    plan_sd = np.minimum(log_sd, basis.calibration.time_log_sd)
+    shared = rng.standard_normal((2, DRAWS, 1))
+    start_s = np.minimum(limit_s, start_of(spec, basis) * np.exp(start_sd * shared[0]))
+    off = np.sqrt(log_sd**2 - plan_sd**2) * shared[1] + plan_sd * rng.standard_normal((DRAWS, len(step_s)))
+    steps = least + (most - least) * rng.random((DRAWS, 1))
+    ran_s = np.minimum(limit_s, start_s + steps * step_s * np.exp(off))
+    # A plan that does not fit fails in its first steps.
+    fits = rng.random(ran_s.shape) < fitting
+    first_s = np.where(fits, ran_s, start_s) * stands_for
+    runs = (second[0] + (second[1] - second[0]) * rng.random(DRAWS) ** LIKELY_POWER) * fits.any(axis=1)
+    again_s = ran_s[:, again] * (runs / max(1, len(again)))[:, None]
+    all_s = first_s.sum(axis=1) + again_s.sum(axis=1)
+    device_s = (first_s * devices).sum(axis=1) + (again_s * devices[again]).sum(axis=1)
+    trials = chosen + runs
+    # The last trials do not fill `parallel` places.
+    wall_s = all_s * np.ceil(trials / spec.parallel) / trials
+    ends = (int(np.min(least)), int(np.max(most)))
+    return ends, Range.of(all_s / trials), Range.of(device_s / 3600), Range.of(wall_s)
+
+
+def _costs(outlook: Predictions, rows: IntColumn | slice) -> FloatColumn:
+    """Of some plans: seconds per step, how sure, the probability to fit, devices."""
+    assert outlook.time is not None
+    devices = np.prod([outlook.columns[name] for name in SIZES], axis=0)
+    return np.stack([outlook.time.step_s, outlook.time.log_sd, outlook.fits, devices])[:, rows]
 
 
 def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: Range) -> Sequence[str]:
@@ -221,6 +282,18 @@ def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: R
             count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
             ends.append(f"the budget of {limit:g} {unit} ends it after about {count} of {trials} trials")
     return ends
+
+
+def _device_hours(spec: CampaignSpec, cost: CampaignCost, lifted: bool) -> tuple[float | None, str]:
+    """The limit of device-hours, and where it is from: room for what is predicted, and for starts that take longer."""
+    if (stated := spec.budget.device_hours) is not None:
+        return stated, f"budget.device_hours {stated:g}, as the spec states"
+    if lifted or cost.steps is None:
+        why = "as the spec states" if lifted else "since none can be predicted"
+        return None, f"no limit of device-hours, {why}"
+    starts_s = (cost.first_runs + cost.second_runs[-1]) * (patience_of(cost.startup_s) - cost.startup_s)
+    hours = rounded_up(HOURS_MARGIN * cost.device_hours.high + starts_s * spec.cluster.devices / 3600)
+    return hours, f"budget.device_hours {hours:g}: the quote's 90th percentile, with a margin; null lifts it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +322,7 @@ def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: i
     outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
     first = int(outlook.best(1)[0])
     best = outlook.of(first, space[first])
-    own, unpredicted = _foresee_one(spec, plan, basis)
+    own, unpredicted = foresee_plan(spec, plan, basis)
     prediction = None if own is None else own.of(0, plan)
     violations = tuple(space.explain(plan))
     return Explanation(
@@ -266,20 +339,6 @@ def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: i
         differences_s={} if prediction is None else _differences_s(prediction, best),
         basis=basis.judged(training_of(spec), [best.speed]),
     )
-
-
-def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Predictions | None, str]:
-    """The outlook of one plan; or None and the reason, where its shapes make no sense."""
-    if plan.world_size != sized(spec.cluster, plan).devices:
-        return None, f"it is for {plan.world_size} devices, and the cluster has {spec.cluster.devices}"
-    with np.errstate(all="ignore"):
-        columns = columns_of([plan])
-        own = foresee(training_of(spec, plan), columns, basis.calibration, per_device=spec.objective.per_device)
-    numbers = [own.memory.peak_bytes, own.memory.log_sd, own.score]
-    numbers += [] if own.time is None else [own.time.step_s, own.time.log_sd]
-    if not all(np.isfinite(column[0]) for column in numbers):
-        return None, "the formulas do not hold for its shapes"
-    return own, ""
 
 
 def _differences_s(own: Prediction, best: Prediction) -> dict[TimePart, float]:

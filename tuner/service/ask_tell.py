@@ -176,7 +176,7 @@ def _suggestion(spec: CampaignSpec, trial: Trial, job: ClaimableJob) -> Suggesti
         plan_key=trial.plan.key,
         knobs=dict(trial.plan.knobs),
         arguments=job.command if spec.workload.kind in _WITH_ARGUMENTS else (),
-        time_limit_s=spec.trial.time_limit_s,
+        time_limit_s=spec.trial.limit_s,
     )
 
 

@@ -14,6 +14,8 @@ from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, running_again
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
+from meshtune.tuner.prediction.limits import require_room
+from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.quotas import CampaignQuotas
@@ -28,8 +30,9 @@ class Changing:
         self._store, self._quotas, self._clock = store, quotas, clock
 
     def change(self, campaign_id: str, patch: object, *, resume: bool = False) -> Campaign:
-        """Lay an RFC 7396 merge patch over the campaign's name, tags, notes and budget. One that is complete goes on
-        where its new budget leaves room; resume: so does one that is paused, and any other raises IllegalMove.
+        """Lay an RFC 7396 merge patch over the campaign's name, tags, notes, budget and limits of trials. One that is
+        complete goes on where its new budget leaves room; resume: so does one that is paused, and any other raises
+        IllegalMove.
 
         Raises NotFound, InvalidValue with every mistake, CannotChange, and InvalidSpec for a patch that no spec could
         hold. Then nothing was written.
@@ -39,6 +42,8 @@ class Changing:
         def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
             details = read_value(CampaignDetails, changed_document(plain(details_of(campaign)), patch))
             after = changed(campaign, details, trials, now)
+            if after.spec.trial != campaign.spec.trial:
+                require_room(after.spec, Basis())
             if not resume or after.state is CampaignState.RUNNING:
                 return after
             if not after.state.may_become(CampaignState.RUNNING):

@@ -22,6 +22,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.service.answers import SchedulerSilence
 from meshtune.tuner.service.ask_tell import AskTell
+from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.changing import Changing
 from meshtune.tuner.service.cleaning import Leftovers, discard, find_leftovers, job_files
 from meshtune.tuner.service.clocks import uptime
@@ -32,7 +33,7 @@ from meshtune.tuner.service.session import Sessions
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.service.tick import Ticker, node_faults
 from meshtune.tuner.service.trouble import Trouble, TroubleKind
-from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.specs.read import quoted, read_spec
 from meshtune.tuner.store import LeaseLost, Store
 
 # Between two looks: short at first, for jobs that take a second, and gentle to a scheduler whose jobs wait for hours.
@@ -89,6 +90,7 @@ class Service:
         is kept for people.
         """
         spec, space = read_spec(document, self.home)
+        spec = quoted(document, spec, space, known_basis(self.store, spec)).limits.laid_over(spec)
         return self.add(spec, space.totals, owner, drives=drives, text=text)
 
     def add(
@@ -230,7 +232,7 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
             directory = service.home.job(campaign.id, name).resolve()
             job = job_of(spec, trial.plan, name, directory, workload)
             job_id = runner.submit(replace(job, labels=campaign.job_labels(trial.number)))
-            status = _await_end(runner, job_id, 2 * spec.trial.time_limit_s + 60.0)
+            status = _await_end(runner, job_id, 2 * spec.trial.limit_s + 60.0)
             yield trial, workload.read(directory, status)
     finally:
         runner.close()

@@ -374,7 +374,7 @@ class Sessions:
         left = [trial for trial in self._store.trials(id) if not trial.state.final]
         out = [trial.last.job_name for trial in left if trial.state is not TrialState.PLANNED]
         since = self._ending.setdefault(id, self._timer())
-        wait_s = since + campaign.spec.trial.time_limit_s + OVERTIME_S - self._timer()
+        wait_s = since + campaign.spec.trial.limit_s + OVERTIME_S - self._timer()
         if out and wait_s > 0:
             told = f"{', '.join(out)} may still run where it was sent, where `meshtune cancel {id}` ends it; a service"
             raise InvalidValue([Problem("", f"{told} gives it up after {wait_s:.0f} s more. {why}")])

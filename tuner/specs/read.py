@@ -28,7 +28,7 @@ from meshtune.runners.registry import (
     require_library,
     runners,
 )
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of, problems_as
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.knobs import KnobSet
@@ -52,6 +52,8 @@ from meshtune.tuner.campaign.spec import (
     space_of,
 )
 from meshtune.tuner.prediction.memory_needs import open_recompute
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.quote import Quote, make_quote
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
@@ -70,6 +72,15 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
     spec, space = parse_spec(document, home)
     require_legal(space)
     return spec, space
+
+
+def quoted(document: object, spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
+    """The quote of a spec that was read from the document, with the limits that it leaves open. Raises InvalidSpec
+    where the time limit of a trial cannot hold the baseline."""
+    budget = document.get("budget") if isinstance(document, Mapping) else None
+    lifted = isinstance(budget, Mapping) and budget.get("device_hours", 0) is None
+    with problems_as(InvalidSpec):
+        return make_quote(spec, space, basis, lifted=lifted)
 
 
 def read_model(section: object) -> ModelSpec:

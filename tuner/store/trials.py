@@ -94,7 +94,7 @@ class TrialRows:
             trial = _read_trial(connection, campaign_id, number)
             subject = _name(campaign_id, number, trial.last.number)
             require_running(connection, campaign_id, subject, trial.state, TrialState.PLANNED)
-            if trial.outcome is None or not trial.outcome.retryable:
+            if trial.outcome is None or not (trial.outcome.retryable or trial.late_baseline):
                 state = trial.state if trial.verdict is None else f"{trial.state} ({trial.verdict})"
                 why = "only what the infrastructure lost, or a queue limit withdrew, is tried again"
                 raise IllegalMove(subject, state, TrialState.PLANNED, why)

@@ -15,6 +15,7 @@ from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.decide import standing_faults
+from meshtune.tuner.campaign.spec import DEFAULT_TIME_LIMIT_S
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.tables import TRIAL_DEVICES, attempts, campaigns, tokens, trials
@@ -194,7 +195,7 @@ def _held_s(job: Row[Any], since: float, now: float) -> float:
 def _limits(spec: Any) -> tuple[int, float]:
     """Jobs at once and seconds of each; none of a spec that is unreadable, which nobody drives."""
     try:
-        return int(spec["parallel"]), float(spec["trial"]["time_limit_s"])
+        return int(spec["parallel"]), float(spec["trial"]["time_limit_s"] or DEFAULT_TIME_LIMIT_S)
     except (TypeError, ValueError, KeyError):
         return 0, 0.0
 

@@ -149,10 +149,6 @@ def program_words(launch: Launch) -> list[str]:
     return ["python", *(["-m", literal(script[3:])] if script.startswith("-m ") else [literal(script)])]
 
 
-# A start on a cluster takes minutes before the first step.
-_TIME_LIMIT_S = 1200
-
-
 def imported(
     reading: ConfigReading,
     launch: Launch | None,
@@ -170,15 +166,13 @@ def imported(
     def known(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in values.items() if value is not None and f"{section}.{key}" not in asked}
 
-    why = f"trial.time_limit_s {_TIME_LIMIT_S}: on a cluster a start takes minutes before the first step"
     return Imported(
         model=known("model", model),
         plan=known("baseline", plan),
         workload=known("workload", workload),
-        trial={"time_limit_s": _TIME_LIMIT_S},
         global_batch_size=None if "global_batch_size" in asked else global_batch_size,
         nodes=nodes,
         devices_per_node=devices_per_node,
         questions=tuple(reading.questions),
-        notes=(*(launch.notes if launch else ()), *reading.notes, why),
+        notes=(*(launch.notes if launch else ()), *reading.notes),
     )

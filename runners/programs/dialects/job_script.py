@@ -93,9 +93,9 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
     trial = dict(imported.trial)
     notes = imported.notes
     longest = None if job.time_limit_s is None else max(60, job.time_limit_s - int(BACKSTOP_S))
-    if longest is not None and trial.get("time_limit_s", longest + 1) > longest:
-        trial["time_limit_s"] = longest
-        told = f"time_limit_s {longest}: the script's job may take {job.time_limit_s} s, start and end included"
+    if longest is not None:
+        trial["time_limit_cap_s"] = longest
+        told = f"time_limit_cap_s {longest}: the script's job may take {job.time_limit_s} s, start and end included"
         notes = (*notes, told)
     runner, questions = imported.runner or {**job.runner, **ready}, (*imported.questions, *job.questions)
     return replace(imported, runner=runner, trial=trial, questions=questions, notes=notes)

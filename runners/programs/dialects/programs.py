@@ -31,9 +31,9 @@ DIALECTS: Mapping[str, str] = {
 }
 # A program that takes its process groups from another launcher is not what it looks like by its arguments.
 _NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {"accelerate": ("megatron", "torchtitan"), "composer": ("megatron",)}
-# Seconds of a trial where a dialect says none: large programs take 2 to 10 minutes to start on a cluster (imports from
-# a shared disk, groups of NCCL, kernels that are built), and 5 minutes are for the steps.
-TIME_LIMIT_S = 900
+# Seconds before the first step of large programs on a cluster, give or take a factor of two: imports from a shared
+# disk, a checkpoint, groups of NCCL, kernels that are built.
+START_S = 300
 _NEXT = (
     "Next: meshtune import RUN.log, of a run's log with the arguments that the program prints at its start; "
     "meshtune import --pid N, of a live process; or write a spec with `kind: command` (docs/how-to/workloads.md)"
@@ -127,11 +127,8 @@ def _read(reader: Callable[..., Imported], *given: Any) -> Imported:
 
 def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
     """With the minutes of a start, and with what the source left open."""
-    notes = imported.notes
-    trial = dict(imported.trial)
-    if "time_limit_s" not in trial:
-        trial["time_limit_s"] = TIME_LIMIT_S
-        notes = (*notes, f"time_limit_s {TIME_LIMIT_S}: 10 minutes for the program's start, 5 for its steps")
+    told = f"trial.start_s {START_S}: a start takes 2 to 10 minutes on a cluster; quote and time limit count with it"
+    notes, trial = (*imported.notes, told), {"start_s": START_S}
     if launch is None:
         return replace(imported, trial=trial, notes=tuple(dict.fromkeys(notes)))
     return replace(

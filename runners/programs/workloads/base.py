@@ -127,6 +127,11 @@ class Workload(ABC):
         """False where nobody said the number format, and that of a framework is taken that may be like it."""
         return True
 
+    @property
+    def steps(self) -> int | None:
+        """How many a job takes whose files do not say; None where they, or what they do, are open."""
+        return None
+
     @abstractmethod
     def job(self, request: JobRequest) -> JobSpec:
         """The job of `materialize`."""

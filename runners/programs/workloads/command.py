@@ -156,6 +156,10 @@ class CommandWorkload(Workload):
     def program(self) -> str:
         return program_of(self._options.command)
 
+    @property
+    def steps(self) -> int | None:
+        return self._options.steps if self._knows_dtype else None
+
     def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
         known, read = {*PLACEHOLDERS, *knobs.names}, self._patterns.knobs if self._patterns else ()
         unknown = [Problem(f"log.knob_{name}", "is of no knob of the spec") for name in read if name not in knobs.names]

@@ -101,6 +101,10 @@ class DeepSpeedWorkload(Workload):
     def program(self) -> str:
         return self._options.module or PurePath(self._options.script).name
 
+    @property
+    def steps(self) -> int | None:
+        return self._options.steps
+
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options = self._options
         given = (word.partition("=")[0] for text in options.arguments for word in read_words(text))

@@ -99,6 +99,10 @@ class MegatronWorkload(Workload):
     def program(self) -> str:
         return PurePath(self._options.script).name
 
+    @property
+    def steps(self) -> int | None:
+        return self._options.steps
+
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options = self._options
         shown = _short({}, options, 0).keys() - {"--lr", "--initial-loss-scale"}

@@ -82,6 +82,10 @@ class TorchtitanWorkload(Workload):
         """The release, and the module of the user's own models where one is named."""
         return " ".join((str(self._options.release), *self._options.given.get("--module", ())))
 
+    @property
+    def steps(self) -> int | None:
+        return self._options.steps
+
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options = self._options
         measured = (".".join(key).lstrip(".") for key in flat(_measuring(options, 0, "")))

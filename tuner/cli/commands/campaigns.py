@@ -15,6 +15,7 @@ from meshtune.tuner.cli.options import (
     DeviceHoursOption,
     Place,
     SpecFile,
+    TimeLimitOption,
     TrialsOption,
     WallTimeOption,
     placed,
@@ -48,6 +49,7 @@ def run(
     from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis, text_of
     from meshtune.tuner.cli.telling import dry_run_lines, print_missing, print_result
     from meshtune.tuner.specs.document import changed_document
+    from meshtune.tuner.specs.read import quoted
 
     # Before anything is created, so that a mistake leaves nothing behind.
     document, campaign_spec, space = read_spec_file(spec, place.home, cluster)
@@ -56,7 +58,8 @@ def run(
         document = changed_document(document, {"project": project})
     print_missing(campaign_spec, place.home)
     if dry_run:
-        print_page(dry_run_lines(campaign_spec, space, place.home, stored_basis(campaign_spec, place)))
+        quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
+        print_page(dry_run_lines(campaign_spec, quote, place.home))
         return
     from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
     from meshtune.tuner.prediction.memory_needs import memory_needs
@@ -90,13 +93,14 @@ def resume(
     trials: TrialsOption = None,
     wall_time_s: WallTimeOption = None,
     device_hours: DeviceHoursOption = None,
+    time_limit_s: TimeLimitOption = None,
 ) -> None:
     """Go on with a campaign that was interrupted or paused, or, with a larger budget, with one that is complete."""
     from meshtune.tuner.cli.telling import print_result
 
     with place.there.opened(campaign) as chosen:
-        if budget := limits(trials, wall_time_s, device_hours):
-            chosen.change({"budget": budget})
+        if changes := limits(trials, wall_time_s, device_hours, time_limit_s):
+            chosen.change(changes)
         require_going_on(chosen, "resume")
         if (ended := chosen.worked_on()) is not None:
             print_result(ended)
@@ -133,14 +137,16 @@ def edit(
     trials: TrialsOption = None,
     wall_time_s: WallTimeOption = None,
     device_hours: DeviceHoursOption = None,
+    time_limit_s: TimeLimitOption = None,
 ) -> None:
     """Change a campaign's name, tags, notes or budget; one that is complete goes on with a larger budget."""
-    budget = limits(trials, wall_time_s, device_hours) or None
-    given: dict[str, Any] = {"name": name, "tags": [] if no_tags else tag, "notes": notes, "budget": budget}
+    given: dict[str, Any] = {"name": name, "tags": [] if no_tags else tag, "notes": notes}
     changes = {key: value for key, value in given.items() if value is not None}
+    changes |= limits(trials, wall_time_s, device_hours, time_limit_s)
     if not changes:
         raise WrongCall(
-            "edit: say what is to change: --name, --tag, --notes, --trials, --wall-time-s or --device-hours"
+            "edit: say what is to change: --name, --tag, --notes, --trials, --wall-time-s, --device-hours or "
+            "--time-limit-s"
         )
     with place.there.opened(campaign) as chosen:
         was_over = chosen.state.final
@@ -150,10 +156,16 @@ def edit(
         console.print(f"it goes on: `meshtune resume {chosen.id}{place.option}` works on it", soft_wrap=True)
 
 
-def limits(trials: int | None, wall_time_s: float | None, device_hours: float | None) -> dict[str, float]:
-    """Those of a budget that are given, by name."""
-    named = {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours}
-    return {name: value for name, value in named.items() if value is not None}
+def limits(
+    trials: int | None, wall_time_s: float | None, device_hours: float | None, time_limit_s: float | None
+) -> dict[str, Any]:
+    """Those of a budget and of a trial that are given, by section and name."""
+    named = {
+        "budget": {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours},
+        "trial": {"time_limit_s": time_limit_s},
+    }
+    given = {name: {key: one for key, one in own.items() if one is not None} for name, own in named.items()}
+    return {name: own for name, own in given.items() if own}
 
 
 def require_going_on(campaign: CampaignAtHome | CampaignAtService, verb: str) -> None:

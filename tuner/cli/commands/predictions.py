@@ -61,9 +61,10 @@ def spaces(
     from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
     from meshtune.tuner.cli.telling import print_missing
     from meshtune.tuner.prediction.memory_needs import memory_needs
-    from meshtune.tuner.prediction.predict import training_of
+    from meshtune.tuner.prediction.predict import Basis, training_of
+    from meshtune.tuner.specs.read import quoted
 
-    _, campaign_spec, space = read_spec_file(spec, None, cluster)
+    document, campaign_spec, space = read_spec_file(spec, None, cluster)
     print_missing(campaign_spec, None)
     if why:
         plan = space.complete(**plan_fields("--why", why, space.knobs))
@@ -72,7 +73,9 @@ def spaces(
         for violation in broken:
             console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
         return
-    print_page([space_text(space), *memory_needs(space, training_of(campaign_spec)), space_table(space)])
+    limits = quoted(document, campaign_spec, space, Basis()).limits
+    needs = memory_needs(space, training_of(campaign_spec))
+    print_page([space_text(space), *needs, space_table(space), *limits.words])
     if knobs:
         if not space.knobs:
             raise WrongCall("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")
@@ -132,6 +135,7 @@ def calibrate(
     from meshtune.tuner.cli.spec_file import read_spec_file
     from meshtune.tuner.cli.telling import dry_run_lines
     from meshtune.tuner.prediction.predict import Basis
+    from meshtune.tuner.prediction.quote import make_quote
     from meshtune.tuner.results.calibrations import calibration_view
     from meshtune.tuner.specs.calibrating import calibration_setup
     from meshtune.tuner.specs.document import InvalidSpec
@@ -156,7 +160,7 @@ def calibrate(
         if not as_json:
             console.print(f"calibrating {'; '.join(setup.notes)}", soft_wrap=True)
         if dry_run:
-            print_page(dry_run_lines(setup.spec, setup.space, place.home, Basis()))
+            print_page(dry_run_lines(setup.spec, make_quote(setup.spec, setup.space, Basis()), place.home))
         else:
             _measure(setup, place, as_json=as_json)
 
@@ -204,7 +208,8 @@ def estimate(
     from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
     from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
     from meshtune.tuner.prediction.predict import check_same, learn
-    from meshtune.tuner.prediction.quote import explain, make_quote
+    from meshtune.tuner.prediction.quote import explain
+    from meshtune.tuner.specs.read import quoted
 
     if place.server and not (exact or plan or rank or calibrate):
         from meshtune.tuner.cli.at_service import AtService
@@ -239,7 +244,7 @@ def estimate(
     if chosen is not None:
         _print_explanation(explain(campaign_spec, space, chosen, basis), as_json)
     else:
-        quote = make_quote(campaign_spec, space, basis)
+        quote = quoted(document, campaign_spec, space, basis)
         print_found(quote, quote_parts(quote), as_json)
 
 

@@ -20,8 +20,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.second_runs import second_run_counts
-from meshtune.tuner.campaign.stopping import hopeless_reason
+from meshtune.tuner.campaign.stopping import confirmations, hopeless_reason, planned_runs
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
@@ -233,22 +232,39 @@ def space_text(space: Space) -> str:
 
 def header(campaign: Campaign) -> str:
     spec = campaign.spec
+    first, (least, most) = planned_runs(campaign)
+    hours = (
+        "" if spec.budget.device_hours is None else f", the campaign {number(spec.budget.device_hours)} device-hours"
+    )
     return (
         f"{campaign.id}: {spec.model.name} on {spec.cluster.devices} x {spec.cluster.device.name}, "
         f"{campaign.legal} legal plans of {campaign.combinations} combinations, search {spec.search.kind}, "
-        f"runner {spec.runner.kind}"
+        f"runner {spec.runner.kind}; {runs_text(first, (least, most))}; "
+        f"a trial may take {seconds(spec.trial.limit_s)}{hours}"
     )
+
+
+def runs_text(first: int, second: Sequence[int]) -> str:
+    """second: the fewest second runs and the most, a likely number between them."""
+    least, *likely, most = second
+    trials = "1 trial" if first == 1 else f"{first} trials"
+    if not most:
+        return trials
+    return f"{trials} and {least} to {most} second runs{''.join(f', likely {number},' for number in likely)}"
 
 
 def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked], trouble: str) -> RenderableType:
     """The live view: done, the fastest so far, running now, failures by kind, time left."""
     done = sum(trial.state.final for trial in trials)
-    total = _planned_total(campaign)
+    first, (least, most) = planned_runs(campaign)
+    again = sum(trial.state.final for trial in confirmations(trials))
+    more = f", {again} of {least} to {most} second runs" if most else ""
+    total = max(first + least, len(trials))
     bar = Table.grid(padding=(0, 1))
     for column in range(5):
         bar.add_column(no_wrap=column != 1)  # on a narrow terminal the bar alone gets narrower
     bar.add_row(
-        f"{done}/{total} trials",
+        f"{done - again}/{first} trials{more}",
         ProgressBar(total=total, completed=done, width=40),
         f"worked {seconds(campaign.elapsed_s)}",
         f"left about {left(campaign, trials)}",
@@ -314,19 +330,12 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
         trial.last.finished_at - trial.attempts[0].planned_at for trial in trials if trial.last.finished_at is not None
     ]
     if spans:
-        remaining = _planned_total(campaign) - len(spans)
+        first, (least, _) = planned_runs(campaign)
+        remaining = first + least - len(spans)
         estimates.append(max(0, remaining) * sum(spans) / len(spans) / campaign.spec.parallel)
     if budget.wall_time_s is not None:
         estimates.append(max(0.0, budget.wall_time_s - campaign.elapsed_s))
     return seconds(max(1, round(min(estimates)))) if estimates else "?"
-
-
-def _planned_total(campaign: Campaign) -> int:
-    """Trials: the budget's, or the whole space and a baseline outside of it; then the least second runs."""
-    spec = campaign.spec
-    there = campaign.legal + (spec.baseline is not None)
-    chosen = min(spec.budget.trials or there, there)
-    return chosen + second_run_counts(spec, chosen)[0]
 
 
 def state_text(trial: Trial) -> Text:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
-from meshtune.tuner.cli.render.display import shares_text
+from meshtune.tuner.cli.render.display import runs_text, shares_text
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.prediction.predict import ExactMemory, Prediction
 from meshtune.tuner.prediction.projection import Projection, Row, Scaling, count_nodes
@@ -39,14 +39,16 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
         *quote.memory_needs,
     ]
     steps = "steps until its time limit at most" if cost.steps is None else f"{cost.steps[0]} to {cost.steps[1]} steps"
+    within = "" if cost.device_hours.p50 is None else "; of 10 campaigns 8 are within the brackets"
     missing = [f"  {one.path}: {one.message}" for one in quote.missing]
     below = [
         *(["no times can be predicted:", *missing] if missing else []),
         ranked_by(known=not quote.missing),
-        f"cost: {cost.trials} trials of {steps} and {seconds(cost.startup_s)} to start, "
-        f"{_range_s(cost.trial_s)} each: {_range_s(cost.wall_s)} of wall time, "
-        f"{number(cost.device_hours.low)} to {number(cost.device_hours.high)} device-hours",
+        f"cost: {runs_text(cost.first_runs, cost.second_runs)} of {steps} and {seconds(cost.startup_s)} to start, "
+        f"{_range(cost.trial_s, seconds)} each: {_range(cost.wall_s, seconds)} of wall time, "
+        f"{_range(cost.device_hours, number)} device-hours{within}",
         *cost.ends_before,
+        *quote.limits.words,
         f"basis: {quote.basis.words}",
     ]
     title = f"{quote.name}: {quote.model} on {quote.devices} x {quote.device}, {quote.framework}"
@@ -161,9 +163,10 @@ def _how(peak: ExactPeak, micro_batches: int) -> str:
     return ", ".join([*parts, *(["extrapolated over layers"] if peak.extrapolated else []), f"{peak.seconds:.1f} s"])
 
 
-def _range_s(span: Range) -> str:
-    low, high = seconds(span.low), seconds(span.high)
-    return low if low == high else f"{low} to {high}"
+def _range(span: Range, text: Callable[[float], str]) -> str:
+    low, high = text(span.low), text(span.high)
+    ends = low if low == high else f"{low} to {high}"
+    return ends if span.p50 is None or low == high else f"{text(span.p50)} ({ends})"
 
 
 def projection_parts(sizes: Projection) -> list[Table | Text]:

@@ -16,8 +16,10 @@ from meshtune.tuner.campaign.changes import extendable
 from meshtune.tuner.campaign.listing import STEP_TIME, TOKENS_PER_S_PER_DEVICE, Order, TrialKey
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of, space_of
+from meshtune.tuner.campaign.stopping import planned_runs
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.prediction.limits import Limits
 from meshtune.tuner.prediction.memory_needs import memory_needs
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.results.quantities import rfc3339
@@ -60,8 +62,9 @@ class SummaryBaselineView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryView:
     """done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget;
-    in_flight: those that were sent and have not; failed: those that ended without a speed and not by intent, and
-    failures: the same by cause. budget: null where it sets no limit. device_hours: of jobs that have ended.
+    second_runs: the fewest and the most such that are planned; in_flight: those that were sent and have not; failed:
+    those that ended without a speed and not by intent, and failures: the same by cause. budget: null where it sets no
+    limit. device_hours: of jobs that have ended.
 
     fastest_once: the setting with the best first run. fastest_confirmed: the best of those that were measured again, by
     their second runs. recommended: the one to use, for the recommended_reason; `best` has more of it. Each null where
@@ -70,6 +73,7 @@ class SummaryView:
 
     done: int
     confirmations: int
+    second_runs: tuple[int, int]
     in_flight: int
     failed: int
     failures: Mapping[Cause, int]
@@ -144,7 +148,9 @@ class ParetoView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceView:
     """A space: combinations of layouts spanned, legal layouts, and how many combinations each rule rejects (they
-    overlap). plans: legal layouts times what their knobs can be. memory_needs: as in a quote, without calibration."""
+    overlap). plans: legal layouts times what their knobs can be. memory_needs: as in a quote, without calibration.
+    limits: of the trials of a spec; null for a campaign, whose spec has them, and where plans are too many to be
+    predicted."""
 
     combinations: int
     legal: int
@@ -153,6 +159,7 @@ class SpaceView:
     rejected: Mapping[str, int]
     dimensions: Mapping[str, list[Any]]
     knobs: list[KnobView]
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +232,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
         confirmations=sum(
             tally.attempts for tally in last if tally.origin is Origin.CONFIRMATION and tally.state.final
         ),
+        second_runs=planned_runs(campaign)[1],
         in_flight=sum(tally.attempts for tally in last if tally.state in (TrialState.SUBMITTED, TrialState.RUNNING)),
         failed=sum(failures.values()),
         failures={cause: count for cause, count in failures.items() if count},

@@ -145,6 +145,12 @@ export interface components {
         CampaignCost: {
             device_hours: components["schemas"]["Range"];
             ends_before: string[];
+            first_runs: number;
+            second_runs: [
+                number,
+                number,
+                number
+            ];
             startup_s: number;
             steps: [
                 number,
@@ -722,8 +728,12 @@ export interface components {
                 queue_limit_s: number | null;
                 /** @default false */
                 racing: boolean;
-                /** @default 300 */
-                time_limit_s: number;
+                /** @default null */
+                start_s: number | null;
+                /** @default null */
+                time_limit_cap_s: number | null;
+                /** @default null */
+                time_limit_s: number | null;
             };
             /** @default true */
             warm_start: boolean;
@@ -1106,6 +1116,11 @@ export interface components {
             trials: number;
             weight: number;
         };
+        Limits: {
+            device_hours: number | null;
+            time_limit_s: number;
+            words: string[];
+        };
         LinkSpec: {
             bandwidth_bytes_per_s: number;
             latency_s: number;
@@ -1409,6 +1424,7 @@ export interface components {
             devices: number;
             fit: components["schemas"]["FitCounts"];
             framework: string;
+            limits: components["schemas"]["Limits"];
             memory_needs: string[];
             missing: components["schemas"]["MissingFact"][];
             model: string;
@@ -1419,6 +1435,7 @@ export interface components {
         Range: {
             high: number;
             low: number;
+            p50: number | null;
         };
         RankedView: {
             changed_numerics: string[];
@@ -1559,6 +1576,7 @@ export interface components {
             };
             knobs: components["schemas"]["KnobView"][];
             legal: number;
+            limits?: components["schemas"]["Limits"] | null;
             memory_needs: string[];
             plans: number;
             rejected: {
@@ -1631,6 +1649,10 @@ export interface components {
             recommended: components["schemas"]["SummaryBestView"] | null;
             recommended_is_baseline: boolean;
             recommended_reason: string;
+            second_runs: [
+                number,
+                number
+            ];
         };
         /** @enum {string} */
         TableFormat: "csv" | "parquet" | "json";
@@ -1832,6 +1854,7 @@ export type KnobView = components['schemas']['KnobView'];
 export type LatentAttention = components['schemas']['LatentAttention'];
 export type LayerRate = components['schemas']['LayerRate'];
 export type Lesson = components['schemas']['Lesson'];
+export type Limits = components['schemas']['Limits'];
 export type LinkSpec = components['schemas']['LinkSpec'];
 export type LogView = components['schemas']['LogView'];
 export type LogsView = components['schemas']['LogsView'];

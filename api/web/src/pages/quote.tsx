@@ -1,6 +1,6 @@
 /** What a campaign of this spec would meet and cost. Everything here is predicted, and says so. */
 import { Prose } from "../ui/basics";
-import type { Prediction, Quote } from "../api/types";
+import type { Prediction, Quote, Range } from "../api/types";
 import { amount, bytes, count, duration, interval, probability, share, span, stepTime, tokensPerS } from "../format";
 
 export function Quote({ quote }: { quote: Quote }) {
@@ -131,21 +131,27 @@ function Speed({ speed }: { speed: NonNullable<Prediction["speed"]> }) {
   );
 }
 
-function Cost({ quote: { cost } }: { quote: Quote }) {
+/** The median, and between which ends 8 of 10 campaigns lie; without predictions the ends alone. */
+function ends({ low, p50, high }: Range, format: (value: number) => string): string {
+  return p50 === null ? span(low, high, (value) => format(value ?? 0)) : `${format(p50)} (${span(low, high, (value) => format(value ?? 0))})`;
+}
+
+function Cost({ quote: { cost, limits } }: { quote: Quote }) {
   return (
     <section>
-      <h3>Cost at the most</h3>
+      <h3>Cost</h3>
       <dl class="quote-facts">
         <dt>trials</dt>
         <dd>
-          {count(cost.trials)} <span class="muted">of {span(cost.trial_s.low, cost.trial_s.high)} each</span>
+          {count(cost.first_runs)} and {span(cost.second_runs[0], cost.second_runs[2], count)} second runs{" "}
+          <span class="muted">of {span(cost.trial_s.low, cost.trial_s.high)} each</span>
         </dd>
         <dt>device-hours</dt>
-        <dd data-testid="device-hours">{span(cost.device_hours.low, cost.device_hours.high, amount)}</dd>
+        <dd data-testid="device-hours">{ends(cost.device_hours, amount)}</dd>
         <dt>time</dt>
-        <dd>{span(cost.wall_s.low, cost.wall_s.high, duration)}</dd>
+        <dd>{ends(cost.wall_s, duration)}</dd>
       </dl>
-      {cost.ends_before.map((words) => (
+      {[...cost.ends_before, ...limits.words].map((words) => (
         <p key={words} class="small">
           {words}
         </p>

@@ -51,8 +51,6 @@ _UNMAPPED: Mapping[str, str] = {
     "--rampup-batch-size": "a batch that grows; trials run the full one",
     "--step-batch-size-schedule": "a batch that grows; trials run the full one",
 }
-# A start takes 2 to 10 minutes on a cluster, and the steps come on top.
-TIME_LIMIT_S = 1800
 # What DeepSpeed's settings say again of the plan.
 _DERIVED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _SAID_TWICE = {"train_batch_size": "--global-batch-size", "train_micro_batch_size_per_gpu": "--micro-batch-size"}

@@ -15,7 +15,7 @@ from meshtune.runners.programs.dialects.megatron.log_dump import Dump, find_dump
 from meshtune.runners.programs.dialects.megatron.log_dump import is_log as is_log
 from meshtune.runners.programs.dialects.megatron.read_model import read_model
 from meshtune.runners.programs.dialects.megatron.read_plan import derived, read_plan
-from meshtune.runners.programs.dialects.megatron.read_workload import TIME_LIMIT_S, read_workload
+from meshtune.runners.programs.dialects.megatron.read_workload import read_workload
 
 # Three of these together are Megatron's.
 _CORE = frozenset(
@@ -136,7 +136,6 @@ def _imported(line: CommandLine) -> Imported:
     model = read_model(line)
     batch, found = derived(line, plan)
     workload = read_workload(line)
-    line.note(f"trials may take {TIME_LIMIT_S // 60} minutes: a start of Megatron takes 2 to 10 on a cluster")
     return Imported(
         workload=workload,
         model=model,
@@ -144,7 +143,6 @@ def _imported(line: CommandLine) -> Imported:
         global_batch_size=batch,
         nodes=line.launch.nodes,
         devices_per_node=line.launch.devices_per_node,
-        trial={"time_limit_s": TIME_LIMIT_S},
         questions=tuple(line.questions),
         notes=tuple(dict.fromkeys(line.notes)),
     )

@@ -28,8 +28,6 @@ from meshtune.runners.programs.dialects.torchtitan.pipeline import pipeline_of
 from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.plan import ContextParallel, Recompute
 
-# A start on a cluster: imports, the first collective, compilation.
-_TIME_LIMIT_S = 900
 _WARMUP_STEPS = 8
 
 
@@ -67,15 +65,13 @@ class Reading(Values):
                 self.ask("", f"{written(key)} is {value.written}, which is not known here; see workload.arguments")
         if self.absent:
             self.ask("", f"what the configuration function sets is not known, and left open: {', '.join(self.absent)}")
-        notes = [*self.notes, f"trial.time_limit_s {_TIME_LIMIT_S}: torchtitan's start takes minutes on a cluster"]
         return Imported(
             workload=workload | {"warmup_steps": _WARMUP_STEPS},
             model=model,
             plan=plan,
             global_batch_size=batch,
-            trial={"time_limit_s": _TIME_LIMIT_S},
             questions=tuple(self.questions),
-            notes=tuple(dict.fromkeys(notes)),
+            notes=tuple(dict.fromkeys(self.notes)),
         )
 
     def _release(self, release: Release) -> dict[str, Any]:

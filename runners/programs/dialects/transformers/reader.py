@@ -26,8 +26,6 @@ from meshtune.runners.programs.dialects.transformers.arguments import (
 from meshtune.runners.programs.dialects.transformers.engine import DS_FILE, Engine, engine_of
 from meshtune.runners.programs.dialects.transformers.model import read_model
 
-# Loading of a checkpoint and of a tokenized data set, the groups of NCCL, and kernels that are compiled at first.
-_TIME_LIMIT_S = 900
 _STEPS, _WARMUP = 20, 8
 # TrainingArguments: per_device_train_batch_size is 8 and gradient_accumulation_steps 1 unless given.
 _MICRO_BATCH, _ACCUMULATION = 8, 1
@@ -68,12 +66,8 @@ def read_launch(launch: Launch) -> Imported:
         nodes=nodes,
         devices_per_node=per_node,
         space=_space(engine, trainers, plan),
-        trial={"time_limit_s": _TIME_LIMIT_S},
         questions=tuple(words.questions),
-        notes=(
-            *words.notes,
-            f"time_limit_s {_TIME_LIMIT_S}: 10 minutes to load the model and the data, 5 for the steps",
-        ),
+        notes=tuple(words.notes),
     )
 
 

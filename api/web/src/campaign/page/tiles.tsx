@@ -60,7 +60,7 @@ function FoundTile({ campaign, found, label, testid, title, baseline = false, no
 }
 
 function Budget({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }) {
-  const { budget, confirmations: again, in_flight, device_hours } = summary;
+  const { budget, confirmations: again, second_runs: [, most], in_flight, device_hours } = summary;
   const done = summary.done - again;
   const limits: [string, number, number | null, (value: number) => string][] = [
     ["device-hours", device_hours, budget.device_hours, (value) => number(value)],
@@ -74,7 +74,7 @@ function Budget({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }
       note={limits
         .filter(([name, , limit]) => limit !== null || name === "device-hours")
         .map(([name, used, limit, format]) => `${format(used)}${limit === null ? "" : ` of ${format(limit)}`} ${name === "time" ? "" : name}`.trim())
-        .concat(again > 0 ? [`${count(again)} measured again`] : [])
+        .concat(Math.max(again, most) > 0 ? [`${count(again)} of up to ${count(Math.max(again, most))} measured again`] : [])
         .concat(in_flight > 0 ? [`${count(in_flight)} in flight`] : [])
         .join(" · ")}
     >
