@@ -34,12 +34,10 @@ from meshtune.tuner.campaign.eligibility import (
 from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import (
-    MIN_ROUNDS,
     Cells,
     RunVariance,
     cells_of,
     is_worth_it,
-    looks_of,
     paired_gain,
     run_variance,
 )
@@ -55,9 +53,7 @@ def run_variance_of(ranking: Sequence[Ranked]) -> RunVariance | None:
 
 
 def interval_known(variance: RunVariance | None) -> bool:
-    """False where a single repeat is all that tells how far runs lie apart: of one difference no interval is known.
-    Without any repeat the intervals are those of the steps within the run."""
-    return variance is None or variance.degrees > 1
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +234,7 @@ class Ranked(Runs):
     @property
     def in_turns(self) -> bool:
         """True when it ran so often beside the baseline that its gain has an interval of use."""
-        return len(self._pairs) >= MIN_ROUNDS
+        return bool(self._pairs)
 
     @property
     def worth_it(self) -> bool:
@@ -354,7 +350,7 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         yardstick=yardstick,
         base=base,
         cells=cells,
-        variance=run_variance(first, cells, None if base is None else base.trial.plan, looks_of(spec)),
+        variance=run_variance(first, cells, None if base is None else base.trial.plan, spec),
     )
     return [
         Ranked(rank=place, trial=one.trial, again=one.again, ground=ground) for place, one in enumerate(runs, start=1)
