@@ -100,6 +100,17 @@ def test_a_plan_that_fails_leaves(spec, make, runs):
     assert (2, 1) not in order
 
 
+def test_a_plan_whose_run_was_lost_stays(on, make, runs):
+    for lost in (0, 1):
+        order = play(
+            on(DeviceKind.CUDA, confirm=1),
+            make,
+            runs(1.0, 0.8),
+            lambda plan, round, lost=lost: Verdict.LOST if (plan, round) == (lost, 1) else 1.0 + 0.25 * (plan == 1),
+        )
+        assert order == [(1, 1), (1, 0), (2, 0), (2, 1)]
+
+
 def test_nothing_runs_again_where_only_the_baseline_would(spec, make, runs):
     assert play(spec(confirm=1), make, runs(1.0, 1.2), lambda *_: 1.0) == []
     assert play(spec(confirm=0), make, runs(1.0, 0.8), lambda *_: 1.0) == []

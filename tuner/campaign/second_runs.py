@@ -24,9 +24,10 @@ from statistics import NormalDist
 
 import numpy as np
 
+from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligibility, ground_of
-from meshtune.tuner.campaign.node_kinds import comparable
+from meshtune.tuner.campaign.node_kinds import comparable, is_elsewhere
 from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.scatter import Scatter, bounds
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -258,17 +259,27 @@ def _contenders(
     alike = comparable(trials)
     cells = {cell: speed for cell, speed in cells_of(spec.objective, alike).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
-    stable = [plan for plan in contenders if (plan, rounds) in cells]
+    # A lost run says nothing of its plan; one on other hardware would be there again.
+    lost = {
+        trial.plan
+        for trial in trials
+        if trial.round == rounds and trial.verdict is Verdict.LOST and not is_elsewhere(trial.last)
+    }
+    stable = [plan for plan in contenders if (plan, rounds) in cells or plan in lost]
     if baseline is None:
         return stable if rounds - before < ROUNDS_ALONE else []
     if baseline not in stable:
         return []
     variance = run_variance(first_speeds(spec.objective, alike), cells, baseline, spec)
-    assert variance is not None  # the baseline was measured twice
+    if variance is None:
+        return stable
     tolerance, left = spec.stop.tolerance, [baseline]
     for plan in stable:
-        gain = None if plan == baseline else paired_gain(plan, baseline, cells, variance)
+        if plan == baseline:
+            continue
+        gain = paired_gain(plan, baseline, cells, variance)
         if gain is None:
+            left.append(plan)
             continue
         if is_worth_it(gain, tolerance):
             return []
