@@ -425,7 +425,7 @@ def test_what_was_expected_stays_with_the_trial_and_nothing_is_expected_of_a_con
     lab.run(id)
     again = lab.trials(id)[4:]
     assert [trial.expectation for trial in lab.trials(id)] == [None, *[expected] * 3, *[None] * len(again)]
-    assert len(again) >= 4
+    assert len(again) >= 2
 
 
 # Racing against the best one so far

@@ -100,12 +100,12 @@ def test_a_campaign_that_searches_says_what_the_search_said_last(phase, make):
 
 def test_a_campaign_that_confirms_says_how_far_it_is(phase, make):
     trials = measured(make, 3)
-    assert phase(trials, search_ended="enough") == "second runs, round 1 of at most 6, 0 done: enough"
+    assert phase(trials, search_ended="enough") == "second runs, round 1 of at most 14, 0 done: enough"
     trials.append(make.trial(3, make.measurement(1.0), origin=Origin.CONFIRMATION, plan=trials[0].plan))
     trials.append(make.trial(4, state=TrialState.RUNNING, origin=Origin.CONFIRMATION, plan=trials[1].plan))
     assert (
         phase(trials, CampaignState.PAUSED, search_ended="enough")
-        == "second runs, round 1 of at most 6, 1 done: enough"
+        == "second runs, round 1 of at most 14, 1 done: enough"
     )
 
 

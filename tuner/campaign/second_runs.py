@@ -1,16 +1,17 @@
 """Second runs: the best plans and the baseline are measured again in turns, until it is clear what is faster.
 
 Round 1 runs the best plan, the baseline and the others, each as a fresh job; round 2 the same ones in the opposite
-order, and so on, so that a drift of the cluster meets all alike. After each round from MIN_ROUNDS on a plan leaves that
-is surely not `stop.tolerance` faster than the baseline. The rounds end when a plan `is_worth_it`, when only the
-baseline is left, or after `confirm_rounds`. First runs choose the plans and count no more.
+order, and so on, so that a drift of the cluster meets all alike. After each round a plan leaves that is surely slower
+than another of them, or that the rounds which are left would hardly find `stop.tolerance` faster than the baseline. The
+rounds end when a plan `is_worth_it`, when only the baseline is left, or after `confirm_rounds`. First runs choose the
+plans and count in no gain.
 A campaign that went on and found another of the best begins again, with rounds of higher numbers, so that the new plan
 runs side by side with the others; what was measured in earlier rounds counts as well. So do runs that people ask for.
 
-The logarithm of a speed is taken as the sum of the plan's, the round's and an error. The standard deviation of the
-error is estimated from the least-squares fit over all cells that were measured, and Student's t gives the interval of a
-gain. The chance that a series of rounds over equal plans names one as faster is at most ERROR: each plan that is
-compared and each look after a round has an even part of it (Bonferroni; `benchmarks/second_runs.py` has the rates).
+The logarithm of a speed is taken as the sum of the plan's, the round's and an error. What a least-squares fit leaves of
+all runs tells how far they scatter (`tuner.campaign.scatter`). A gain is shown with a 90 % interval, and is sure by a
+wider one: the chance that a series of rounds over equal plans names one as faster is at most ERROR, of which each plan
+that is compared has an even part (Bonferroni), spent over the looks (`benchmarks/second_runs.py` has the rates).
 """
 
 from __future__ import annotations
@@ -19,23 +20,30 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
-from meshtune.runners.measuring import two_sided_quantile
+from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligible
+from meshtune.tuner.campaign.node_kinds import is_elsewhere
 from meshtune.tuner.campaign.objective import Objective, Yardstick
+from meshtune.tuner.campaign.scatter import Scatter, bounds
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
-from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.campaign.units import Estimate, percent
 
-# No interval of use comes from one round.
-MIN_ROUNDS = 2
-ERROR = 0.05
-# Of changes between first and second runs, where there is one round: the winner is the best of several second runs,
-# chosen by luck once again, and narrower intervals would cover it too seldom (docs/decisions/choosing.md#d0014).
-MAX_DEGREES = 3
+# The chance that a series of rounds over equal plans recommends one.
+ERROR = 0.04
+# Of each side of an interval that is shown.
+SHOWN_TAIL = 0.05
+# A plan with a lower chance to be found better in the rounds that are left runs no more.
+CHANCE = 0.02
+# So many rounds tell which plan is faster where there is no baseline, and nothing is decided.
+ROUNDS_ALONE = 2
+_NORMAL = NormalDist()
+
 # log of a speed by plan and round, as `Objective.speed` compares them.
 Cells = Mapping[tuple[Plan, int], float]
 
@@ -51,50 +59,69 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class RunVariance:
-    """How far runs of one plan lie apart. All standard deviations are of the logarithm of a speed.
+class PairedGain(Estimate):
+    """Over another plan, of runs side by side in so many rounds. sure: the low end by which is decided."""
 
-    log_sd: of single runs, at any time, with `degrees` of freedom. paired_log_sd: of runs of one round against each
-    other. changes: of each plan that ran again, the speed of its second runs over the first minus 1. rounds: the most
-    that a plan was measured in. compared: plans with the baseline. looks: how often they are.
+    sure: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunVariance:
+    """How far runs of one plan lie apart.
+
+    runs: single ones, at any time. paired: of one round, against each other. changes: of each plan that ran again, the
+    speed of its second runs over the first minus 1. rounds: the most that a plan was measured in. compared: plans with
+    the baseline. looks: how often they are.
     """
 
-    log_sd: float
-    degrees: int
-    paired_log_sd: float
-    paired_degrees: int
+    runs: Scatter
+    paired: Scatter
     changes: tuple[float, ...]
-    rounds: int = 1
-    compared: int = 1
-    looks: int = 1
+    rounds: int
+    compared: int
+    looks: int
 
     def around(self, estimate: Estimate, *, runs: float) -> Estimate:
-        """A positive quantity with an interval that covers its own and 95 % of what other runs would have measured.
+        """A positive quantity with an interval that covers its own and 90 % of what other runs would have measured.
 
         runs: the sum of 1 / n over the speeds in the quantity, each a mean of n runs: 1 for the speed of one run, 2
         for the ratio of two such.
         """
-        wide = Estimate.around(estimate.value, exp(two_sided_quantile(0.95, self.degrees) * self.log_sd * sqrt(runs)))
+        wide = Estimate.around(estimate.value, exp(self.runs.reach(SHOWN_TAIL) * sqrt(runs)))
         return Estimate(estimate.value, min(estimate.low, wide.low), max(estimate.high, wide.high))
 
-    def around_paired(self, ratio: float, rounds: int) -> Estimate:
+    def around_paired(self, ratio: float, rounds: int, tail: float = SHOWN_TAIL) -> Estimate:
         """A ratio of speeds that were measured side by side in so many rounds."""
-        # Twice, since equal plans err on the one side alone.
-        quantile = two_sided_quantile(1 - 2 * ERROR / (self.compared * self.looks), self.paired_degrees)
-        return Estimate.around(ratio, exp(quantile * self.paired_log_sd * sqrt(2 / rounds)))
+        return Estimate.around(ratio, exp(self.paired.reach(tail) * sqrt(2 / rounds)))
+
+    def _bounds(self) -> tuple[float, ...]:
+        return bounds(ERROR / self.compared, self.looks)
+
+    def sure(self, ratio: float, rounds: int) -> float:
+        """The low end of such a ratio by which is decided."""
+        z = self._bounds()[min(rounds, self.looks) - 1]
+        return self.around_paired(ratio, rounds, _NORMAL.cdf(-z)).low
+
+    def chance(self, gain: PairedGain, tolerance: float, last: int) -> float:
+        """The probability that the plan is worth it by the round `last`."""
+        return self.paired.chance(log(1 + gain.value), log(1 + tolerance), self._bounds()[-1], gain.rounds, last)
+
+    def rounds_to_tell(self, gain: PairedGain) -> float:
+        """How many rounds in all it takes to show that a plan is faster, should the later ones measure the same."""
+        return 2 * (self._bounds()[-1] * self.paired.typical / log(1 + gain.value)) ** 2 if gain.value > 0 else inf
 
     def __str__(self) -> str:
         settings = "1 setting" if len(self.changes) == 1 else f"{len(self.changes)} settings"
         times = "" if self.rounds == 1 else f" in up to {self.rounds} rounds"
         least, most = min(self.changes), max(self.changes)
         span = f"{100 * least:+.1f} %" if least == most else f"{100 * least:+.1f} to {100 * most:+.1f} %"
-        scatter = f"single runs scatter by {100 * self.log_sd:.1f} %"
-        known = "the intervals cover such differences" if self.rounds == 1 else scatter
-        return f"{settings} measured again{times}: {span} against the first run; {known}"
+        scatter = f"single runs scatter by {percent(self.runs.typical)}"
+        return f"{settings} measured again{times}: {span} against the first run; {scatter}"
 
 
 def run_variance(
-    first: Mapping[Plan, float], cells: Cells, baseline: Plan | None, looks: int = 1
+    first: Mapping[Plan, float], cells: Cells, baseline: Plan | None, spec: CampaignSpec
 ) -> RunVariance | None:
     """None where nothing was measured twice. first: log of the speed of first runs."""
     by_plan: dict[Plan, list[float]] = defaultdict(list)
@@ -106,37 +133,28 @@ def run_variance(
     changes = tuple(exp(_mean(by_plan[plan]) - first[plan]) - 1 for plan in again)
     rounds = max(map(len, by_plan.values()))
     compared = max(1, sum(plan != baseline for plan in by_plan))
-    if rounds < MIN_ROUNDS:
-        return variance_of_changes(changes)
-    errors = [speed - _mean(speeds) for speeds in by_plan.values() for speed in speeds]
-    degrees = len(cells) - len(by_plan)
-    paired, paired_degrees = _paired_errors(cells)
-    log_sd = sqrt(sum(error**2 for error in errors) / degrees)
-    paired_log_sd = sqrt(sum(error**2 for error in paired) / paired_degrees) if paired_degrees else log_sd
-    return RunVariance(log_sd, degrees, paired_log_sd, paired_degrees or degrees, changes, rounds, compared, looks)
+    # First runs tell how far runs scatter, as round 0: one was chosen for being fast, which only widens that.
+    known = {**cells, **{(plan, 0): first[plan] for plan in again}}
+    kind = spec.cluster.device.kind
+    runs = Scatter(kind, *_residuals(known, rounds=False))
+    # One round more: a gain like that of the first runs may be chance, so both plans must have measured the same.
+    paired = runs if rounds == 1 else Scatter(kind, *_residuals(known, rounds=True))
+    return RunVariance(runs, paired, changes, rounds, compared, spec.confirm_rounds)
 
 
-def variance_of_changes(changes: Sequence[float]) -> RunVariance:
-    """From one round. changes: as of RunVariance, at least one."""
-    # A second speed over a first has twice the variance of one run. The pairs are not centred: a first run was chosen
-    # for being fast, and a whole cluster may have slowed down.
-    log_sd = sqrt(sum(log(1 + change) ** 2 for change in changes) / (2 * len(changes)))
-    degrees = min(len(changes), MAX_DEGREES)
-    return RunVariance(log_sd, degrees, log_sd, degrees, tuple(changes))
-
-
-def _paired_errors(cells: Cells) -> tuple[list[float], int]:
-    """What is left of the cells when plans and rounds are taken out, by least squares, and its degrees of freedom. A
-    plan that ran in a round of its own tells nothing of pairs: it takes a degree, and leaves nothing."""
+def _residuals(cells: Cells, *, rounds: bool) -> tuple[int, float]:
+    """What is left of the cells when plans, and rounds, are taken out, by least squares: its degrees of freedom and the
+    sum of its squares. A plan that ran in a round of its own tells nothing of pairs: it takes a degree, and leaves
+    nothing."""
     rows = {plan: at for at, plan in enumerate(dict.fromkeys(plan for plan, _ in cells))}
-    numbers = dict.fromkeys(number for _, number in cells)
+    numbers = dict.fromkeys(number for _, number in cells if rounds)
     columns = {number: at for at, number in enumerate(numbers, start=len(rows))}
     design = np.zeros((len(cells), len(rows) + len(columns)))
     for at, (plan, number) in enumerate(cells):
-        design[at, [rows[plan], columns[number]]] = 1.0
+        design[at, [rows[plan], *([columns[number]] if rounds else [])]] = 1.0
     speeds = np.array(list(cells.values()))
     effects, _, rank, _ = np.linalg.lstsq(design, speeds)
-    return (speeds - design @ effects).tolist(), len(cells) - int(rank)
+    return len(cells) - int(rank), float(np.sum((speeds - design @ effects) ** 2))
 
 
 def plan_effects(first: Mapping[Plan, float], cells: Cells) -> dict[Plan, float]:
@@ -150,23 +168,20 @@ def plan_effects(first: Mapping[Plan, float], cells: Cells) -> dict[Plan, float]
     return {plan: round(float(effect), 9) for plan, effect in zip(plans, effects, strict=False)}
 
 
-def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> Estimate | None:
-    """The plan's speed over the baseline's minus 1; None where they have fewer than MIN_ROUNDS rounds in common."""
+def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> PairedGain | None:
+    """The plan's speed over the baseline's minus 1; None where they have no rounds in common."""
     rounds = sorted({number for _, number in cells if {(plan, number), (baseline, number)} <= cells.keys()})
-    if len(rounds) < MIN_ROUNDS:
+    if not rounds:
         return None
     ratio = exp(_mean([cells[plan, number] - cells[baseline, number] for number in rounds]))
-    return variance.around_paired(ratio, len(rounds)).as_gain()
+    shown = variance.around_paired(ratio, len(rounds)).as_gain()
+    sure = variance.sure(ratio, len(rounds)) - 1
+    return PairedGain(shown.value, shown.low, shown.high, sure, len(rounds))
 
 
 def is_worth_it(gain: Estimate, tolerance: float) -> bool:
-    """True where a plan is surely faster, and by as much as anybody changes a setting for."""
-    return gain.low > 0 and gain.value >= tolerance
-
-
-def looks_of(spec: CampaignSpec) -> int:
-    """How often the plans of a series of rounds are compared."""
-    return max(1, spec.confirm_rounds - MIN_ROUNDS + 1)
+    """True where a plan that ran beside the other is surely faster, and by as much as anybody changes a setting for."""
+    return isinstance(gain, PairedGain) and gain.sure > 0 and gain.value >= tolerance
 
 
 def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
@@ -175,7 +190,8 @@ def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
     best = min(spec.confirm, chosen)
     most = best + (best > 0 and spec.baseline is not None)
     least = best if best > 1 or spec.baseline is None else 0
-    return least * min(MIN_ROUNDS, spec.confirm_rounds), most * spec.confirm_rounds
+    rounds = min(ROUNDS_ALONE, spec.confirm_rounds) if spec.baseline is None else 1
+    return least * rounds, most * spec.confirm_rounds
 
 
 def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
@@ -184,6 +200,15 @@ def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, 
         (trial.plan, trial.round): log(objective.speed(measured, measured.step_time_s))
         for trial in trials
         if trial.origin is Origin.CONFIRMATION and (measured := trial.measurement) is not None
+    }
+
+
+def first_speeds(objective: Objective, trials: Sequence[Trial]) -> dict[Plan, float]:
+    """The same of first runs."""
+    return {
+        trial.plan: log(objective.speed(measured, measured.step_time_s))
+        for trial in first_runs(trials)
+        if (measured := trial.measurement) is not None
     }
 
 
@@ -201,7 +226,7 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
         missing = tuple(plan for plan in order if (plan, number) not in again)
         if missing or not all(again[plan, number].state.final for plan in order):
             return Turn(number, last, missing)
-        contenders = _contenders(spec, fit, contenders, number, before)
+        contenders = _contenders(spec, trials, fit, contenders, number, before)
     return None
 
 
@@ -237,29 +262,47 @@ def _baseline(trials: Sequence[Trial]) -> Plan | None:
 
 
 def _contenders(
-    spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int, before: int
+    spec: CampaignSpec,
+    trials: Sequence[Trial],
+    fit: Sequence[Trial],
+    contenders: Sequence[Plan],
+    rounds: int,
+    before: int,
 ) -> list[Plan]:
     """The plans of the next round, without those that are never recommended by their second runs; none where the choice
-    is clear. trials: those that are eligible. before: see `_rounds_before`."""
-    cells = {cell: speed for cell, speed in cells_of(spec.objective, trials).items() if cell[1] <= rounds}
+    is clear. fit: the trials that are eligible. before: see `_rounds_before`."""
+    cells = {cell: speed for cell, speed in cells_of(spec.objective, fit).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
-    stable = [plan for plan in contenders if (plan, rounds) in cells]
-    if rounds - before < MIN_ROUNDS:
-        return stable
-    if baseline is None or baseline not in stable:
+    # A lost run says nothing of its plan; one on other hardware would be there again.
+    lost = {
+        trial.plan
+        for trial in trials
+        if trial.round == rounds and trial.verdict is Verdict.LOST and not is_elsewhere(trial.last)
+    }
+    stable = [plan for plan in contenders if (plan, rounds) in cells or plan in lost]
+    if baseline is None:
+        return stable if rounds - before < ROUNDS_ALONE else []
+    if baseline not in stable:
         return []
-    variance = run_variance({trial.plan: 0.0 for trial in trials}, cells, baseline, looks_of(spec))
-    assert variance is not None  # there are two rounds
-    left = list[Plan]()
+    variance = run_variance(first_speeds(spec.objective, fit), cells, baseline, spec)
+    if variance is None:
+        return stable
+    tolerance, left = spec.stop.tolerance, [baseline]
     for plan in stable:
-        gain = None if plan == baseline else paired_gain(plan, baseline, cells, variance)
+        if plan == baseline:
+            continue
+        gain = paired_gain(plan, baseline, cells, variance)
         if gain is None:
             left.append(plan)
-        elif is_worth_it(gain, spec.stop.tolerance):
+            continue
+        if is_worth_it(gain, tolerance):
             return []
-        elif gain.high >= spec.stop.tolerance:
+        last = gain.rounds + before + spec.confirm_rounds - rounds
+        undecided = gain.sure <= 0 and last > gain.rounds and variance.chance(gain, tolerance, last) >= CHANCE
+        others = (paired_gain(other, plan, cells, variance) for other in stable if other not in (plan, baseline))
+        if undecided and not any(other is not None and other.sure > 0 for other in others):
             left.append(plan)
-    return left if len(left) > 1 else []
+    return [plan for plan in stable if plan in left] if len(left) > 1 else []
 
 
 def _front_first(measured: Sequence[Trial]) -> list[Trial]:

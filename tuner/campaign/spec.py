@@ -135,7 +135,7 @@ class CampaignSpec(Closed):
     seed: Natural = 0
     pareto: bool = False
     confirm: Natural = 3
-    confirm_rounds: Some = 6
+    confirm_rounds: Some = 14
     warm_start: bool = True
     project: Project = ""
 

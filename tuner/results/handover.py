@@ -163,7 +163,6 @@ def check_handover(
     """there: the campaign that measured the two plans with the other program; its baseline is the rival."""
     against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
     before = winner.over(rival).as_ratio()
-    earlier = _times(before) if winner.interval_known else f"{before.value:.2f} times"
     program = program_of(there.spec.workload.kind)
     # What another program is told of is the layout.
     layout = winner.trial.plan.layout
@@ -194,7 +193,7 @@ def check_handover(
         program=program,
         confirmed=confirmed,
         words=f"{'confirmed' if confirmed else 'not confirmed'}: {text}; {origin_verb(measured)} {measured.program}: "
-        f"{earlier}{'' if winner.pairs(rival) else f', {NOT_CONFIRMED}'}",
+        f"{_times(before)}{'' if winner.pairs(rival) else f', {NOT_CONFIRMED}'}",
         before=before,
         there=after,
     )

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, log
-from typing import Literal
+from typing import ClassVar, Literal
 
 from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.plan import Plan
@@ -34,12 +34,10 @@ from meshtune.tuner.campaign.eligibility import (
 from meshtune.tuner.campaign.node_kinds import comparable
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 from meshtune.tuner.campaign.second_runs import (
-    MIN_ROUNDS,
     Cells,
     RunVariance,
     cells_of,
     is_worth_it,
-    looks_of,
     paired_gain,
     plan_effects,
     run_variance,
@@ -54,12 +52,6 @@ NO_LOSSES = "told no losses, while the baseline did: whether it trains the same 
 def run_variance_of(ranking: Sequence[Ranked]) -> RunVariance | None:
     """None where nothing was measured twice."""
     return ranking[0].ground.variance if ranking else None
-
-
-def interval_known(variance: RunVariance | None) -> bool:
-    """False where a single repeat is all that tells how far runs lie apart: of one difference no interval is known.
-    Without any repeat the intervals are those of the steps within the run."""
-    return variance is None or variance.degrees > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +142,8 @@ class Ranked(Runs):
 
     rank: int
     ground: _Ground = field(repr=False)
+    # Every interval is, since kinds of devices have a prior; views had others before.
+    interval_known: ClassVar[bool] = True
 
     @property
     def unit(self) -> str:
@@ -191,19 +185,13 @@ class Ranked(Runs):
         return sure, self.ground.effects[self.trial.plan] if sure else self.first_score
 
     @property
-    def interval_known(self) -> bool:
-        return interval_known(self.ground.variance)
-
-    @property
     def gain_text(self) -> str:
         """As of `text_over`; empty without a measured baseline."""
         return "" if self.ground.base is None else self.text_over(self.ground.base)
 
     def text_over(self, other: Runs) -> str:
-        """The gain for people, with the interval where one is known, and whether it is confirmed."""
-        gain = self.over(other)
-        known = gain if self.interval_known else Estimate(gain.value, gain.value, gain.value)
-        return known.percent_text("+", note="" if self.pairs(other) else NOT_CONFIRMED)
+        """The gain for people, with its interval, and whether it is confirmed."""
+        return self.over(other).percent_text("+", note="" if self.pairs(other) else NOT_CONFIRMED)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -249,15 +237,9 @@ class Ranked(Runs):
         return [] if self.ground.base is None else self.pairs(self.ground.base)
 
     @property
-    def in_turns(self) -> bool:
-        """True when it ran so often beside the baseline that its gain has an interval of use."""
-        return len(self._pairs) >= MIN_ROUNDS
-
-    @property
     def worth_it(self) -> bool:
         """True when it is surely faster than the baseline, and enough; only what ran in turns with that can be."""
-        gain = self.gain if self.in_turns else None
-        return gain is not None and is_worth_it(gain, self.ground.rules.spec.stop.tolerance)
+        return self.gain is not None and is_worth_it(self.gain, self.ground.rules.spec.stop.tolerance)
 
     @property
     def faster_by_median(self) -> bool:
@@ -371,7 +353,7 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         base=base,
         cells=cells,
         effects=plan_effects(first, cells) if cells else {},
-        variance=run_variance(first, cells, None if base is None else base.trial.plan, looks_of(spec)),
+        variance=run_variance(first, cells, None if base is None else base.trial.plan, spec),
     )
     ranked = [Ranked(rank=0, trial=one.trial, again=one.again, ground=ground) for one in runs]
     ranked.sort(key=lambda one: (*one.merit, -one.trial.number), reverse=True)

@@ -1,7 +1,7 @@
 """Recommends one setting, and only what was measured better than the baseline: twice, where plans were measured again.
 
 A plan is worth a change where it ran again beside the baseline, round by round, and is surely faster by at least the
-spec's tolerance, by the mean of its steps and by their median too: one run, or one round, names nobody.
+spec's tolerance, by the mean of its steps and by their median too: first runs alone name nobody.
 What failed the second time is ranked and never recommended; nor is what does not train as the baseline does, by its
 first losses: its speed is that of another computation. Nor what was measured on other hardware than the baseline. What
 changes the numerics by a knob that says so is recommended where the spec accepts that, and the reason names the knob.
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import ACCEPT, eligibility
-from meshtune.tuner.campaign.second_runs import MIN_ROUNDS
+from meshtune.tuner.campaign.second_runs import PairedGain
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import percent
@@ -24,6 +24,8 @@ from meshtune.tuner.results.ranking import NO_LOSSES, Ranked, baseline_of, rank
 
 # Of the front, in the reason; the others are in its table.
 MAX_ALTERNATIVES = 3
+# The most that anybody is told to make.
+MAX_ROUNDS = 100
 GIB = 2**30
 
 
@@ -132,12 +134,19 @@ def _against(spec: CampaignSpec, baseline: Ranked, candidates: Sequence[Ranked])
 
 def _doubt(spec: CampaignSpec, entry: Ranked) -> str:
     """Why a setting that is faster than the baseline is not recommended."""
-    if not entry.in_turns:
-        return f"it takes {MIN_ROUNDS} runs beside the baseline's to know (confirm, confirm_rounds)"
+    gain, variance = entry.gain, entry.ground.variance
+    if variance is None or not isinstance(gain, PairedGain):
+        return "it takes runs beside the baseline's to know (confirm)"
     if entry.worth_it:
         return "by the mean of its steps, and not by their median"
-    sure = entry.gain is not None and entry.gain.low > 0
-    return f"less than stop.tolerance, {percent(spec.stop.tolerance)}" if sure else "not beyond the noise"
+    if gain.value < spec.stop.tolerance:
+        noise = "not beyond the noise, and " if gain.high >= spec.stop.tolerance else ""
+        return f"{noise}less than stop.tolerance, {percent(spec.stop.tolerance)}, however many rounds find the same"
+    more = max(1, ceil(variance.rounds_to_tell(gain) - gain.rounds))
+    if more > MAX_ROUNDS:
+        return f"not beyond the noise, and more than {MAX_ROUNDS} further rounds would not tell"
+    rounds = "1 more round" if more == 1 else f"some {more} more rounds"
+    return f"not beyond the noise; {rounds} would tell whether that is real (confirm_rounds: {gain.rounds + more})"
 
 
 def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: bool) -> list[str]:

@@ -19,7 +19,7 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.second_runs import RunVariance
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import Ranked, gain_of, interval_known, rank, run_variance_of
+from meshtune.tuner.results.ranking import Ranked, gain_of, rank, run_variance_of
 from meshtune.tuner.results.recommendation import recommend
 
 
@@ -94,7 +94,7 @@ def judge(
         campaign=campaign.id,
         finding=finding,
         stands=finding is Standing.STANDS,
-        words=_words(finding, optimum, rival, lead, known=interval_known(variance)),
+        words=_words(finding, optimum, rival, lead),
         optimum=optimum,
         rival=rival,
         lead=lead,
@@ -110,23 +110,16 @@ def _finding(optimum: Remeasured, lead: Estimate | None, tolerance: float) -> St
     return Standing.SLOWER if change.high < 0 and -change.value > tolerance else Standing.STANDS
 
 
-def _words(
-    finding: Standing, optimum: Remeasured, rival: Remeasured | None, lead: Estimate | None, *, known: bool
-) -> str:
-    """known: the intervals are more than that of one repeat."""
-
-    def percents(share: Estimate, sign: str = "") -> str:
-        return share.percent_text(sign) if known else f"{100 * share.value:{sign}.1f} %"
-
+def _words(finding: Standing, optimum: Remeasured, rival: Remeasured | None, lead: Estimate | None) -> str:
     change = optimum.change
     if change is None:
         ended = f"{optimum.verdict}: {optimum.reason}"
         return f"fails now: {ended}; tune again" if finding is Standing.FAILED else f"not measured: {ended}; try again"
     if finding is Standing.OVERTAKEN and lead is not None and rival is not None:
-        return f"the runner-up, {rival.plan_key}, is better now by {percents(lead)}: tune again"
+        return f"the runner-up, {rival.plan_key}, is better now by {lead.percent_text()}: tune again"
     if finding is Standing.SLOWER:
-        return f"slower by {percents(Estimate(-change.value, -change.high, -change.low))} than it was"
-    return f"stands: {percents(change, '+')} against the record"
+        return f"slower by {Estimate(-change.value, -change.high, -change.low).percent_text()} than it was"
+    return f"stands: {change.percent_text('+')} against the record"
 
 
 def _remeasured(entry: Ranked, outcome: Outcome, objective: Objective, variance: RunVariance | None) -> Remeasured:

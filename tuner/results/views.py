@@ -57,7 +57,7 @@ class RankedView:
     """One measured setting. objective: by its second runs where there are any, else by its first. first_run: by its
     first alone. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %. gain_rounds: the
     rounds of second runs beside the baseline's that it is of; 0: of the first runs, not confirmed. interval_known:
-    false where a single repeat is all that tells how far runs lie apart; then no interval here says anything.
+    always true.
 
     peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
     null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled

@@ -59,7 +59,7 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
     shown = ranking[:top]
     again = any(entry.confirmation is not None for entry in shown)
     first = ["first run"] if again else []
-    numbers = (yardstick_of(spec).unit, "95 % interval", *first, "step", "memory/rank", "gain over baseline")
+    numbers = (yardstick_of(spec).unit, "90 % interval", *first, "step", "memory/rank", "gain over baseline")
     table = new_table(f"Best settings of {campaign.id}", "#", "trial", "setting", right=numbers)
     for entry, setting in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
         table.add_row(
@@ -67,7 +67,7 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
             f"{_trials(entry)}{'' if entry.usable else ' !'}{' *' if entry in front else ''}",
             setting,
             number(entry.objective.value),
-            f"{number(entry.objective.low)} - {number(entry.objective.high)}" if entry.interval_known else "one repeat",
+            f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             *([number(entry.first_run.value)] if again else []),
             seconds(entry.step_time_s),
             "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),

@@ -123,7 +123,6 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
     if not again:
         canvas.say(axes, "nothing was measured again")
         return figure
-    known = again[0].interval_known
     series = (
         ("first run", -0.15, canvas.Marker("o", canvas.BLUE, "", hollow=True), [entry.first_run for entry in again]),
         ("mean of second runs", 0.15, canvas.Marker("s", canvas.GREEN, ""), [entry.objective for entry in again]),
@@ -132,12 +131,12 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
         spread = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
         heights = [row + offset for row in range(len(again))]
-        axes.errorbar([one.value for one in values], heights, xerr=spread if known else None, **style)
+        axes.errorbar([one.value for one in values], heights, xerr=spread, **style)
     canvas.name_ticks(
         axes.yaxis, [f"trial {entry.trial.number}" + _baseline_word(entry) for entry in again], fontsize=8
     )
     axes.invert_yaxis()
-    axes.set_xlabel(again[0].unit + ("" if known else " (of one repeat no interval is known)"))
+    axes.set_xlabel(again[0].unit)
     canvas.plain_numbers(axes.xaxis)
     canvas.legend(axes)
     return figure

@@ -132,7 +132,7 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
     rows = [
         ("trial", *(str(entry.trial.number) for _, entry in shown)),
         ("setting", *(entry.trial.plan.key for _, entry in shown)),
-        (unit, *(_interval(entry.objective, known=entry.interval_known) for _, entry in shown)),
+        (unit, *(_interval(entry.objective) for _, entry in shown)),
         ("by", *(entry.runs_text for _, entry in shown)),
         (f"{unit}, by its first run", *(number(entry.first_run.value) for _, entry in shown)),
         ("gain over the baseline", *(NONE if entry is baseline else entry.gain_text or NONE for _, entry in shown)),
@@ -190,12 +190,10 @@ def _again(ranking: Sequence[Ranked]) -> Section:
         change = f"failed: {confirmation.trial.verdict}" if confirmation.failed else NONE
         if confirmation.change is not None:
             change = f"{100 * confirmation.change:+.1f} %"
-        value = NONE if confirmation.change is None else _interval(entry.objective, known=entry.interval_known)
+        value = NONE if confirmation.change is None else _interval(entry.objective)
         runs = str(confirmation.runs)
         rows.append((str(entry.trial.number), entry.trial.plan.key, runs, number(confirmation.first), value, change))
     prose = ["First runs chose these settings, so the best of them are fast by luck too; their second runs tell."]
-    if not again[0].interval_known:
-        prose.append("A single repeat is all that tells how far runs lie apart: no interval is known.")
     return Section(
         heading="Second runs",
         prose=prose,
@@ -286,7 +284,7 @@ def _comparison_section(comparison: Comparison) -> Section:
     rows = []
     for one in comparison.campaigns:
         best, projected = one.recommended, None if one.projected is None else one.projected.efficiency
-        speed = None if best is None else _interval(best.tokens_per_s_per_device, known=best.interval_known)
+        speed = None if best is None else _interval(best.tokens_per_s_per_device)
         efficiency = NONE if one.efficiency is None else one.efficiency.percent_text()
         against = f" of {one.efficiency_against}" if one.efficiency_against not in (None, one.id) else ""
         rows.append(
@@ -319,7 +317,7 @@ def _budget(budget: Budget) -> str:
     return ", ".join(limits)
 
 
-def _interval(value: Estimate, *, known: bool = True) -> str:
-    if not known or value.low == value.high:
+def _interval(value: Estimate) -> str:
+    if value.low == value.high:
         return number(value.value)
     return f"{number(value.value)} ({number(value.low)} to {number(value.high)})"

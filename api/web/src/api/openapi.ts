@@ -432,7 +432,7 @@ export interface components {
             };
             /** @default 3 */
             confirm: number;
-            /** @default 6 */
+            /** @default 14 */
             confirm_rounds: number;
             global_batch_size: number | "free";
             knobs?: {

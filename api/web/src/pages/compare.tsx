@@ -112,7 +112,7 @@ function Compared({ ids }: { ids: string[] }) {
           <ScalingChart
             testid="speed-chart"
             label="Tokens per second"
-            measured={points(rows, ({ recommended }) => known(recommended, recommended?.tokens_per_s))}
+            measured={points(rows, ({ recommended }) => recommended?.tokens_per_s)}
             projected={points(rows, ({ projected }) => projected?.tokens_per_s)}
             format={short}
             unit="tokens/s"
@@ -155,12 +155,6 @@ function points(rows: ComparedCampaign[], pick: (row: ComparedCampaign) => Estim
     const estimate = pick(row);
     return estimate ? [{ nodes: row.nodes, name: row.simulated ? `${row.id}, simulated` : row.id, line: row.efficiency_against ?? row.id, ...estimate }] : [];
   });
-}
-
-/** Without its interval where one run alone is all that it is of. */
-function known(setting: ComparedCampaign["recommended"], estimate: Estimate | null | undefined): Estimate | null {
-  if (!setting || !estimate) return null;
-  return setting.interval_known ? estimate : { value: estimate.value, low: estimate.value, high: estimate.value };
 }
 
 function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
@@ -208,9 +202,9 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
               <div class="small muted">{count(row.devices)} devices</div>
             </td>
             <td>{row.recommended ? <BestLink row={row} best={row.recommended} /> : <span class="muted">nothing measured</span>}</td>
-            <Cell estimate={known(row.recommended, row.recommended?.tokens_per_s)} format={short} />
-            <Cell estimate={known(row.recommended, row.recommended?.tokens_per_s_per_device)} format={short} />
-            <Cell estimate={known(row.fastest_once, row.fastest_once?.tokens_per_s_per_device)} format={short} />
+            <Cell estimate={row.recommended?.tokens_per_s} format={short} />
+            <Cell estimate={row.recommended?.tokens_per_s_per_device} format={short} />
+            <Cell estimate={row.fastest_once?.tokens_per_s_per_device} format={short} />
             <Cell estimate={row.efficiency_against === row.id ? null : row.efficiency} format={(value) => share(value)}>
               {row.efficiency_against === row.id ? "the measure" : row.efficiency_against && `against ${row.efficiency_against}`}
             </Cell>

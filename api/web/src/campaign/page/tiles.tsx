@@ -38,8 +38,7 @@ function FoundTile({ campaign, found, label, testid, title, baseline = false, no
   const { value, low, high, unit } = found.objective;
   const [head, ...rest] = objective(value, unit).split(" ");
   const over = found.gain_over_baseline;
-  const known = found.interval_known; // one run alone does not say how far runs lie apart
-  const range = known ? ` · 95 %: ${interval(low, high, (end) => bareObjective(end, unit))}` : "";
+  const range = ` · 90 %: ${interval(low, high, (end) => bareObjective(end, unit))}`;
   return (
     <Tile
       label={label}
@@ -49,7 +48,7 @@ function FoundTile({ campaign, found, label, testid, title, baseline = false, no
       value={<>{head} <span class="unit">{rest.join(" ")}</span></>}
       note={
         <>
-          {baseline ? "the baseline" : over && <span title="Gain over the baseline, in speed"><strong>{gain(over.value)}</strong>{known && ` (${gainInterval(over)})`}{found.gain_rounds === 0 && `, ${NOT_CONFIRMED}`}</span>}
+          {baseline ? "the baseline" : over && <span title="Gain over the baseline, in speed"><strong>{gain(over.value)}</strong> ({gainInterval(over)}){found.gain_rounds === 0 && `, ${NOT_CONFIRMED}`}</span>}
           {range}
           <br />
           <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>: {found.plan_key}
