@@ -186,7 +186,7 @@ def test_what_is_faster_is_said_by_gains_and_not_by_speeds_of_different_periods(
     assert "no setting that was measured again is faster than the baseline" in found.reason
     found = recommend(campaign(), runs(1.0, 0.9))
     assert "+11.1 % (" in found.reason
-    assert f"first run, not confirmed) faster: it takes runs beside the baseline's to know" in found.reason
+    assert "first run, not confirmed) faster: it takes runs beside the baseline's to know" in found.reason
 
 
 # Second runs
