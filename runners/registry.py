@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from meshtune.runners.documents import read_value
 from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.packages import Packaged, unloadable, with_packages
 from meshtune.runners.processes.job_user import RUN_AS
@@ -205,6 +204,8 @@ def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[
 
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
     """Check what a spec says of a runner that need not run here. Raises UnknownBackend, InvalidValue."""
+    from meshtune.runners.documents import read_value
+
     place = schedulers().get(kind, Scheduler())
     if place.options or place.trouble:
         read_value(load_part(kind, "options"), dict(options))
