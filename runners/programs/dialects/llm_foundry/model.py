@@ -10,6 +10,7 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.config_import import ConfigReading
+from meshtune.search_spaces.checks import names_in
 from meshtune.search_spaces.model import Activation, Norm, Position
 from meshtune.search_spaces.presets import model_presets
 
@@ -38,13 +39,13 @@ _NORMS = {
 _ACTIVATIONS = {"mptmlp": Activation.GELU, "te_ln_mlp": Activation.GELU, "mptglu": Activation.SWIGLU}
 _EXPERTS = ("mb_moe", "mb_dmoe", "torch_dmoe")
 # Arguments of MPTConfig and of ComposerMPTCausalLM.
-_MPT_KEYS = """
+_MPT_KEYS = names_in("""
     additional_train_metrics allow_embedding_resizing attention_bias attn_config block_overrides config_overrides
     d_model emb_pdrop embedding_fraction expansion_ratio fc_type ffn_config final_logit_softcapping head_dim
     init_config init_device learned_pos_emb logit_scale loss_fn master_weights_dtype max_seq_len n_heads n_layers name
     no_bias norm_eps norm_type peft_config resid_pdrop tie_word_embeddings tokenizer_name use_cache use_pad_tok_in_ffn
     use_train_metrics verbose vocab_size
-"""
+""")
 _SHAPES = ("layers", "hidden", "heads", "ffn", "vocab")
 
 
@@ -71,8 +72,7 @@ def model_of(reading: ConfigReading) -> dict[str, Any]:
 
 
 def _mpt(reading: ConfigReading) -> dict[str, Any]:
-    known = _MPT_KEYS.split()
-    reading.ask_unknown([f"model.{key}" for key in reading.get("model") if key not in known], "llm-foundry's MPT")
+    reading.ask_unknown([f"model.{key}" for key in reading.get("model") if key not in _MPT_KEYS], "llm-foundry's MPT")
     if reading.get("model.attn_config.attn_impl") == "torch":
         reading.note("model.attn_config.attn_impl torch stays as it is; predictions count fused attention")
     if reading.get("model.attn_config.sliding_window_size") not in (None, -1):

@@ -16,15 +16,14 @@ from meshtune.runners.programs.dialects.megatron.log_dump import is_log as is_lo
 from meshtune.runners.programs.dialects.megatron.read_model import read_model
 from meshtune.runners.programs.dialects.megatron.read_plan import derived, read_plan
 from meshtune.runners.programs.dialects.megatron.read_workload import read_workload
+from meshtune.search_spaces.checks import names_in
 
 # Three of these together are Megatron's.
-_CORE = frozenset(
-    {
-        *("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--max-position-embeddings"),
-        *("--encoder-num-layers", "--micro-batch-size", "--global-batch-size", "--train-iters"),
-        *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--tokenizer-type"),
-    }
-)
+_CORE = names_in("""
+    --num-layers --hidden-size --num-attention-heads --seq-length --max-position-embeddings --encoder-num-layers
+    --micro-batch-size --global-batch-size --train-iters --tensor-model-parallel-size --pipeline-model-parallel-size
+    --tokenizer-type
+""")
 # What a part of the program's name says that it trains; the programs pretrain_*.py, finetune_*.py and train_*.py of
 # NVIDIA/Megatron-LM, core_v0.4.0 to d98e8a64, and of deepspeedai/Megatron-DeepSpeed 4efb479d.
 _OTHER_MODELS: Mapping[str, str] = {
