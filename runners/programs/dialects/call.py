@@ -19,7 +19,7 @@ from meshtune.runners.programs.capture.stand_in import (
     PYTHONS,
     options_end,
 )
-from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question, Remarks
+from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.launcher_options import exported, options_of, tell
 
@@ -157,14 +157,14 @@ def launch_of(found: Call, place: str) -> Launch:
         raise CannotRead(f"{place}: {' '.join(found.command)[:300]} names no Python program")
     at, script = program
     before, words = found.words[:at], found.words[at + 1 :]
-    remarks = Remarks(place=place, questions=_surrounding(found, place))
-    notes, launcher = remarks.notes, launcher_of(found)
+    remarks, launcher = Remarks(place=place), launcher_of(found)
+    _surrounding(found, remarks)
     nodes, per_node = _devices(launcher, before, found)
     if launcher != "accelerate":
         own = next((at + 1 for at, word in enumerate(before) if word in LAUNCH_MODULES), 0)
         tell(remarks, launcher, options_of(before[own:]))
     if found.cwd and not script.startswith("-m ") and not (Path(found.cwd) / script).is_file():
-        notes.append(f"{place}: {script} is not in {found.cwd} on this machine; check workload.directory")
+        remarks.note(f"{script} is not in {found.cwd} on this machine; check workload.directory")
     return Launch(
         script=as_written(script),
         words=words,
@@ -172,9 +172,9 @@ def launch_of(found: Call, place: str) -> Launch:
         nodes=nodes,
         devices_per_node=per_node,
         directory=found.cwd,
-        env=_environment(found, place, notes),
+        env=_environment(found, remarks),
         files=found.files,
-        notes=tuple(notes),
+        notes=tuple(remarks.notes),
         launcher=(found.tool, *before),
         under=found.under,
         questions=tuple(remarks.questions),
@@ -191,29 +191,26 @@ def _program(words: Sequence[str]) -> tuple[int, str] | None:
     return None
 
 
-def _surrounding(found: Call, place: str) -> list[Question]:
-    """What stands around the launcher and trials would leave out. Raises CannotRead."""
-    asked = []
+def _surrounding(found: Call, remarks: Remarks) -> None:
+    """Ask about what stands around the launcher and trials would leave out. Raises CannotRead."""
     for tool, options in found.under:
         written = as_written(" ".join((tool, *options)))[:300]
         if tool in ("docker", "podman"):
             raise CannotRead(
-                f"{place}: `{written}` starts the program in a container with paths of its own, which trials do not "
-                f"enter. Next, inside of it: meshtune import --command 'torchrun ...', with the command that runs there"
+                f"{remarks.place}: `{written}` starts the program in a container with paths of its own, which trials "
+                f"do not enter. Next, inside of it: meshtune import --command 'torchrun ...', with the command that "
+                f"runs there"
             )
         image = option_value(options, ("--container-image",)) if tool in AROUND else None
         if tool in CONTAINERS or image:
-            asked.append(
-                Question(
-                    "workload.python",
-                    f"{place}: the program runs in a container (`{written}`), and trials start `python` as it is. "
-                    f"Name a Python inside of it: an executable file of two lines, `#!/bin/sh` and "
-                    f'`exec apptainer exec --nv IMAGE python3 "$@"`, on a file system that all nodes see',
-                )
+            remarks.ask(
+                "workload.python",
+                f"the program runs in a container (`{written}`), and trials start `python` as it is. Name a Python "
+                f"inside of it: an executable file of two lines, `#!/bin/sh` and "
+                f'`exec apptainer exec --nv IMAGE python3 "$@"`, on a file system that all nodes see',
             )
         elif tool in _BINDING:
-            asked.append(Question("", f"{place}: `{written}` stands before the launcher, and trials run without it"))
-    return asked
+            remarks.ask("", f"`{written}` stands before the launcher, and trials run without it")
 
 
 def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | None, int | None]:
@@ -281,7 +278,7 @@ def _whole(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def _environment(found: Call, place: str, notes: list[str]) -> dict[str, str]:
+def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     """What the launcher set for the program, and mpirun's words, but for what a launcher or meshtune sets anew for each
     start."""
     kept, said = {}, dict(found.changed)
@@ -291,9 +288,9 @@ def _environment(found: Call, place: str, notes: list[str]) -> dict[str, str]:
         if name in NOT_KEPT or name in _RANK_NAMES or not name.isidentifier() or name.startswith(_OF_A_RANK):
             continue
         if SECRET.search(name):
-            notes.append(f"{place}: the value of {name} is not copied: it may be a secret")
+            remarks.note(f"the value of {name} is not copied: it may be a secret")
         elif not is_known(value):
-            notes.append(f"{place}: the value of {name} is not known here; fill it in under workload.env")
+            remarks.note(f"the value of {name} is not known here; fill it in under workload.env")
         else:
             kept[name] = value
     return kept

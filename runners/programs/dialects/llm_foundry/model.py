@@ -12,23 +12,8 @@ from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.config_import import ConfigReading
 from meshtune.search_spaces.checks import names_in
 from meshtune.search_spaces.model import Activation, Norm, Position
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import model_presets, preset_on_hub
 
-# What these checkpoints' config.json says is what the presets say, but for the length of sequences.
-_CHECKPOINTS: Mapping[str, str] = {
-    "meta-llama/llama-2-13b-hf": "llama2-13b",
-    "meta-llama/meta-llama-3-8b": "llama3-8b",
-    "meta-llama/meta-llama-3-70b": "llama3-70b",
-    "meta-llama/meta-llama-3.1-8b": "llama3-8b",
-    "meta-llama/meta-llama-3.1-70b": "llama3-70b",
-    "meta-llama/llama-3.1-8b": "llama3-8b",
-    "meta-llama/llama-3.1-70b": "llama3-70b",
-    "meta-llama/llama-3.1-405b": "llama3-405b",
-    "meta-llama/llama-3.2-1b": "llama3.2-1b",
-    "meta-llama/llama-3.2-3b": "llama3.2-3b",
-    "mistralai/mixtral-8x7b-v0.1": "mixtral-8x7b",
-    "mistralai/mixtral-8x22b-v0.1": "mixtral-8x22b",
-}
 _NORMS = {
     "layernorm": Norm.LAYERNORM,
     "low_precision_layernorm": Norm.LAYERNORM,
@@ -171,7 +156,7 @@ def _experts(reading: ConfigReading) -> dict[str, Any]:
 
 def _pretrained(reading: ConfigReading) -> dict[str, Any]:
     name = str(reading.get("model.pretrained_model_name_or_path") or "")
-    preset = _CHECKPOINTS.get(name.lower().removesuffix("-instruct"))
+    preset = preset_on_hub(name)
     changed = reading.get("model.config_overrides")
     sizes = (
         [key for key in changed if key not in ("max_seq_len", "attn_config")] if isinstance(changed, Mapping) else []
