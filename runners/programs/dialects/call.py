@@ -22,6 +22,7 @@ from meshtune.runners.programs.capture.stand_in import (
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.launcher_options import exported, options_of, tell
+from meshtune.runners.schedulers.slurm.sbatch import option_value
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -201,7 +202,7 @@ def _surrounding(found: Call, remarks: Remarks) -> None:
                 f"do not enter. Next, inside of it: meshtune import --command 'torchrun ...', with the command that "
                 f"runs there"
             )
-        image = option_value(options, ("--container-image",)) if tool in AROUND else None
+        image = option_value(options, "--container-image") if tool in AROUND else None
         if tool in CONTAINERS or image:
             remarks.ask(
                 "workload.python",
@@ -221,7 +222,7 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if world and local and world % local == 0:
         return world // local, local
     per_gpu = _whole(environment.get("SLURM_GPUS_ON_NODE", ""))
-    nodes, said = option_value(before, _NODES.get(launcher, ())), option_value(before, _PER_NODE.get(launcher, ()))
+    nodes, said = option_value(before, *_NODES.get(launcher, ())), option_value(before, *_PER_NODE.get(launcher, ()))
     if launcher == "torchrun":
         return (
             1 if nodes is None else _whole(nodes),
@@ -230,7 +231,7 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if launcher == "deepspeed":
         return _whole(nodes or ""), _whole(said or "")
     if launcher in ("accelerate", "composer"):
-        ranks = _whole(option_value(before, _RANKS[launcher]) or "")
+        ranks = _whole(option_value(before, *_RANKS[launcher]) or "")
         if launcher == "composer":
             # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
             each = _whole(said or environment.get("LOCAL_WORLD_SIZE", ""))
@@ -240,13 +241,16 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
         return machines, (ranks // machines if machines and ranks and ranks % machines == 0 else None)
     around = [(tool, options) for tool, options in found.under if tool in AROUND]
     if not around:
-        return (1, 1) if launcher in PYTHONS and not _starts_more(found) else (None, None)
+        # gpt-neox's deepy.py is a launcher itself.
+        program = _program(found.words)
+        starts_more = program is not None and PurePath(program[1]).name == "deepy.py"
+        return (1, 1) if launcher in PYTHONS and not starts_more else (None, None)
     tool, options = around[-1]
     kind = "srun" if tool == "srun" else "mpirun"
     here = environment if kind == "srun" else {}
-    nodes_said = _whole(option_value(options, _NODES[kind]) or here.get("SLURM_NNODES", ""))
-    ranks = _whole(option_value(options, _RANKS[kind]) or "")
-    per_node = _whole(option_value(options, _PER_NODE[kind]) or "")
+    nodes_said = _whole(option_value(options, *_NODES[kind]) or here.get("SLURM_NNODES", ""))
+    ranks = _whole(option_value(options, *_RANKS[kind]) or "")
+    per_node = _whole(option_value(options, *_PER_NODE[kind]) or "")
     if kind == "mpirun" and per_node and ranks and ranks % per_node == 0:
         return ranks // per_node, per_node
     if per_node is None and ranks is None:
@@ -254,24 +258,6 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if per_node is None and ranks is not None and nodes_said is not None and ranks % nodes_said == 0:
         per_node = ranks // nodes_said
     return nodes_said, per_node
-
-
-def _starts_more(found: Call) -> bool:
-    """Whether the program is a launcher itself: gpt-neox's deepy.py."""
-    program = _program(found.words)
-    return program is not None and PurePath(program[1]).name == "deepy.py"
-
-
-def option_value(words: Sequence[str], names: Sequence[str]) -> str | None:
-    """What the last of these options says, None where none is there."""
-    value = None
-    for word, following in pairwise([*words, ""]):
-        name, joined, inner = word.partition("=")
-        if name in names:
-            value = inner if joined else following
-        elif short := next((one for one in names if len(one) == 2 and re.fullmatch(rf"{one}[0-9]+", word)), ""):
-            value = word.removeprefix(short)
-    return value
 
 
 def _whole(text: str) -> int | None:

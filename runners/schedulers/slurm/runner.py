@@ -201,9 +201,9 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             with suppress(RunnerUnavailable, OSError, ValueError):
                 words = directives((spec.directory / SCRIPT_FILE).read_text(encoding="utf-8"), "SBATCH")
                 partition, constraint, shut = (
-                    option_value(words, name) or "" for name in ("partition", "constraint", "exclude")
+                    option_value(words, f"--{name}") or "" for name in ("partition", "constraint", "exclude")
                 )
-                reserved = bool(option_value(words, "reservation"))
+                reserved = bool(option_value(words, "--reservation"))
                 nodes = self._fitting(partition, constraint)
                 running = [node.name for node in nodes if node.starts_jobs(reserved=reserved)]
                 if not room_for(self._partitions(partition), running, spec.nodes, shut.split(",")):

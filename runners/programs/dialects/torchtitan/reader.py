@@ -221,7 +221,9 @@ _MODEL_ARGUMENT = re.compile(
 _MODEL = re.compile(r"Building (\S+) (\S+?) ?with (?=\{|\w*Args\()")
 _MAX_DUMP = 200_000
 # Sections that a trial keeps; the others it sets itself, or they say nothing of speed and memory.
-_KEPT = names_in("model training optimizer lr_scheduler activation_checkpoint compile experimental parallelism")
+_KEPT = names_in("""
+    model training optimizer lr_scheduler activation_checkpoint compile experimental parallelism quantize
+""")
 
 
 # Of what says no folder.
@@ -251,7 +253,13 @@ def read_log(text: str) -> Imported:
         return _of_0_3(config, spec, _policy(document.get("activation_checkpoint")), devices)
     reading = Reading(config, release=Release.TOML, devices=devices, shapes=_shapes_in(text))
     imported = reading.imported()
-    kept = nested({key: value for key, value in reading.config.items() if _is_kept(key)})
+    kept = nested(
+        {
+            key: value
+            for key, value in reading.config.items()
+            if key[0].partition(".")[0] in _KEPT or key == ("job", "custom_config_module")
+        }
+    )
     return _on(replace(imported, workload={**imported.workload, "config": kept}), devices)
 
 
@@ -339,8 +347,3 @@ def _shapes_in(text: str) -> dict[str, Any] | None:
         "ffn": multiple * -(-width // multiple),
         "vocab": int(values["vocab_size"]),
     }
-
-
-def _is_kept(key: Key) -> bool:
-    section = key[0].partition(".")[0]
-    return section in _KEPT or (section == "quantize") or key == ("job", "custom_config_module")

@@ -6,7 +6,6 @@ products, 1F1B); of 0.3 those of the configuration function, where it is torchti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
@@ -237,7 +236,7 @@ class Reading(Values):
             else (self.whole("parallelism", "pipeline_parallel_microbatch_size", 1, "baseline.micro_batch_size"))
         )
         count = self.whole("parallelism", "pipeline_parallel_microbatches", None, "baseline.micro_batch_size")
-        if count is None and self._before_microbatch_size:
+        if count is None and any(name.startswith("experimental.pipeline") for name in self._old):
             # Until 2025-04-07 the local batch was cut into as many micro-batches as there are stages.
             count = pp
         if local is None or size is None or pp is None:
@@ -259,10 +258,6 @@ class Reading(Values):
             self.ask("", f"the pipeline runs {rounds} times per step; a plan's runs once, with more micro-batches")
         plan["grad_accum_steps"] = batch // (plan["micro_batch_size"] * dp)
         return batch
-
-    @property
-    def _before_microbatch_size(self) -> bool:
-        return any(name.startswith("experimental.pipeline") for name in self._old)
 
 
 _DEGREES = {
@@ -297,12 +292,6 @@ def stage_sizes(stages: int, layers: int, first: int, last: int) -> list[int]:
     sizes[0] -= first
     sizes[-1] -= last
     return sizes
-
-
-def sizes_of_splits(splits: Sequence[str], layers: int) -> list[int]:
-    """Layers of each stage that `pipeline_parallel_split_points` names, such as layers.4. Raises ValueError."""
-    places = [0, *(int(split.removeprefix("layers.")) for split in splits), layers]
-    return [after - before for before, after in pairwise(places)]
 
 
 def pipeline_of(values: Values, pp: int | None, layers: int | None) -> dict[str, Any]:
@@ -340,7 +329,11 @@ def _sizes(
         return [sum(str(name).startswith("layers.") for name in part) for part in parts]
     if splits:
         words = splits.split(",") if isinstance(splits, str) else splits
-        return sizes_of_splits(words, layers) if layers else [0] * (len(words) + 1)
+        if not layers:
+            return [0] * (len(words) + 1)
+        # Such as layers.4.
+        places = [0, *(int(name.removeprefix("layers.")) for name in words), layers]
+        return [after - before for before, after in pairwise(places)]
     if layers is None:
         return None if per_stage else [0] * stage_count(pp, kind.interleaves, 0, 0, None) if less == [0, 0] else None
     return stage_sizes(
