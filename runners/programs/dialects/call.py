@@ -22,7 +22,7 @@ from meshtune.runners.programs.capture.stand_in import (
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.launcher_options import exported, options_of, tell
-from meshtune.runners.schedulers.slurm.sbatch import option_value
+from meshtune.runners.untrusted_text import option_value
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PYTHON = re.compile(r"python[0-9.]*")

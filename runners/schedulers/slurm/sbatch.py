@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.schedulers.batch.script import directives as directives
+from meshtune.runners.untrusted_text import option_value
 
 # With these, sbatch lets no variable of ours through ("can not specify explicit environment variables with NONE").
 SHUT = ("NONE", "NIL")
@@ -35,19 +34,6 @@ def takes_next_word(option: str) -> bool:
         if f"-{letter}" not in ALONE:
             return position == len(option) - 1
     return False
-
-
-def option_value(words: Sequence[str], *names: str) -> str | None:
-    """What the last of these options says: `--long=x`, `--long x`, `-s x`, and `-s2` of a number; None where none is
-    there."""
-    value = None
-    for word, following in pairwise([*words, ""]):
-        name, joined, inner = word.partition("=")
-        if name in names:
-            value = inner if joined else following
-        elif short := next((one for one in names if len(one) == 2 and re.match(rf"{one}[0-9]", word)), ""):
-            value = word.removeprefix(short)
-    return value
 
 
 def node_count(script: str, options: Sequence[str]) -> int | None:

@@ -26,7 +26,7 @@ from meshtune.runners.programs.dialects.nemo.layouts import BRIDGE, NEMO_1, NEMO
 from meshtune.runners.programs.dialects.nemo.model import model_of
 from meshtune.runners.programs.dialects.nemo.plan import read_plan
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
-from meshtune.runners.schedulers.slurm.sbatch import option_value
+from meshtune.runners.untrusted_text import option_value
 
 CONFIG_FILE = "nemo.yaml"
 # Of NeMo 1's scripts, and their configuration unless another is named (@hydra_runner in each).
