@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 import types
 import typing
@@ -35,14 +36,16 @@ def read_value(kind: type[Value], document: object) -> Value:
 
 
 def _problems_beside(kind: type, document: object, found: Sequence[Problem]) -> Iterator[Problem]:
-    """Rules of a dataclass are checked once its fields are fit: those that it breaks without the unfit ones."""
+    """Rules of a dataclass are checked once its fields are fit: those that it breaks without the unfit ones, and that
+    name none of them."""
     unfit = {problem.path.partition(".")[0] for problem in found}
     if isinstance(document, Mapping) and unfit & document.keys():
         rest = {key: value for key, value in document.items() if key not in unfit}
         try:
             read_value(kind, rest)
         except InvalidValue as error:
-            yield from (problem for problem in error.problems if problem.path.partition(".")[0] in rest)
+            others = (problem for problem in error.problems if problem.path.partition(".")[0] in rest)
+            yield from (problem for problem in others if unfit.isdisjoint(re.findall(r"\w+", problem.message)))
 
 
 def plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.packages import Packaged, unloadable, with_packages
 from meshtune.runners.processes.job_user import RUN_AS
-from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean, names_in
 
 if TYPE_CHECKING:
     from meshtune.runners.base import Runner
@@ -77,13 +77,10 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         allocation="SLURM_JOB_ID",
         # extra_lines and srun_arguments may name files and programs, setup, teardown and prefix are shell; environment
         # may preload a library; a container's image is a program, and its mounts are files.
-        harmless=frozenset(
-            {
-                *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
-                *("cpus_per_device", "call_limit_s", "poll_s", "cluster", "mpi", "cpu_bind", "gpu_bind"),
-                *("memory_mib_per_device", "pilot_s", "pilot_nodes", "pilot_idle_s", "wckey", "login_shell"),
-            }
-        ),
+        harmless=names_in("""
+            mode partition account qos constraint reservation gres exclude cpus_per_device call_limit_s poll_s cluster
+            mpi cpu_bind gpu_bind memory_mib_per_device pilot_s pilot_nodes pilot_idle_s wckey login_shell
+        """),
     ),
     "pbs": Scheduler(
         options="meshtune.runners.schedulers.pbs.runner:PbsOptions",
@@ -149,12 +146,10 @@ WORKLOADS: Mapping[str, TrainingProgram] = {
     "torch": TrainingProgram(
         "meshtune.runners.programs.workloads.torch:TorchWorkload",
         "the built-in trainer",
-        harmless=frozenset(
-            {
-                *("dtype", "learning_rate", "router", "imbalance", "compile", "async_tp", "measuring"),
-                *("attention", "threads", "prefetch", "gather_ahead", "selective", "loss_chunks", "float8"),
-            }
-        ),
+        harmless=names_in("""
+            dtype learning_rate router imbalance compile async_tp measuring attention threads prefetch gather_ahead
+            selective loss_chunks float8
+        """),
     ),
     "command": TrainingProgram("meshtune.runners.programs.workloads.command:CommandWorkload", "the spec's own command"),
     "megatron": TrainingProgram("meshtune.runners.programs.workloads.megatron:MegatronWorkload", "Megatron"),

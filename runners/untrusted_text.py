@@ -18,9 +18,10 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,19 @@ def read_words(line: str, *, comments: bool = False) -> list[str]:
         raise UnreadableText(message)
     with raising(UnreadableText, "a quote is never closed", ValueError):
         return shlex.split(line, comments=comments)  # noqa: TID251
+
+
+def option_value(words: Sequence[str], *names: str) -> str | None:
+    """What the last of these options says: `--long=x`, `--long x`, `-s x`, and `-s2` of a number; None where none is
+    there."""
+    value = None
+    for word, following in pairwise([*words, ""]):
+        name, joined, inner = word.partition("=")
+        if name in names:
+            value = inner if joined else following
+        elif short := next((one for one in names if len(one) == 2 and re.match(rf"{one}[0-9]", word)), ""):
+            value = word.removeprefix(short)
+    return value
 
 
 def read_file(path: Path, max_bytes: int, *, regular: bool = True) -> str:

@@ -258,6 +258,11 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
 
 
+def names_in(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
 def listed(values: Iterable[object]) -> str:
     """Values as a message names them."""
     return ", ".join(map(str, values))

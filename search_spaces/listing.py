@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import FloatColumn, IntColumn, rows
-from meshtune.search_spaces.knob import SIZES, Knob
+from meshtune.search_spaces.knob import SIZES
 from meshtune.search_spaces.knobs import Codes, KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
@@ -160,7 +160,7 @@ def in_order(space: Space) -> Iterator[Plan]:
     for layout in range(len(space)):
         # A knob whose condition names no knob is active or not whatever the others are.
         still = [
-            knob.name in SIZES or (not code and not _names_knob(knob, space.knobs))
+            knob.name in SIZES or (not code and not any(name in knob.when for name in space.knobs.names))
             for knob, code in zip(space.knobs, defaults[layout], strict=True)
         ]
         values = [[1] if fixed else range(1, size + 1) for fixed, size in zip(still, sizes, strict=True)]
@@ -172,10 +172,6 @@ def in_order(space: Space) -> Iterator[Plan]:
             once = np.all((codes > 0) | (given == 1), axis=1)
             for row in codes[once]:
                 yield space.plan(layout, row.tolist())
-
-
-def _names_knob(knob: Knob, knobs: KnobSet) -> bool:
-    return any(name in knob.when for name in knobs.names)
 
 
 def _batch(space: Space, rng: np.random.Generator) -> Listing:

@@ -74,9 +74,9 @@ class ContextParallel(StrEnum):
     RING = "ring"
 
 
-def _axis(key: str, label: str, description: str, **more: Any) -> dict[str, Any]:
-    """The metadata of a field: fields of `Axis`. tried: None where a space chooses the values, else the default."""
-    return {"key": key, "label": label, "description": description, **more}
+def _axis(default: Any, key: str, label: str, description: str, **more: Any) -> Any:
+    """A field whose metadata are fields of `Axis`. tried: None where a space chooses the values, else the default."""
+    return field(default=default, metadata={"key": key, "label": label, "description": description, **more})
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -95,78 +95,59 @@ class Plan:
     # Each field but `knobs` declares an axis: `AXES` lists them for the space, its bounds, search, store, API and page.
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "json_schema_extra": _describe}
 
-    tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True, tried=None))
-    pp: int = field(default=1, metadata=_axis("pp{}", "pp", "pipeline parallel degree", always_in_key=True, tried=None))
-    dp: int = field(
-        default=1,
-        metadata=_axis(
-            "dp{}", "dp", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True, bounded=False
-        ),
+    tp: int = _axis(1, "tp{}", "tp", "tensor parallel degree", always_in_key=True, tried=None)
+    pp: int = _axis(1, "pp{}", "pp", "pipeline parallel degree", always_in_key=True, tried=None)
+    dp: int = _axis(
+        1, "dp{}", "dp", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True, bounded=False
     )
-    cp: int = field(default=1, metadata=_axis("cp{}", "cp", "context parallel degree"))
-    ep: int = field(default=1, metadata=_axis("ep{}", "ep", "expert parallel degree, taken out of dp"))
-    vpp: int = field(default=1, metadata=_axis("vpp{}", "vpp", "model chunks per pipeline rank"))
-    first_stage_less_layers: int = field(
-        default=0,
-        metadata=_axis(
-            "first-{}",
-            "first-",
-            "layers that the first chunk of the pipeline holds fewer than those between, for the embedding",
-            low=0,
-            tried=None,
-        ),
+    cp: int = _axis(1, "cp{}", "cp", "context parallel degree")
+    ep: int = _axis(1, "ep{}", "ep", "expert parallel degree, taken out of dp")
+    vpp: int = _axis(1, "vpp{}", "vpp", "model chunks per pipeline rank")
+    first_stage_less_layers: int = _axis(
+        0,
+        "first-{}",
+        "first-",
+        "layers that the first chunk of the pipeline holds fewer than those between, for the embedding",
+        low=0,
+        tried=None,
     )
-    last_stage_less_layers: int = field(
-        default=0,
-        metadata=_axis(
-            "last-{}",
-            "last-",
-            "layers that the last chunk of the pipeline holds fewer than those between, for the head",
-            low=0,
-            tried=None,
-        ),
+    last_stage_less_layers: int = _axis(
+        0,
+        "last-{}",
+        "last-",
+        "layers that the last chunk of the pipeline holds fewer than those between, for the head",
+        low=0,
+        tried=None,
     )
-    micro_batch_size: int = field(
-        default=1,
-        metadata=_axis(
-            "mbs{}", "mbs", "sequences per forward pass and data-parallel replica", always_in_key=True, tried=None
-        ),
+    micro_batch_size: int = _axis(
+        1, "mbs{}", "mbs", "sequences per forward pass and data-parallel replica", always_in_key=True, tried=None
     )
-    grad_accum_steps: int = field(
-        default=1,
-        metadata=_axis(
-            "ga{}", "ga", "micro-batches per optimizer step and data-parallel replica", always_in_key=True, tried=None
-        ),
+    grad_accum_steps: int = _axis(
+        1, "ga{}", "ga", "micro-batches per optimizer step and data-parallel replica", always_in_key=True, tried=None
     )
-    zero_stage: int = field(
-        default=0,
-        metadata=_axis(
-            "zero{}",
-            "zero",
-            "sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters "
-            "(Rajbhandari et al. 2020)",
-            always_in_key=True,
-            low=0,
-            high=3,
-            tried=(0, 1, 2, 3),
-        ),
+    zero_stage: int = _axis(
+        0,
+        "zero{}",
+        "zero",
+        "sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters "
+        "(Rajbhandari et al. 2020)",
+        always_in_key=True,
+        low=0,
+        high=3,
+        tried=(0, 1, 2, 3),
     )
-    recompute: Recompute = field(
-        default=Recompute.NONE,
-        metadata=_axis("recompute-{}", "recompute", "activations that the backward pass computes again"),
+    recompute: Recompute = _axis(  # noqa: RUF009  # it is a field
+        Recompute.NONE, "recompute-{}", "recompute", "activations that the backward pass computes again"
     )
-    schedule: Schedule = field(
-        default=Schedule.ONE_F_ONE_B,
-        metadata=_axis("{}", "schedule", "order of forward and backward micro-batches in a pipeline"),
+    schedule: Schedule = _axis(  # noqa: RUF009  # it is a field
+        Schedule.ONE_F_ONE_B, "{}", "schedule", "order of forward and backward micro-batches in a pipeline"
     )
-    sequence_parallel: bool = field(
-        default=True,
-        metadata=_axis("nosp", "sp", "with tp, activations between the blocks are split along the sequence"),
+    sequence_parallel: bool = _axis(
+        True, "nosp", "sp", "with tp, activations between the blocks are split along the sequence"
     )
-    recompute_interval: int = field(default=1, metadata=_axis("every{}", "every", "every so many-th layer recomputes"))
-    context: ContextParallel = field(
-        default=ContextParallel.ALL_GATHER,
-        metadata=_axis("{}", "context", "with cp, how attention sees the whole sequence"),
+    recompute_interval: int = _axis(1, "every{}", "every", "every so many-th layer recomputes")
+    context: ContextParallel = _axis(  # noqa: RUF009  # it is a field
+        ContextParallel.ALL_GATHER, "{}", "context", "with cp, how attention sees the whole sequence"
     )
     knobs: Mapping[str, KnobValue] = field(default_factory=KnobValues)
 

@@ -22,7 +22,8 @@ _NO_LIMIT_BYTES = 2**60
 
 def read_host(folder: Path, root: Path = ROOT) -> Host:
     """folder: the home of campaigns, or where it is going to be."""
-    memory = _meminfo(root)
+    sizes = re.findall(r"^(\w+):\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
+    memory = {name: int(size) * 1024 for name, size in sizes}
     shared = _sizes(root / "dev/shm")
     return Host(
         name=socket.gethostname(),
@@ -102,11 +103,6 @@ def read_disk(folder: Path, root: Path = ROOT) -> Disk:
         if place.is_relative_to(mount) and len(mount.parts) >= longest:
             kind, longest = name, len(mount.parts)
     return Disk(folder=str(folder), kind=kind, total_bytes=usage.total, free_bytes=usage.free)
-
-
-def _meminfo(root: Path) -> dict[str, int]:
-    sizes = re.findall(r"^(\w+):\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
-    return {name: int(size) * 1024 for name, size in sizes}
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:

@@ -97,13 +97,11 @@ def _nvidia(index: int, gpu: ElementTree.Element) -> Accelerator:
         for form in ("clocks_event_reasons/clocks_event_reason", "clocks_throttle_reasons/clocks_throttle_reason")
         if gpu.findtext(f"{form}_{reason}") == "Active"
     ]
-    # Parts of the memory, named anew in every generation.
-    errors = [
-        float(match[0])
-        for place in gpu.iterfind("ecc_errors/volatile//*")
-        if "uncorrectable" in place.tag or (place.tag == "total" and not _has_parts(gpu))
-        if (match := _NUMBER.match(place.text or ""))
-    ]
+    # Parts of the memory, named anew in every generation; where none is named, their total.
+    places = list(gpu.iterfind("ecc_errors/volatile//*"))
+    parts = [place for place in places if "uncorrectable" in place.tag]
+    counted = parts or [place for place in places if place.tag == "total"]
+    errors = [float(match[0]) for place in counted if (match := _NUMBER.match(place.text or ""))]
     wanted = {
         "rows wait to be remapped": gpu.findtext("remapped_rows/remapped_row_pending") == "Yes",
         "remapping of rows failed": gpu.findtext("remapped_rows/remapped_row_failure") == "Yes",
@@ -146,10 +144,6 @@ def _nvidia(index: int, gpu: ElementTree.Element) -> Accelerator:
             if "C" in (each.findtext("type") or "")  # C+G too; G draws windows
         ),
     )
-
-
-def _has_parts(gpu: ElementTree.Element) -> bool:
-    return any("uncorrectable" in place.tag for place in gpu.iterfind("ecc_errors/volatile//*"))
 
 
 def parse_topology(text: str) -> tuple[DeviceLink, ...]:

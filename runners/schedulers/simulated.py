@@ -99,9 +99,7 @@ class SimulatedRunner:
     """A Runner over the files under `root`. clock: seconds since the epoch."""
 
     def __init__(self, root: Path, options: HiddenClusterOptions, clock: Callable[[], float] = time.time) -> None:
-        self._queue = FileQueue(root, PlayedJob, clock)
-        self.find = self._queue.find
-        self._options = options
+        self._queue, self._options = FileQueue(root, PlayedJob, clock), options
         self.find = self._queue.find
 
     def submit(self, spec: JobSpec) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from meshtune.runners.devices.record import text_of
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.report import send
 from meshtune.runners.trainer.compiling import note
@@ -43,11 +44,7 @@ def software(device: torch.device) -> dict[str, str]:
 
 def driver_version(path: Path) -> str | None:
     """The version that a driver's file tells; None where there is no such file, or no version in its first line."""
-    try:
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-    except OSError:
-        return None
-    match = _VERSION.search(first)
+    match = _VERSION.search(text_of(path).partition("\n")[0])
     return None if match is None else match[1]
 
 

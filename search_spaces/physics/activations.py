@@ -12,6 +12,7 @@ attention keeps, and no fewer scores where these are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,17 @@ class LayerBytes:
     between: FloatColumn
 
 
+class _Setting(NamedTuple):
+    """What bytes are counted for. split: over how many ranks of tp a value between the blocks is cut."""
+
+    model: ModelSpec
+    framework: FrameworkProfile
+    columns: Columns
+    tokens: FloatColumn
+    tp: FloatColumn
+    split: FloatColumn
+
+
 def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
     """Tokens of one micro-batch whose activations lie on a rank, tp left out."""
     tokens: FloatColumn = columns["micro_batch_size"] * model.seq_len / columns["cp"]
@@ -67,8 +79,9 @@ def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Colum
     tp = columns["tp"].astype(np.float64)
     split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)
     between = tokens * model.hidden * framework.activation_bytes / split
-    whole = _whole(model, framework, columns, tokens, tp, split)
-    selective = _selective(model, framework, columns, tokens, tp, split, whole)
+    setting = _Setting(model, framework, columns, tokens, tp, split)
+    whole = _whole(setting)
+    selective = _selective(setting, whole)
     recompute = columns["recompute"]
     light = np.choose(
         (recompute == RECOMPUTES.index(Recompute.SELECTIVE)) + 2 * (recompute == RECOMPUTES.index(Recompute.FULL)),
@@ -78,8 +91,7 @@ def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Colum
     asked = max(1, model.top_k) * expert_load(model, framework, columns["ep"]) * model.ffn
     inner = (asked + model.shared_ffn) * (model.activation.matrices - 1)
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
-    gathering = _gathering(model, framework, columns, tokens, tp, split)
-    gradients = np.maximum(gradients, gathering)
+    gradients = np.maximum(gradients, _gathering(setting))
     attention = (model.query_width + model.kv_width + model.value_width) / tp
     products = (
         tokens * framework.activation_bytes * (inner / tp + attention + _latent_width(model) / split) + 2 * between
@@ -87,17 +99,11 @@ def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Colum
     return LayerBytes(kept, whole - light, gradients, products, between)
 
 
-def _gathering(
-    model: ModelSpec,
-    framework: FrameworkProfile,
-    columns: Columns,
-    tokens: FloatColumn,
-    tp: FloatColumn,
-    split: FloatColumn,
-) -> FloatColumn:
+def _gathering(setting: _Setting) -> FloatColumn:
     """With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
     activations, which are gone then: all of them, their gradients, a kernel's gradients of them, and one hidden state.
     0 otherwise."""
+    model, framework, columns, tokens, tp, split = setting
     width = framework.activation_bytes
     gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
     every = columns["cp"] * (model.kv_width + model.value_width) / tp * width
@@ -106,15 +112,9 @@ def _gathering(
     return np.where(gathers, tokens * (3 * every + model.hidden * width - gone), 0.0)
 
 
-def _whole(
-    model: ModelSpec,
-    framework: FrameworkProfile,
-    columns: Columns,
-    tokens: FloatColumn,
-    tp: FloatColumn,
-    split: FloatColumn,
-) -> FloatColumn:
+def _whole(setting: _Setting) -> FloatColumn:
     """Without recomputation: 34 s b h of Korthikanti et al. for a GPT with dropout, and 5 a s^2 b unfused."""
+    model, framework, columns, tokens, tp, split = setting
     kept, width = framework.kept, framework.activation_bytes
     hidden = model.hidden
     entrance = np.ones_like(tp) if kept.gathered_inputs else split
@@ -198,17 +198,10 @@ def repeated_products(model: ModelSpec, framework: FrameworkProfile) -> tuple[li
     return attention[1::2], block[1::2]
 
 
-def _selective(
-    model: ModelSpec,
-    framework: FrameworkProfile,
-    columns: Columns,
-    tokens: FloatColumn,
-    tp: FloatColumn,
-    split: FloatColumn,
-    whole: FloatColumn,
-) -> FloatColumn:
+def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
     """Kept by selective recomputation: of Korthikanti et al. all but the scores; or matrix products' results alone, by
     halves those that are not repeated."""
+    model, framework, columns, tokens, tp, split = setting
     if framework.kept.selective is Selective.ATTENTION:
         scores = 0.0 if framework.fused_attention else _scores(model, framework)
         return whole - tokens * scores / tp

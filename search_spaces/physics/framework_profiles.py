@@ -334,20 +334,16 @@ TORCHTITAN = replace(
 # Optimus (arXiv 2604.00785): 2 + 2 bytes of weights and gradients, 4 of master, 8 of moments. optimus/optimizers.py
 # (IntelLabs/Optimus-LM): all reduce-scatters after the backward pass, then a barrier. torch's modules: hidden_passes as
 # FSDP's.
-OPTIMUS = FrameworkProfile(
+OPTIMUS = replace(
+    _OTHER_BFLOAT16,
     name="Optimus, bf16",
-    dtype="bfloat16",
-    weight_bytes=2,
     gradient_bytes=2,
-    optimizer_bytes=12,
-    activation_bytes=2,
-    transfer_bytes=2,
     reduce_bytes=2,
-    gather_bytes=2,
     logit_bytes=10,
     overlapped_gradients=False,
     reduces_every_micro_batch=False,
     hidden_passes=20,
+    kept=Kept(),
 )
 # Optimus with a plain sharded optimizer in place of its own, which is aware of experts (optimizers.py,
 # ParamGroupShardedMixedPrecisionAdamW): every state is sharded over the ranks that hold the same experts.

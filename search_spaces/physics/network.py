@@ -131,13 +131,10 @@ class Network:
         """NCCL, or RCCL, which has its algorithms, drives the links."""
         return self.cluster.device.kind is DeviceKind.CUDA
 
-    @property
-    def _protocols(self) -> tuple[NcclProtocol, ...]:
-        links = (self.cluster.node_link, self.cluster.network_link)
-        return PLAIN if not self._accelerated or any(link and link.measured for link in links) else NCCL
-
     def _fastest(self, seconds: Callable[[NcclProtocol], FloatColumn]) -> FloatColumn:
-        result: FloatColumn = np.min([seconds(protocol) for protocol in self._protocols], axis=0)
+        links = (self.cluster.node_link, self.cluster.network_link)
+        protocols = PLAIN if not self._accelerated or any(link and link.measured for link in links) else NCCL
+        result: FloatColumn = np.min([seconds(protocol) for protocol in protocols], axis=0)
         return result
 
     def _ring_s(self, group: _Group, protocol: NcclProtocol, size_bytes: Number, passes: int) -> FloatColumn:

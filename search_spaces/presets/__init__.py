@@ -23,6 +23,27 @@ def model_presets() -> Mapping[str, Mapping[str, Any]]:
     return {key: {**entry, "name": key} for file in MODEL_FILES for key, entry in _read(file).items()}
 
 
+# What models are called on the Hub, in small letters and not as trained further for chats, and the presets of their
+# shapes.
+_ON_HUB: Mapping[str, str] = {
+    "huggyllama/llama-30b": "llama1-30b",
+    "huggyllama/llama-65b": "llama1-65b",
+    **{f"meta-llama/llama-2-13b{kind}": "llama2-13b" for kind in ("", "-hf", "-chat-hf")},
+    **{
+        f"meta-llama/{family}-{size}": f"llama3-{size}"
+        for family in ("meta-llama-3", "meta-llama-3.1", "llama-3.1")
+        for size in ("8b", "70b", "405b")
+    },
+    **{f"meta-llama/llama-3.2-{size}": f"llama3.2-{size}" for size in ("1b", "3b")},
+    **{f"mistralai/mixtral-{size}-v0.1": f"mixtral-{size}" for size in ("8x7b", "8x22b")},
+}
+
+
+def preset_on_hub(name: str) -> str | None:
+    """The preset with the shapes of a model of the Hub, None where there is none."""
+    return _ON_HUB.get(name.lower().replace("-instruct", ""))
+
+
 @cache
 def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
     """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""

@@ -10,7 +10,6 @@ from dialect_cases import cases, stored_for
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.torchtitan.keys import KEYS_0_2, OLD, RENAMED
 from meshtune.runners.programs.dialects.torchtitan.models import CONFIG_FUNCTIONS, shapes_of
-from meshtune.runners.programs.dialects.torchtitan.pipeline import stage_sizes
 from meshtune.runners.programs.dialects.torchtitan.reader import (
     is_file,
     is_log,
@@ -20,6 +19,7 @@ from meshtune.runners.programs.dialects.torchtitan.reader import (
     read_launch,
     read_log,
 )
+from meshtune.runners.programs.dialects.torchtitan.reading import stage_sizes
 
 GIVEN = stored_for(__name__)["given"]
 

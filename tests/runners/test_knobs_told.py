@@ -199,8 +199,8 @@ def test_megatron_is_told_by_arguments_and_by_what_its_script_exports(tmp_path):
         "fp8.argument: --fp8-recipe already stands in workload.arguments",
         "bits.argument: --bf16 already stands in what follows from the plan",
         "length.argument: --train-iters already stands in every trial",
-        "budget.config: the workload megatron writes no configuration file here",
         "hydra.argument: must begin with the name of an argument, such as --recompute-num-layers",
+        "budget.config: the workload megatron writes no configuration file here",
     ]
 
 

@@ -28,6 +28,7 @@ from meshtune.runners.programs.dialects.call import Call, choose, launch_of, sta
 from meshtune.runners.programs.dialects.job_script import slurm_variables, with_devices, with_job
 from meshtune.runners.programs.dialects.programs import read_start
 from meshtune.runners.untrusted_text import SLOW_LIMITS, Limits, UnreadableText, read_file, read_json
+from meshtune.search_spaces.checks import names_in
 
 # Environments of modules take seconds to load.
 TIME_LIMIT_S = 120.0
@@ -41,12 +42,7 @@ _COMMENT = re.compile(r"(?m)^\s*#.*$")
 _SOURCED = re.compile(r"(?m)(?:^|[;&]|\bthen)\s*(?:source|\.)\s+\S.*?([\w./-]+)[\"']?\s*(?:$|[;&|])")
 _USED = re.compile(r"\$(?:\{([A-Z][A-Z0-9_]+)\}|([A-Z][A-Z0-9_]+))")
 # What bash itself sets, and awk.
-_SET_ELSEWHERE = frozenset(
-    {
-        *("PWD", "OLDPWD", "SHLVL", "RANDOM", "SECONDS", "HOSTNAME", "UID", "EUID", "LINENO", "OPTARG", "REPLY"),
-        *("NF", "NR"),
-    }
-)
+_SET_ELSEWHERE = names_in("PWD OLDPWD SHLVL RANDOM SECONDS HOSTNAME UID EUID LINENO OPTARG REPLY NF NR")
 _LAST_CHARACTERS = 300
 # A command that failed by itself, such as a `cd` or `source` that finds nothing here.
 _BASH_ERROR = re.compile(r"(?m)^(\S{1,200}: line [0-9]+: .{1,300})$")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file, read_words
-from meshtune.search_spaces.checks import Checks, Closed, Count, InvalidValue, Problem, UserError, Whole
+from meshtune.search_spaces.checks import Checks, Closed, Count, InvalidValue, Problem, UserError, Whole, names_in
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext, Violation, columns_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
@@ -93,12 +93,10 @@ class Imported:
 
 
 # Who is who is the launcher's word; the others are ours to set for each plan.
-NOT_KEPT = frozenset(
-    {
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"),
-        *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"),
-    }
-)
+NOT_KEPT = names_in("""
+    RANK WORLD_SIZE LOCAL_RANK NODE_RANK NNODES MASTER_ADDR MASTER_PORT CUDA_DEVICE_MAX_CONNECTIONS
+    CUDA_VISIBLE_DEVICES
+""")
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
 
 

@@ -19,9 +19,10 @@ from meshtune.runners.programs.capture.stand_in import (
     PYTHONS,
     options_end,
 )
-from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question, Remarks
+from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.launcher_options import exported, options_of, tell
+from meshtune.runners.untrusted_text import option_value
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -157,14 +158,14 @@ def launch_of(found: Call, place: str) -> Launch:
         raise CannotRead(f"{place}: {' '.join(found.command)[:300]} names no Python program")
     at, script = program
     before, words = found.words[:at], found.words[at + 1 :]
-    remarks = Remarks(place=place, questions=_surrounding(found, place))
-    notes, launcher = remarks.notes, launcher_of(found)
+    remarks, launcher = Remarks(place=place), launcher_of(found)
+    _surrounding(found, remarks)
     nodes, per_node = _devices(launcher, before, found)
     if launcher != "accelerate":
         own = next((at + 1 for at, word in enumerate(before) if word in LAUNCH_MODULES), 0)
         tell(remarks, launcher, options_of(before[own:]))
     if found.cwd and not script.startswith("-m ") and not (Path(found.cwd) / script).is_file():
-        notes.append(f"{place}: {script} is not in {found.cwd} on this machine; check workload.directory")
+        remarks.note(f"{script} is not in {found.cwd} on this machine; check workload.directory")
     return Launch(
         script=as_written(script),
         words=words,
@@ -172,9 +173,9 @@ def launch_of(found: Call, place: str) -> Launch:
         nodes=nodes,
         devices_per_node=per_node,
         directory=found.cwd,
-        env=_environment(found, place, notes),
+        env=_environment(found, remarks),
         files=found.files,
-        notes=tuple(notes),
+        notes=tuple(remarks.notes),
         launcher=(found.tool, *before),
         under=found.under,
         questions=tuple(remarks.questions),
@@ -191,29 +192,26 @@ def _program(words: Sequence[str]) -> tuple[int, str] | None:
     return None
 
 
-def _surrounding(found: Call, place: str) -> list[Question]:
-    """What stands around the launcher and trials would leave out. Raises CannotRead."""
-    asked = []
+def _surrounding(found: Call, remarks: Remarks) -> None:
+    """Ask about what stands around the launcher and trials would leave out. Raises CannotRead."""
     for tool, options in found.under:
         written = as_written(" ".join((tool, *options)))[:300]
         if tool in ("docker", "podman"):
             raise CannotRead(
-                f"{place}: `{written}` starts the program in a container with paths of its own, which trials do not "
-                f"enter. Next, inside of it: meshtune import --command 'torchrun ...', with the command that runs there"
+                f"{remarks.place}: `{written}` starts the program in a container with paths of its own, which trials "
+                f"do not enter. Next, inside of it: meshtune import --command 'torchrun ...', with the command that "
+                f"runs there"
             )
-        image = option_value(options, ("--container-image",)) if tool in AROUND else None
+        image = option_value(options, "--container-image") if tool in AROUND else None
         if tool in CONTAINERS or image:
-            asked.append(
-                Question(
-                    "workload.python",
-                    f"{place}: the program runs in a container (`{written}`), and trials start `python` as it is. "
-                    f"Name a Python inside of it: an executable file of two lines, `#!/bin/sh` and "
-                    f'`exec apptainer exec --nv IMAGE python3 "$@"`, on a file system that all nodes see',
-                )
+            remarks.ask(
+                "workload.python",
+                f"the program runs in a container (`{written}`), and trials start `python` as it is. Name a Python "
+                f"inside of it: an executable file of two lines, `#!/bin/sh` and "
+                f'`exec apptainer exec --nv IMAGE python3 "$@"`, on a file system that all nodes see',
             )
         elif tool in _BINDING:
-            asked.append(Question("", f"{place}: `{written}` stands before the launcher, and trials run without it"))
-    return asked
+            remarks.ask("", f"`{written}` stands before the launcher, and trials run without it")
 
 
 def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | None, int | None]:
@@ -224,7 +222,7 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if world and local and world % local == 0:
         return world // local, local
     per_gpu = _whole(environment.get("SLURM_GPUS_ON_NODE", ""))
-    nodes, said = option_value(before, _NODES.get(launcher, ())), option_value(before, _PER_NODE.get(launcher, ()))
+    nodes, said = option_value(before, *_NODES.get(launcher, ())), option_value(before, *_PER_NODE.get(launcher, ()))
     if launcher == "torchrun":
         return (
             1 if nodes is None else _whole(nodes),
@@ -233,7 +231,7 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if launcher == "deepspeed":
         return _whole(nodes or ""), _whole(said or "")
     if launcher in ("accelerate", "composer"):
-        ranks = _whole(option_value(before, _RANKS[launcher]) or "")
+        ranks = _whole(option_value(before, *_RANKS[launcher]) or "")
         if launcher == "composer":
             # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
             each = _whole(said or environment.get("LOCAL_WORLD_SIZE", ""))
@@ -243,13 +241,16 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
         return machines, (ranks // machines if machines and ranks and ranks % machines == 0 else None)
     around = [(tool, options) for tool, options in found.under if tool in AROUND]
     if not around:
-        return (1, 1) if launcher in PYTHONS and not _starts_more(found) else (None, None)
+        # gpt-neox's deepy.py is a launcher itself.
+        program = _program(found.words)
+        starts_more = program is not None and PurePath(program[1]).name == "deepy.py"
+        return (1, 1) if launcher in PYTHONS and not starts_more else (None, None)
     tool, options = around[-1]
     kind = "srun" if tool == "srun" else "mpirun"
     here = environment if kind == "srun" else {}
-    nodes_said = _whole(option_value(options, _NODES[kind]) or here.get("SLURM_NNODES", ""))
-    ranks = _whole(option_value(options, _RANKS[kind]) or "")
-    per_node = _whole(option_value(options, _PER_NODE[kind]) or "")
+    nodes_said = _whole(option_value(options, *_NODES[kind]) or here.get("SLURM_NNODES", ""))
+    ranks = _whole(option_value(options, *_RANKS[kind]) or "")
+    per_node = _whole(option_value(options, *_PER_NODE[kind]) or "")
     if kind == "mpirun" and per_node and ranks and ranks % per_node == 0:
         return ranks // per_node, per_node
     if per_node is None and ranks is None:
@@ -259,29 +260,11 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     return nodes_said, per_node
 
 
-def _starts_more(found: Call) -> bool:
-    """Whether the program is a launcher itself: gpt-neox's deepy.py."""
-    program = _program(found.words)
-    return program is not None and PurePath(program[1]).name == "deepy.py"
-
-
-def option_value(words: Sequence[str], names: Sequence[str]) -> str | None:
-    """What the last of these options says, None where none is there."""
-    value = None
-    for word, following in pairwise([*words, ""]):
-        name, joined, inner = word.partition("=")
-        if name in names:
-            value = inner if joined else following
-        elif short := next((one for one in names if len(one) == 2 and re.fullmatch(rf"{one}[0-9]+", word)), ""):
-            value = word.removeprefix(short)
-    return value
-
-
 def _whole(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def _environment(found: Call, place: str, notes: list[str]) -> dict[str, str]:
+def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     """What the launcher set for the program, and mpirun's words, but for what a launcher or meshtune sets anew for each
     start."""
     kept, said = {}, dict(found.changed)
@@ -291,9 +274,9 @@ def _environment(found: Call, place: str, notes: list[str]) -> dict[str, str]:
         if name in NOT_KEPT or name in _RANK_NAMES or not name.isidentifier() or name.startswith(_OF_A_RANK):
             continue
         if SECRET.search(name):
-            notes.append(f"{place}: the value of {name} is not copied: it may be a secret")
+            remarks.note(f"the value of {name} is not copied: it may be a secret")
         elif not is_known(value):
-            notes.append(f"{place}: the value of {name} is not known here; fill it in under workload.env")
+            remarks.note(f"the value of {name} is not known here; fill it in under workload.env")
         else:
             kept[name] = value
     return kept

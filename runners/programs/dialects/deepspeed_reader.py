@@ -23,19 +23,17 @@ from meshtune.runners.programs.dialects.base import (
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.programs.dialects.deepspeed import Dtype, read_config
-from meshtune.search_spaces.checks import MAX_WHOLE, raising
+from meshtune.search_spaces.checks import MAX_WHOLE, names_in, raising
 from meshtune.search_spaces.plan import ContextParallel
 
 # deepspeed.add_config_arguments in deepspeed/__init__.py.
 _FILE = "--deepspeed_config"
 _SWITCHES = ("--deepspeed", "--local_rank", "--local-rank")
 # Keys that DeepSpeed's own files have, of which no other program's have two.
-_OWN = frozenset(
-    {
-        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization"),
-        *("bf16", "bfloat16", "fp16", "steps_per_print", "wall_clock_breakdown", "gradient_clipping"),
-    }
-)
+_OWN = names_in("""
+    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization bf16 bfloat16 fp16
+    steps_per_print wall_clock_breakdown gradient_clipping
+""")
 # Where the value that is `auto` goes in the spec.
 _PATHS: Mapping[str, str] = {
     "train_batch_size": "global_batch_size",

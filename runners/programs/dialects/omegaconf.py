@@ -37,7 +37,9 @@ def _resolved(value: Any, root: Mapping[str, Any], path: tuple[str, ...], depth:
     if not isinstance(value, str) or depth >= _MAX_DEPTH:
         return value
     if alone := _REFERENCE.fullmatch(value):
-        target = _target(alone, path)
+        # Each leading dot is one level up, from the holder of the value.
+        dots = len(alone[1])
+        target = (*(path[: len(path) - dots] if dots else ()), *alone[2].split("."))
         found = at(root, ".".join(target))
         # Whole sections are not copied, so that a text costs no more than its length.
         left = not holds(root, ".".join(target)) or isinstance(found, Mapping | list)
@@ -51,12 +53,6 @@ def _resolved(value: Any, root: Mapping[str, Any], path: tuple[str, ...], depth:
 
     plain = depth > 0 or "${" not in value or len(value) > _MAX_TEXT
     return value if plain else _REFERENCE.sub(text, value)
-
-
-def _target(reference: re.Match[str], path: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that a reference at this place names; each leading dot is one level up, from the holder of the value."""
-    dots, keys = len(reference[1]), tuple(reference[2].split("."))
-    return (*path[: len(path) - dots], *keys) if dots else keys
 
 
 def overridden(config: Mapping[str, Any], words: Sequence[str], place: str) -> tuple[dict[str, Any], list[str]]:

@@ -128,14 +128,12 @@ def _read(reader: Callable[..., Imported], *given: Any) -> Imported:
 def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
     """With the minutes of a start, and with what the source left open."""
     told = f"trial.start_s {START_S}: a start takes 2 to 10 minutes on a cluster; quote and time limit count with it"
-    notes, trial = (*imported.notes, told), {"start_s": START_S}
-    if launch is None:
-        return replace(imported, trial=trial, notes=tuple(dict.fromkeys(notes)))
+    asked, noted = (launch.questions, launch.notes) if launch else ((), ())
     return replace(
         imported,
-        trial=trial,
-        questions=tuple(dict.fromkeys((*launch.questions, *imported.questions))),
-        notes=tuple(dict.fromkeys((*launch.notes, *notes))),
+        trial={"start_s": START_S},
+        questions=tuple(dict.fromkeys((*asked, *imported.questions))),
+        notes=tuple(dict.fromkeys((*noted, *imported.notes, told))),
     )
 
 

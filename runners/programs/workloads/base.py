@@ -7,14 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import read_document, storage_fault
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.dialects.base import ProgramOptions
 from meshtune.runners.told_knobs import ToldKnob, told_knobs
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -43,6 +45,9 @@ VERDICTS: Mapping[Cause, Verdict] = {
     Cause.USER_BUG: Verdict.CRASHED,
     Cause.CRASH: Verdict.CRASHED,
 }
+
+
+Options = TypeVar("Options", bound=ProgramOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,19 @@ class Workload(ABC):
     @abstractmethod
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         """The outcome of a job that left no result file, by its logs and its runner. Raises OSError."""
+
+
+class ProgramWorkload(Workload, Generic[Options]):
+    """Another program's training, by the options of a spec. Raises InvalidValue for wrong ones."""
+
+    kind: ClassVar[type[ProgramOptions]]
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = cast(Options, read_value(self.kind, dict(options)))
+
+    @property
+    def steps(self) -> int | None:
+        return self._options.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from meshtune.runners.base import Cause, JobSpec, JobStatus
-from meshtune.runners.documents import read_value
 from meshtune.runners.log_lines import lines_of
 from meshtune.runners.outcome import Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
@@ -33,7 +32,7 @@ from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.workloads.base import (
     JobRequest,
     LogContext,
-    Workload,
+    ProgramWorkload,
     context_file,
     failed,
     in_directory,
@@ -78,11 +77,13 @@ _BATCH = re.compile(r"\]\s+train_batch_size \.+ ([1-9][0-9]{0,14})\s*$")
 _MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
-class DeepSpeedWorkload(Workload):
+class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
     """Profiles a script under DeepSpeed. Raises InvalidValue for wrong options."""
 
+    kind = DeepSpeedOptions
+
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = read_value(DeepSpeedOptions, dict(options))
+        super().__init__(options)
         if not (self._options.script or self._options.module):
             raise InvalidValue([Problem("script", "is missing, and so is module")])
 
@@ -100,10 +101,6 @@ class DeepSpeedWorkload(Workload):
     @property
     def program(self) -> str:
         return self._options.module or PurePath(self._options.script).name
-
-    @property
-    def steps(self) -> int | None:
-        return self._options.steps
 
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options = self._options

@@ -45,12 +45,8 @@ def options(knobs: Iterable[Knob], plan: Plan) -> dict[str, KnobValue]:
 
 def placeholders(request: JobRequest) -> dict[str, KnobValue]:
     """What stands for each of its knobs where the command has a placeholder of that name, whatever tells it beside."""
-    found = {}
-    for knob in request.knobs:
-        told = knob.told(request.plan.knobs[knob.name])
-        if told is not None:
-            found[knob.name] = told
-    return found
+    told = ((knob.name, knob.told(request.plan.knobs[knob.name])) for knob in request.knobs)
+    return {name: value for name, value in told if value is not None}
 
 
 def _told(knobs: Iterable[Knob], plan: Plan, way: str) -> Iterator[tuple[Knob, KnobValue]]:
@@ -66,14 +62,16 @@ class Telling:
     """What jobs of a workload can be told of beside their plan.
 
     variables: those that are set for another reason, by name with what sets them. arguments: those that stand in the
-    command line, alike; None: it takes none. plain: an argument's name, as the program tells two apart. files: the
-    configuration files by name, each with its dotted keys that are set, alike. options: by name, why a value is none;
-    placeholders: that the workload's texts have; None: they can have none."""
+    command line, alike; None: it takes none. plain: the name of an argument, as the program tells two apart. example:
+    of one, where each begins with its name. files: the configuration files by name, each with its dotted keys that are
+    set, alike. options: by name, why a value is none; placeholders: that the workload's texts have; None: they can have
+    none."""
 
     workload: str
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] | None = None
     plain: Callable[[str], str] = str
+    example: str = ""
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     options: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     placeholders: Iterable[str] | None = None
@@ -81,7 +79,7 @@ class Telling:
 
 def problems(knobs: KnobSet, telling: Telling) -> list[Problem]:
     """Why knobs cannot be told, all of them, by the knob's name and key."""
-    return [problem for knob in knobs for problem in _WAYS[knob.way](knob, telling)]
+    return [problem for knob in knobs if knob.way in _WAYS for problem in _WAYS[knob.way](knob, telling)]
 
 
 def names_of(argument: str) -> list[str]:
@@ -125,6 +123,8 @@ def _of_argument(knob: Knob, telling: Telling) -> Iterator[Problem]:
     for name in names_of(str(knob.argument)):
         if (place := standing.get(telling.plain(name))) is not None:
             yield Problem(f"{knob.name}.argument", f"{name} already stands in {place}")
+    if telling.example and not str(knob.argument).startswith("--"):
+        yield Problem(f"{knob.name}.argument", f"must begin with the name of an argument, such as {telling.example}")
 
 
 def _of_key(knob: Knob, telling: Telling) -> Iterator[Problem]:
@@ -177,15 +177,10 @@ def _ways_of(telling: Telling) -> list[str]:
     return [way for way, possible in can.items() if possible]
 
 
-def _of_size(knob: Knob, telling: Telling) -> Iterator[Problem]:
-    return iter(())
-
-
 _WAYS: Mapping[str, Callable[[Knob, Telling], Iterator[Problem]]] = {
     "env": _of_variable,
     "argument": _of_argument,
     "config": _of_key,
     "option": _of_option,
     "placeholder": _of_placeholder,
-    "size": _of_size,
 }

@@ -4,13 +4,10 @@ One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
-from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.programs.dialects.base import Arguments, read_arguments, render_lines, without
 from meshtune.runners.programs.dialects.megatron.arguments import (
@@ -29,7 +26,7 @@ from meshtune.runners.programs.dialects.megatron.arguments import (
 from meshtune.runners.programs.dialects.megatron.dialect import LAUNCH_FILE, capabilities_of, render_files
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
-from meshtune.runners.programs.workloads.base import JobRequest, Workload, context_file
+from meshtune.runners.programs.workloads.base import JobRequest, ProgramWorkload, context_file
 from meshtune.runners.programs.workloads.config_file import placed
 from meshtune.runners.programs.workloads.knobs import Telling, dotted, keys, problems, variables
 from meshtune.runners.programs.workloads.knobs import arguments as knob_arguments
@@ -65,11 +62,10 @@ _NO_DROPOUT = (("0",), ("0.0",))
 _LOSS_SCALE = "65536"
 
 
-class MegatronWorkload(Workload):
+class MegatronWorkload(ProgramWorkload[MegatronOptions]):
     """Profiles Megatron. Raises InvalidValue for wrong options."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = read_value(MegatronOptions, dict(options))
+    kind = MegatronOptions
 
     @property
     def capabilities(self) -> Capabilities:
@@ -99,10 +95,6 @@ class MegatronWorkload(Workload):
     def program(self) -> str:
         return PurePath(self._options.script).name
 
-    @property
-    def steps(self) -> int | None:
-        return self._options.steps
-
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options = self._options
         shown = _short({}, options, 0).keys() - {"--lr", "--initial-loss-scale"}
@@ -116,13 +108,12 @@ class MegatronWorkload(Workload):
         by_plan = dict.fromkeys(dotted(ds_config_of(plan, replace(options, ds_config={}))), "the plan")
         telling = Telling(
             workload="megatron",
+            example="--recompute-num-layers",
             variables=dict.fromkeys(options.env, "workload.env"),
             arguments=standing,
             files={DS_CONFIG_FILE: by_plan} if options.through_deepspeed else {},
         )
-        named = [knob for knob in knobs if knob.argument is not None and not knob.argument.startswith("--")]
-        told = "must begin with the name of an argument, such as --recompute-num-layers"
-        return [*problems(knobs, telling), *(Problem(f"{knob.name}.argument", told) for knob in named)]
+        return problems(knobs, telling)
 
     def job(self, request: JobRequest) -> JobSpec:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""

@@ -72,7 +72,6 @@ _MEGATRON_DEEPSPEED = Capabilities(
     schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
     recompute=frozenset(Recompute),
     zero_stages=frozenset({0, 1}),
-    zero_stages_with_pp=frozenset({0, 1}),
     choice_of_sequence_parallel=True,
     expert_parallel=True,
     experts=True,
@@ -80,15 +79,24 @@ _MEGATRON_DEEPSPEED = Capabilities(
     uneven_vocab=True,
     shapes=frozenset({Shape.HEAD_DIM}),
 )
-# 1F1B or GPipe; --act-ckpt levels of parts of a layer are taken for the whole layer (dist_train.py).
-_OPTIMUS = Capabilities(
+_NANOTRON = Capabilities(
     schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
-    recompute=frozenset({Recompute.NONE, Recompute.FULL}),
+    recompute=frozenset(Recompute),
     zero_stages=frozenset({0, 1}),
-    zero_stages_with_pp=frozenset({0, 1}),
-    expert_parallel=True,
-    experts=True,
+    choice_of_sequence_parallel=True,
     uneven_vocab=True,
+)
+# 1F1B or GPipe; --act-ckpt levels of parts of a layer are taken for the whole layer (dist_train.py).
+_WHOLE_LAYERS = frozenset({Recompute.NONE, Recompute.FULL})
+_OPTIMUS = replace(
+    _NANOTRON, recompute=_WHOLE_LAYERS, choice_of_sequence_parallel=False, expert_parallel=True, experts=True
+)
+# No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
+_FSDP = Capabilities(
+    recompute=_WHOLE_LAYERS,
+    zero_stages=frozenset({0, 2, 3}),
+    zero_stages_with_pp=frozenset(),
+    shapes=frozenset(Shape),
 )
 _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
     Code.MEGATRON_DEEPSPEED: (MEGATRON_DEEPSPEED, _MEGATRON_DEEPSPEED),
@@ -101,27 +109,8 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
     Code.MEGATRON_CORE: (MEGATRON_CORE["bfloat16"], capabilities_of(MegatronOptions())),
     Code.OPTIMUS: (OPTIMUS, _OPTIMUS),
     Code.OPTIMUS_EP_UNAWARE: (OPTIMUS_EP_UNAWARE, _OPTIMUS),
-    Code.NANOTRON: (
-        NANOTRON,
-        Capabilities(
-            schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
-            recompute=frozenset(Recompute),
-            zero_stages=frozenset({0, 1}),
-            zero_stages_with_pp=frozenset({0, 1}),
-            choice_of_sequence_parallel=True,
-            uneven_vocab=True,
-        ),
-    ),
-    # No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
-    Code.FSDP: (
-        FSDP,
-        Capabilities(
-            recompute=frozenset({Recompute.NONE, Recompute.FULL}),
-            zero_stages=frozenset({0, 2, 3}),
-            zero_stages_with_pp=frozenset(),
-            shapes=frozenset(Shape),
-        ),
-    ),
+    Code.NANOTRON: (NANOTRON, _NANOTRON),
+    Code.FSDP: (FSDP, _FSDP),
     Code.TRAINER: (TRAINER_FLOAT32, TorchWorkload({}).capabilities),
 }
 

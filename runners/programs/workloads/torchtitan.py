@@ -6,13 +6,11 @@ One process per device; torchtitan reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
-from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.programs.dialects.base import read_arguments, render_lines
 from meshtune.runners.programs.dialects.torchtitan.config import flat, key_of
@@ -29,7 +27,7 @@ from meshtune.runners.programs.dialects.torchtitan.dialect import (
 from meshtune.runners.programs.dialects.torchtitan.options import Dtype, Release, TorchtitanOptions
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
-from meshtune.runners.programs.workloads.base import JobRequest, Workload, context_file, in_directory
+from meshtune.runners.programs.workloads.base import JobRequest, ProgramWorkload, context_file, in_directory
 from meshtune.runners.programs.workloads.config_file import placed
 from meshtune.runners.programs.workloads.knobs import Telling, arguments, keys, problems, variables
 from meshtune.runners.untrusted_text import read_words
@@ -61,11 +59,10 @@ PATTERNS = Patterns(
 _OF_SUBCOMMAND = "__activation_checkpoint."
 
 
-class TorchtitanWorkload(Workload):
+class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
     """Profiles torchtitan. Raises InvalidValue for wrong options."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = read_value(TorchtitanOptions, dict(options))
+    kind = TorchtitanOptions
 
     @property
     def capabilities(self) -> Capabilities:
@@ -82,10 +79,6 @@ class TorchtitanWorkload(Workload):
         """The release, and the module of the user's own models where one is named."""
         return " ".join((str(self._options.release), *self._options.given.get("--module", ())))
 
-    @property
-    def steps(self) -> int | None:
-        return self._options.steps
-
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options = self._options
         measured = (".".join(key).lstrip(".") for key in flat(_measuring(options, 0, "")))
@@ -94,14 +87,13 @@ class TorchtitanWorkload(Workload):
         taken = {**given, **dict.fromkeys(measured, "every trial"), **by_plan}
         telling = Telling(
             workload="torchtitan",
+            example="--compile.components",
             variables=dict.fromkeys(options.env, "workload.env"),
             arguments={f"--{key}": place for key, place in taken.items()},
             plain=_key,
             files={TOML_FILE if options.release.has_file else FLAGS_FILE: taken},
         )
-        named = [knob for knob in knobs if knob.argument is not None and not knob.argument.startswith("--")]
-        told = "must begin with the name of an argument, such as --compile.components"
-        return [*problems(knobs, telling), *(Problem(f"{knob.name}.argument", told) for knob in named)]
+        return problems(knobs, telling)
 
     def job(self, request: JobRequest) -> JobSpec:
         """torchtitan cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress, and

@@ -9,18 +9,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import Amount, Checks, Closed, Count, Positive
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Count, Positive, names_in
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 # Of a pod's spec and of its container, what the runner writes itself.
-OWN_FIELDS = frozenset(
-    {
-        *("affinity", "automountServiceAccountToken", "activeDeadlineSeconds", "containers", "enableServiceLinks"),
-        *("nodeSelector", "restartPolicy", "securityContext", "serviceAccountName", "subdomain", "tolerations"),
-        *("volumes", "hostname"),
-    }
-)
+OWN_FIELDS = names_in("""
+    affinity automountServiceAccountToken activeDeadlineSeconds containers enableServiceLinks nodeSelector
+    restartPolicy securityContext serviceAccountName subdomain tolerations volumes hostname
+""")
 OWN_CONTAINER_FIELDS = frozenset(
     {"name", "image", "command", "args", "workingDir", "env", "volumeMounts", "terminationMessagePolicy", "resources"}
 )

@@ -144,82 +144,103 @@ def status_of(spec: JobSpec, seen: SeenJob | None, notes: Sequence[Note], *, can
     if seen is None:
         return forgotten_status(end, notes, "Kubernetes", cancel_asked=cancel_asked)
     pods = sorted(map(read_pod, seen.pods), key=lambda pod: pod.index)
-    # Pods that were ended with their peers are gone.
-    nodes = tuple(dict.fromkeys((*noted_hosts(notes), *(pod.node for pod in pods if pod.node))))
+    run = _Run(pods, notes)
     if not seen.deleting and (seen.ended or not cancel_asked):
         if seen.condition("Complete"):
-            return noted_status(end, notes, nodes) if end else _timed(_SUCCEEDED, pods, notes, nodes)
+            return noted_status(end, notes, run.nodes) if end else run.timed(_SUCCEEDED)
         if failure := seen.condition("Failed"):
-            return _failed(failure, end, pods, notes, nodes, spec)
+            return _failed(failure, end, run, spec)
         if seen.suspended and notes:
-            return _lost(
-                Cause.PREEMPTION, "suspended after it had started, as Kueue does to preempt", pods, notes, nodes
-            )
+            return run.lost(Cause.PREEMPTION, "suspended after it had started, as Kueue does to preempt")
         if gone := next((pod for pod in pods if pod.taken is Cause.NODE_FAULT and pod.exit_code is None), None):
             # A node that does not answer does not end its pods either.
-            return _taken_away(gone, pods, notes, nodes)
+            return _taken_away(gone, run)
         if hopeless := next((pod for pod in pods if _is_hopeless(pod)), None):
             reason = f"{hopeless.waits_for}: {_line(hopeless.waits)}"
-            return JobStatus(state=JobState.FAILED, reason=reason, cause=Cause.USER_BUG, nodes=nodes)
+            return JobStatus(state=JobState.FAILED, reason=reason, cause=Cause.USER_BUG, nodes=run.nodes)
     if notes or any(pod.started_at is not None for pod in pods):
-        status = JobStatus(state=JobState.RUNNING, reason=_why_waiting(seen, pods), nodes=nodes)
-        return replace(status, started_at=_started(pods, notes))
+        status = JobStatus(state=JobState.RUNNING, reason=_why_waiting(seen, pods), nodes=run.nodes)
+        return replace(status, started_at=run.started_at)
     return JobStatus(state=JobState.QUEUED, reason=_why_waiting(seen, pods))
 
 
 _SUCCEEDED = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
 
 
-def _failed(
-    failure: Document,
-    end: JobStatus | None,
-    pods: Sequence[SeenPod],
-    notes: Sequence[Note],
-    nodes: tuple[str, ...],
-    spec: JobSpec,
-) -> JobStatus:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the pods of a job and its ranks' notes say of where and when it ran."""
+
+    pods: Sequence[SeenPod]
+    notes: Sequence[Note]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        # Pods that were ended with their peers are gone.
+        return tuple(dict.fromkeys((*noted_hosts(self.notes), *(pod.node for pod in self.pods if pod.node))))
+
+    @property
+    def started_at(self) -> float | None:
+        starts = (pod.started_at for pod in self.pods if pod.started_at is not None)
+        return noted_start(self.notes, min(starts, default=None))
+
+    def lost(self, cause: Cause | None, reason: str, failed_nodes: tuple[str, ...] = ()) -> JobStatus:
+        return self.timed(JobStatus(state=JobState.LOST, reason=reason, cause=cause, failed_nodes=failed_nodes))
+
+    def timed(self, status: JobStatus) -> JobStatus:
+        """With the notes' times, else the kubelets'."""
+        started_at, elapsed_s = self.started_at, noted_elapsed_s(self.notes)
+        ends = (*(pod.finished_at for pod in self.pods), *(note.finished_at for note in self.notes))
+        finished_at = max((end for end in ends if end is not None), default=None)
+        if finished_at is not None and started_at is not None:
+            finished_at = max(finished_at, started_at)
+            elapsed_s = finished_at - started_at if elapsed_s is None else elapsed_s
+        return replace(status, nodes=self.nodes, started_at=started_at, finished_at=finished_at, elapsed_s=elapsed_s)
+
+
+def _failed(failure: Document, end: JobStatus | None, run: _Run, spec: JobSpec) -> JobStatus:
+    pods, notes = run.pods, run.notes
     if end is not None and end.state in (JobState.SUCCEEDED, JobState.TIMED_OUT):
-        return noted_status(end, notes, nodes)
+        return noted_status(end, notes, run.nodes)
     if any(pod.exit_code == CLAIMED_CODE for pod in pods):
-        return _lost(Cause.PREEMPTION, "its pods were taken away, and started a second time", pods, notes, nodes)
+        return run.lost(Cause.PREEMPTION, "its pods were taken away, and started a second time")
     if taken := next((pod for pod in pods if pod.taken is not None), None):
-        return _taken_away(taken, pods, notes, nodes)
+        return _taken_away(taken, run)
     full = next((pod for pod in pods if pod.ended_by == "OOMKilled"), None)
     if end is not None:
         if full is None:
-            return noted_status(end, notes, nodes)
+            return noted_status(end, notes, run.nodes)
         reason = f"{end.reason}; out of host memory, by Kubernetes' word"
-        return replace(noted_status(end, notes, nodes, Cause.OOM), reason=reason)
+        return replace(noted_status(end, notes, run.nodes, Cause.OOM), reason=reason)
     if full is not None:
         reason = f"pod {full.index} on {full.node} was out of host memory (OOMKilled)"
-        status = JobStatus(state=JobState.FAILED, reason=reason, exit_code=full.exit_code, cause=Cause.OOM)
-        return _timed(status, pods, notes, nodes)
+        return run.timed(JobStatus(state=JobState.FAILED, reason=reason, exit_code=full.exit_code, cause=Cause.OOM))
     if len(notes) == spec.processes and all(note.end is End.TOLD for note in notes):
-        return _lost(Cause.PREEMPTION, "told to end before its time", pods, notes, nodes)
+        return run.lost(Cause.PREEMPTION, "told to end before its time")
     if overdue := next((pod for pod in pods if pod.overdue), None):
-        return _overdue(overdue, pods, notes, nodes)
+        return _overdue(overdue, run)
     if bad := next((pod for pod in pods if pod.exit_code), None):
         words = f": {_line(bad.said)}" if bad.said else ""
         reason = f"pod {bad.index} ended with {bad.ended_by or 'an error'}, exit code {bad.exit_code}{words}"
-        return _timed(JobStatus(state=JobState.FAILED, reason=reason, exit_code=bad.exit_code), pods, notes, nodes)
+        return run.timed(JobStatus(state=JobState.FAILED, reason=reason, exit_code=bad.exit_code))
     words = f"{failure.get('reason', 'Failed')}: {_line(failure.get('message') or '')}"
-    return _lost(None, f"its pods are gone; {words}", pods, notes, nodes)
+    return run.lost(None, f"its pods are gone; {words}")
 
 
-def _taken_away(pod: SeenPod, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
+def _taken_away(pod: SeenPod, run: _Run) -> JobStatus:
     blamed = (pod.node,) if pod.taken is Cause.NODE_FAULT and pod.node else ()
     reason = f"pod {pod.index} on {pod.node or 'no node'} was taken away: {_line(pod.taken_by)}"
-    return replace(_lost(pod.taken, reason, pods, notes, nodes), failed_nodes=blamed)
+    return run.lost(pod.taken, reason, blamed)
 
 
-def _overdue(pod: SeenPod, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
+def _overdue(pod: SeenPod, run: _Run) -> JobStatus:
     """The limit of the pod itself leaves time for an image: its ranks, or its node, were silent."""
     if pod.started_at is not None:
         reason = f"pod {pod.index} on {pod.node} was ended by Kubernetes long after its time limit"
-        return _timed(JobStatus(state=JobState.TIMED_OUT, reason=reason), pods, notes, nodes)
+        return run.timed(JobStatus(state=JobState.TIMED_OUT, reason=reason))
     wait = f": {pod.waits_for} {_line(pod.waits)}".rstrip(": ")
     reason = f"pod {pod.index} did not start on {pod.node}{wait}"
-    return replace(_lost(Cause.NODE_FAULT, reason, pods, notes, nodes), failed_nodes=(pod.node,) if pod.node else ())
+    return run.lost(Cause.NODE_FAULT, reason, (pod.node,) if pod.node else ())
 
 
 def _is_hopeless(pod: SeenPod) -> bool:
@@ -237,30 +258,6 @@ def _why_waiting(seen: SeenJob, pods: Sequence[SeenPod]) -> str:
     if seen.waits:
         return _line(seen.waits)
     return "suspended" if seen.suspended else ""
-
-
-def _lost(
-    cause: Cause | None, reason: str, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]
-) -> JobStatus:
-    return _timed(JobStatus(state=JobState.LOST, reason=reason, cause=cause), pods, notes, nodes)
-
-
-def _timed(status: JobStatus, pods: Sequence[SeenPod], notes: Sequence[Note], nodes: tuple[str, ...]) -> JobStatus:
-    """With the notes' times, else the kubelets'."""
-    started_at = _started(pods, notes)
-    ends = [pod.finished_at for pod in pods if pod.finished_at is not None]
-    ends += [note.finished_at for note in notes if note.finished_at is not None]
-    finished_at = max(ends, default=None)
-    if finished_at is not None and started_at is not None:
-        finished_at = max(finished_at, started_at)
-    elapsed_s = noted_elapsed_s(notes)
-    if elapsed_s is None and finished_at is not None and started_at is not None:
-        elapsed_s = finished_at - started_at
-    return replace(status, nodes=nodes, started_at=started_at, finished_at=finished_at, elapsed_s=elapsed_s)
-
-
-def _started(pods: Sequence[SeenPod], notes: Sequence[Note]) -> float | None:
-    return noted_start(notes, min((pod.started_at for pod in pods if pod.started_at is not None), default=None))
 
 
 def condition_of(document: Document, kind: str, status: str = "True") -> Document | None:

@@ -30,7 +30,7 @@ from meshtune.runners.schedulers.slurm.nodes import (
     room_for,
     share_per_device,
 )
-from meshtune.runners.schedulers.slurm.sbatch import directives, option_value
+from meshtune.runners.schedulers.slurm.sbatch import directives
 from meshtune.runners.schedulers.slurm.script import LOG_FILE, SCRIPT_FILE, SlurmOptions, minutes, render
 from meshtune.runners.schedulers.slurm.vocabulary import (
     SACCT_FORMAT,
@@ -42,6 +42,7 @@ from meshtune.runners.schedulers.slurm.vocabulary import (
     status_of,
     suspects,
 )
+from meshtune.runners.untrusted_text import option_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 # What sbatch --parsable says, on a line of its own among those of a site's wrapper: the number, and the cluster's name.
@@ -201,9 +202,9 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
             with suppress(RunnerUnavailable, OSError, ValueError):
                 words = directives((spec.directory / SCRIPT_FILE).read_text(encoding="utf-8"), "SBATCH")
                 partition, constraint, shut = (
-                    option_value(words, name) or "" for name in ("partition", "constraint", "exclude")
+                    option_value(words, f"--{name}") or "" for name in ("partition", "constraint", "exclude")
                 )
-                reserved = bool(option_value(words, "reservation"))
+                reserved = bool(option_value(words, "--reservation"))
                 nodes = self._fitting(partition, constraint)
                 running = [node.name for node in nodes if node.starts_jobs(reserved=reserved)]
                 if not room_for(self._partitions(partition), running, spec.nodes, shut.split(",")):

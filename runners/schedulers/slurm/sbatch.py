@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.schedulers.batch.script import directives as directives
+from meshtune.runners.untrusted_text import option_value
 
 # With these, sbatch lets no variable of ours through ("can not specify explicit environment variables with NONE").
 SHUT = ("NONE", "NIL")
@@ -35,23 +36,10 @@ def takes_next_word(option: str) -> bool:
     return False
 
 
-def option_value(words: Sequence[str], long: str, short: str = "") -> str | None:
-    """The value of the last such option: `--long=x`, `--long x`, `-sx` or `-s x`; None where there is none."""
-    value: str | None = None
-    for position, word in enumerate(words):
-        following = words[position + 1] if position + 1 < len(words) else None
-        if word in (f"--{long}", f"-{short}" if short else ""):
-            value = following
-        elif word.startswith(f"--{long}="):
-            value = word.partition("=")[2]
-        elif short and word.startswith(f"-{short}") and not word.startswith("--"):
-            value = word[2:]
-    return value
-
-
 def node_count(script: str, options: Sequence[str]) -> int | None:
     """How many nodes the job asks for; None where it leaves that open (nothing, or a range)."""
-    asked = option_value(options, "nodes", "N") or option_value(directives(script, "SBATCH"), "nodes", "N")
+    names = ("--nodes", "-N")
+    asked = option_value(options, *names) or option_value(directives(script, "SBATCH"), *names)
     least, _, most = (asked or "").partition("-")
     if not least.isascii() or not least.isdigit() or most not in ("", least):
         return None
@@ -61,8 +49,8 @@ def node_count(script: str, options: Sequence[str]) -> int | None:
 def exporting(options: Sequence[str], script: str, values: Mapping[str, str]) -> list[str] | None:
     """The options with an `--export` that adds the values to the user's; None where that shuts them out. Precedence as
     sbatch has it: the command line, SBATCH_EXPORT, the script, ALL."""
-    own = option_value(options, "export") or os.environ.get("SBATCH_EXPORT")
-    base = own or option_value(directives(script, "SBATCH"), "export") or "ALL"
+    own = option_value(options, "--export") or os.environ.get("SBATCH_EXPORT")
+    base = own or option_value(directives(script, "SBATCH"), "--export") or "ALL"
     if base.upper() in SHUT:
         return None
     return [*options, f"--export={','.join([base, *(f'{name}={value}' for name, value in values.items())])}"]

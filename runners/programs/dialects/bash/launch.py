@@ -83,7 +83,11 @@ def _starts(
     """Every start of a training; of a text that is arguments alone, a call of the tool `-`. Where no start looks like
     a training, every start of a Python program with arguments."""
     found = list(_called(commands, budget, environment))
-    trainings = [(command, call) for command, call in found if _is_training(call)]
+    trainings = [
+        (command, call)
+        for command, call in found
+        if call.tool not in (*PYTHONS, "") or is_training(list(map(as_written, call.words)), bool(call.under))
+    ]
     if trainings:
         yield from trainings
         return
@@ -109,12 +113,6 @@ def _called(
                 for _, call in _called(inner, budget, environment, nested=True):
                     around = call_of((*command.words[:at], "python", "x.py"))
                     yield command, replace(call, under=(*(around.under if around else ()), *call.under))
-
-
-def _is_training(call: Call) -> bool:
-    if call.tool in (*PYTHONS, ""):
-        return is_training(list(map(as_written, call.words)), bool(call.under))
-    return True
 
 
 def _nothing(script: Script, text: str) -> str:

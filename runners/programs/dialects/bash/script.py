@@ -29,15 +29,11 @@ from meshtune.runners.programs.dialects.bash.expansion import (
     unknown,
 )
 from meshtune.runners.programs.dialects.bash.lexer import MAX_NESTING, NotBash, Operator, Token, Word, cut
+from meshtune.search_spaces.checks import names_in
 
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 # Commands of which nothing that is read here depends.
-_HARMLESS = frozenset(
-    {
-        *("mkdir", "echo", "printf", "set", "exit", "return", "wait", "sleep", "rm", "trap", "touch", "date", ":"),
-        *("true", "ls", "wc", "pwd", "[", "[[", "test"),
-    }
-)
+_HARMLESS = names_in("mkdir echo printf set exit return wait sleep rm trap touch date : true ls wc pwd [ [[ test")
 # They set the variables that they name, or write the files.
 _READING = frozenset({"read", "mapfile", "readarray", "getopts", "let"})
 _WRITING = frozenset({"sed", "perl", "cp", "mv", "tee", "yq", "install", "ln"})

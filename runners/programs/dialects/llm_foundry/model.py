@@ -10,24 +10,10 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.config_import import ConfigReading
+from meshtune.search_spaces.checks import names_in
 from meshtune.search_spaces.model import Activation, Norm, Position
-from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.presets import model_presets, preset_on_hub
 
-# What these checkpoints' config.json says is what the presets say, but for the length of sequences.
-_CHECKPOINTS: Mapping[str, str] = {
-    "meta-llama/llama-2-13b-hf": "llama2-13b",
-    "meta-llama/meta-llama-3-8b": "llama3-8b",
-    "meta-llama/meta-llama-3-70b": "llama3-70b",
-    "meta-llama/meta-llama-3.1-8b": "llama3-8b",
-    "meta-llama/meta-llama-3.1-70b": "llama3-70b",
-    "meta-llama/llama-3.1-8b": "llama3-8b",
-    "meta-llama/llama-3.1-70b": "llama3-70b",
-    "meta-llama/llama-3.1-405b": "llama3-405b",
-    "meta-llama/llama-3.2-1b": "llama3.2-1b",
-    "meta-llama/llama-3.2-3b": "llama3.2-3b",
-    "mistralai/mixtral-8x7b-v0.1": "mixtral-8x7b",
-    "mistralai/mixtral-8x22b-v0.1": "mixtral-8x22b",
-}
 _NORMS = {
     "layernorm": Norm.LAYERNORM,
     "low_precision_layernorm": Norm.LAYERNORM,
@@ -38,13 +24,13 @@ _NORMS = {
 _ACTIVATIONS = {"mptmlp": Activation.GELU, "te_ln_mlp": Activation.GELU, "mptglu": Activation.SWIGLU}
 _EXPERTS = ("mb_moe", "mb_dmoe", "torch_dmoe")
 # Arguments of MPTConfig and of ComposerMPTCausalLM.
-_MPT_KEYS = """
+_MPT_KEYS = names_in("""
     additional_train_metrics allow_embedding_resizing attention_bias attn_config block_overrides config_overrides
     d_model emb_pdrop embedding_fraction expansion_ratio fc_type ffn_config final_logit_softcapping head_dim
     init_config init_device learned_pos_emb logit_scale loss_fn master_weights_dtype max_seq_len n_heads n_layers name
     no_bias norm_eps norm_type peft_config resid_pdrop tie_word_embeddings tokenizer_name use_cache use_pad_tok_in_ffn
     use_train_metrics verbose vocab_size
-"""
+""")
 _SHAPES = ("layers", "hidden", "heads", "ffn", "vocab")
 
 
@@ -71,8 +57,7 @@ def model_of(reading: ConfigReading) -> dict[str, Any]:
 
 
 def _mpt(reading: ConfigReading) -> dict[str, Any]:
-    known = _MPT_KEYS.split()
-    reading.ask_unknown([f"model.{key}" for key in reading.get("model") if key not in known], "llm-foundry's MPT")
+    reading.ask_unknown([f"model.{key}" for key in reading.get("model") if key not in _MPT_KEYS], "llm-foundry's MPT")
     if reading.get("model.attn_config.attn_impl") == "torch":
         reading.note("model.attn_config.attn_impl torch stays as it is; predictions count fused attention")
     if reading.get("model.attn_config.sliding_window_size") not in (None, -1):
@@ -171,7 +156,7 @@ def _experts(reading: ConfigReading) -> dict[str, Any]:
 
 def _pretrained(reading: ConfigReading) -> dict[str, Any]:
     name = str(reading.get("model.pretrained_model_name_or_path") or "")
-    preset = _CHECKPOINTS.get(name.lower().removesuffix("-instruct"))
+    preset = preset_on_hub(name)
     changed = reading.get("model.config_overrides")
     sizes = (
         [key for key in changed if key not in ("max_seq_len", "attn_config")] if isinstance(changed, Mapping) else []

@@ -24,6 +24,7 @@ from meshtune.runners.programs.dialects.config_import import (
 )
 from meshtune.runners.programs.dialects.llm_foundry.model import model_of
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
+from meshtune.search_spaces.checks import names_in
 
 CONFIG_FILE = "train.yaml"
 _EXAMPLE = f"[python, scripts/train/train.py, '{{directory}}/{CONFIG_FILE}'], started from llm-foundry's folder"
@@ -41,7 +42,7 @@ LOG: Mapping[str, str] = {
     "memory_gb": r"Train memory/peak_allocated_mem: ([\d.]+)",
 }
 # llmfoundry/utils/config_utils.py, TrainConfig; an unknown key is refused there.
-_KEYS = """
+_KNOWN = names_in("""
     accumulate_train_batch_on_tokens algorithms autoresume callbacks code_paths compile_config console_log_interval
     cuda_load_lazy device_eval_batch_size device_train_batch_size device_train_grad_accum device_train_microbatch_size
     dist_timeout eval_first eval_gauntlet eval_gauntlet_str eval_interval eval_loader eval_loaders
@@ -52,8 +53,7 @@ _KEYS = """
     run_name save_filename save_folder save_ignore_keys save_interval save_latest_filename save_num_checkpoints_to_keep
     save_overwrite save_weights_only scheduler seed spin_dataloaders tokenizer tp_config train_loader
     train_subset_num_batches variables
-"""
-_KNOWN = frozenset(_KEYS.split())
+""")
 
 
 def is_program(launch: Launch) -> bool:

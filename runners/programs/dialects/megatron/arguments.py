@@ -10,7 +10,7 @@ from typing import Any
 from meshtune.runners.programs.dialects.base import Arguments, FlagOptions, without
 from meshtune.runners.programs.dialects.megatron.pipeline_split import METHOD, words_of
 from meshtune.runners.trainer.job import Dtype as Dtype
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checks, names_in
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
@@ -24,38 +24,29 @@ class Flavour(StrEnum):
 
 
 # What follows from the plan, the number format and the model's shapes; nobody else sets it.
-FROM_PLAN = frozenset(
-    {
-        *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"),
-        *("--cp-comm-type", "--ds-sequence-parallel-size", "--expert-model-parallel-size"),
-        *("--moe-expert-parallel-size", "--num-layers-per-virtual-pipeline-stage"),
-        *("--num-virtual-stages-per-pipeline-rank", "--micro-batch-size", "--global-batch-size"),
-        *("--sequence-parallel", "--recompute-activations", "--recompute-granularity", "--recompute-method"),
-        *("--recompute-num-layers", "--checkpoint-activations", "--checkpoint-num-layers"),
-        *("--deepspeed-activation-checkpointing", "--use-distributed-optimizer", "--use-megatron-fsdp"),
-        *("--use-custom-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy"),
-        *("--init-model-with-meta-device", "--zero-stage", "--deepspeed", "--deepspeed_config"),
-        *("--no-pipeline-parallel", "--bf16", "--fp16"),
-    }
-)
-FROM_MODEL = frozenset(
-    {
-        *("--num-layers", "--hidden-size", "--ffn-hidden-size", "--num-attention-heads", "--seq-length"),
-        *("--group-query-attention", "--num-query-groups", "--num-key-value-heads", "--normalization", "--swiglu"),
-        *("--position-embedding-type", "--use-rotary-position-embeddings"),
-        *("--untie-embeddings-and-output-weights", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
-        "--topk",
-    }
-)
+FROM_PLAN = names_in("""
+    --tensor-model-parallel-size --pipeline-model-parallel-size --context-parallel-size --cp-comm-type
+    --ds-sequence-parallel-size --expert-model-parallel-size --moe-expert-parallel-size
+    --num-layers-per-virtual-pipeline-stage --num-virtual-stages-per-pipeline-rank --micro-batch-size
+    --global-batch-size --sequence-parallel --recompute-activations --recompute-granularity --recompute-method
+    --recompute-num-layers --checkpoint-activations --checkpoint-num-layers --deepspeed-activation-checkpointing
+    --use-distributed-optimizer --use-megatron-fsdp --use-custom-fsdp --use-torch-fsdp2
+    --data-parallel-sharding-strategy --init-model-with-meta-device --zero-stage --deepspeed --deepspeed_config
+    --no-pipeline-parallel --bf16 --fp16
+""")
+FROM_MODEL = names_in("""
+    --num-layers --hidden-size --ffn-hidden-size --num-attention-heads --seq-length --group-query-attention
+    --num-query-groups --num-key-value-heads --normalization --swiglu --position-embedding-type
+    --use-rotary-position-embeddings --untie-embeddings-and-output-weights --num-experts --moe-router-topk
+    --moe-ffn-hidden-size --topk
+""")
 # What an import reads into the model as well. A spec may say them among its arguments, as it could before;
 # they then stand in place of the model's.
-FROM_SHAPES = frozenset(
-    {
-        *("--kv-channels", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
-        *("--qk-pos-emb-head-dim", "--v-head-dim", "--moe-shared-expert-intermediate-size", "--moe-layer-freq"),
-        *("--window-size", "--window-attn-skip-freq", "--mtp-num-layers"),
-    }
-)
+FROM_SHAPES = names_in("""
+    --kv-channels --multi-latent-attention --q-lora-rank --kv-lora-rank --qk-head-dim --qk-pos-emb-head-dim
+    --v-head-dim --moe-shared-expert-intermediate-size --moe-layer-freq --window-size --window-attn-skip-freq
+    --mtp-num-layers
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +97,12 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 _DATA = ("--tokenizer-", "--vocab-file", "--mock-data", "--data-", "--train-data-", "--per-split-data-")
 DS_CONFIG_FILE = "ds_config.json"
 # Flags that a trial leaves out: length, checkpoints, evaluation, and reports to other services.
-_LEFT_OUT = frozenset(
-    {
-        *("--train-iters", "--train-samples", "--train-tokens", "--lr-decay-*", "--lr-warmup-*", "--exit-*"),
-        *("--eval-*", "--save*", "--load*", "--async-save", "--non-persistent-*", "--finetune", "--use-checkpoint-*"),
-        *("--ckpt-*", "--log-*", "--tensorboard-*", "--wandb-*", "--one-logger-*", "--profile*", "--seed"),
-        *("--rampup-batch-size", "--step-batch-size-schedule", "--timing-log-level", "--exit-signal-handler"),
-    }
-)
+_LEFT_OUT = names_in("""
+    --train-iters --train-samples --train-tokens --lr-decay-* --lr-warmup-* --exit-* --eval-* --save* --load*
+    --async-save --non-persistent-* --finetune --use-checkpoint-* --ckpt-* --log-* --tensorboard-* --wandb-*
+    --one-logger-* --profile* --seed --rampup-batch-size --step-batch-size-schedule --timing-log-level
+    --exit-signal-handler
+""")
 # Of a run whose user says none.
 LEARNING_RATE = "1.0e-4"
 # Not a length of training: a shape of the schedule, and what FSDP asserts.

@@ -15,6 +15,7 @@ from meshtune.runners.programs.dialects.base import CannotRead, Launch
 from meshtune.runners.programs.dialects.bash.expansion import unknown
 from meshtune.runners.programs.dialects.megatron.flags import Flag, flags_by_dest
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
+from meshtune.search_spaces.checks import names_in
 
 _BEGIN, _END = re.compile(r"-{10,} (?:\w+ )?arguments -{10,}"), re.compile(r"-{10,} end of (?:\w+ )?arguments -{10,}")
 # A name, its dots and its value; a launcher's prefix (`0: `, `[rank0]:`, a time) may stand before them.
@@ -31,15 +32,12 @@ _SECRET = re.compile(r"api_?key|secret|passw|(?:hf|auth|access)_token", re.IGNOR
 # megatron's programs say what they build: pretrain_gpt.py, pretrain_bert.py, pretrain_t5.py ...
 _BUILDS = re.compile(r"\bbuilding (BERT|T5|ICT|Retro|retro|VIT|Mamba|mamba|[Mm]ultimodal)\w* model")
 # What validate_args and the environment fill in, in any release; for the rest `_follows` compares.
-_FILLED_IN = frozenset(
-    {
-        *("encoder_num_layers", "encoder_seq_length", "rank", "local_rank", "world_size", "padded_vocab_size"),
-        *("encoder_tensor_model_parallel_size", "encoder_pipeline_model_parallel_size", "max_seqlen_per_dp_cp_rank"),
-        *("no_load_optim", "no_load_rng", "align_param_gather", "lazy_mpu_init", "deepscale", "deepscale_config"),
-        *("rl_generation_batch_size", "rl_num_parallel_generations", "rl_parallel_generation_tasks"),
-        "rl_generation_lag",
-    }
-)
+_FILLED_IN = names_in("""
+    encoder_num_layers encoder_seq_length rank local_rank world_size padded_vocab_size
+    encoder_tensor_model_parallel_size encoder_pipeline_model_parallel_size max_seqlen_per_dp_cp_rank no_load_optim
+    no_load_rng align_param_gather lazy_mpu_init deepscale deepscale_config rl_generation_batch_size
+    rl_num_parallel_generations rl_parallel_generation_tasks rl_generation_lag
+""")
 _MEMBER = re.compile(r"^[A-Z]\w+\.(\w+)$")
 # Written although it is the default: DeepSpeed's file says the same, or something is wrong.
 _ALWAYS = frozenset({"zero_stage"})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtune.runners.programs.dialects.config_import import at
+from meshtune.search_spaces.checks import names_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ BRIDGE = Layout(
 
 # The keys of `model` that NeMo 1 has for decoders: the files megatron_*_config.yaml of decoders in
 # examples/nlp/language_modeling/conf, and what megatron_gpt_model.py and megatron_base_model.py ask their cfg for.
-_KEYS = """
+NEMO_1_KEYS = names_in("""
     account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split activation
     activations_checkpoint_granularity activations_checkpoint_layers_per_pipeline activations_checkpoint_method
     activations_checkpoint_num_layers apex_transformer_log_level apply_embedding_scaling
@@ -144,8 +145,7 @@ _KEYS = """
     ub_tp_comm_overlap_cfg use_cpu_initialization use_emha use_flash_attention use_scaled_init_method
     use_te_rng_tracker use_tp_pp_dp_mapping validation_drop_last validation_param_sync_overlap
     virtual_pipeline_model_parallel_size with_fp32_embedding_grads
-"""
-NEMO_1_KEYS = frozenset(_KEYS.split())
+""")
 
 
 def layout_of(config: Mapping[str, Any]) -> Layout | None:

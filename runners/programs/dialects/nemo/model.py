@@ -87,12 +87,10 @@ class Shapes:
         kind = {"GPTModelProvider": "GPTConfig"}.get(self.kind, self.kind)
         if layout is NEMO_1:
             kind = "GPTConfig" if reading.get("model.num_layers") is not None else "model that is restored"
-        known = _CLASSES.get(kind)
-        self.known = known
-        config = {
+        self.known = known = _CLASSES.get(kind)
+        self.built_in = {
             name: value for name, value in (known or {}).items() if not holds(reading.config, f"{layout.model}.{name}")
         }
-        self.built_in = config
 
     def get(self, name: str) -> Any:
         return self.built_in.get(name, self.reading.get(f"{self.layout.model}.{name}"))

@@ -11,7 +11,6 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import is_known
-from meshtune.runners.programs.dialects.call import option_value
 from meshtune.runners.programs.dialects.config_import import (
     ConfigReading,
     command_options,
@@ -27,6 +26,7 @@ from meshtune.runners.programs.dialects.nemo.layouts import BRIDGE, NEMO_1, NEMO
 from meshtune.runners.programs.dialects.nemo.model import model_of
 from meshtune.runners.programs.dialects.nemo.plan import read_plan
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
+from meshtune.runners.untrusted_text import option_value
 
 CONFIG_FILE = "nemo.yaml"
 # Of NeMo 1's scripts, and their configuration unless another is named (@hydra_runner in each).
@@ -49,7 +49,7 @@ def is_program(launch: Launch) -> bool:
         return True
     if any(word in _RECIPES for word in launch.words) and "run_recipe" in launch.script:
         return True
-    named = option_value(launch.words, _NAMED) or ""
+    named = option_value(launch.words, *_NAMED) or ""
     return named in launch.files and is_file(named, launch.files[named])
 
 
@@ -83,7 +83,7 @@ def read_launch(launch: Launch) -> Imported:
     script = PurePosixPath(launch.script).name
     if script in _HYDRA:
         return _hydra(launch, _HYDRA[script])
-    named = option_value(launch.words, _NAMED)
+    named = option_value(launch.words, *_NAMED)
     if not named:
         told = f"{launch.place}: {script} starts a recipe in Python, which is not read"
         raise CannotRead(

@@ -6,15 +6,17 @@ From megatron/neox_arguments/neox_args.py and deepspeed_args.py of EleutherAI/gp
 
 from __future__ import annotations
 
+from meshtune.search_spaces.checks import names_in
+
 # Set by the program from other keys, the environment and the tokenizer (arguments.py, calculate_derived).
-_DERIVED = """
+DERIVED = names_in("""
     adlr_autoresume_object autotuning_run batch_size clip_grad comet_experiment config_files do_test do_train
     do_valid dynamic_loss_scale git_hash global_num_gpus is_pipe_parallel local_rank lr optimizer_type
     padded_vocab_size rank tensorboard_writer text_gen_type tokenizer user_script wandb_group world_size
     zero_allgather_bucket_size zero_contiguous_gradients zero_reduce_bucket_size zero_reduce_scatter zero_stage
-"""
+""")
 # Read or asked about by model.py and plan.py.
-_READ = """
+_READ = names_in("""
     activation activation_checkpointing amp attention_config autotuning bf16 checkpoint_activations
     checkpoint_in_cpu checkpoint_num_layers compression_training contiguous_checkpointing curriculum_learning
     data_efficiency deepspeed_extra_args elasticity exclude expansion_factor expert_interval fp16 gas
@@ -26,8 +28,8 @@ _READ = """
     soft_prompt_tuning sparse_attention sparsity_config te_columnparallel te_fp8_mha te_layernorm_mlp te_mha
     te_rowparallel tokenizer_type train_batch_size train_impl train_micro_batch_size_per_gpu use_mup vocab_file
     zero_optimization
-"""
-_HARMLESS = """
+""")
+_HARMLESS = names_in("""
     account adlr_autoresume adlr_autoresume_interval allow_chopped apply_query_key_layer_scaling
     attention_dropout attention_softmax_in_fp32 base_shapes_file bias_dropout_fusion bias_gelu_fusion
     char_level_ppl checkpoint checkpoint_factor checkpoint_scale checkpoint_validation_with_forward_pass
@@ -69,6 +71,5 @@ _HARMLESS = """
     valid_data_paths valid_data_weights valid_label_data_paths valid_reward_data_paths wall_clock_breakdown
     wandb wandb_host wandb_init_all_ranks wandb_project wandb_run_name wandb_team warmup weight_by_num_documents
     weight_decay weight_server_port weighted_sampler_alpha z_loss
-"""
-DERIVED = frozenset(_DERIVED.split())
-KNOWN = frozenset((*_DERIVED.split(), *_READ.split(), *_HARMLESS.split()))
+""")
+KNOWN = DERIVED | _READ | _HARMLESS

@@ -222,27 +222,30 @@ def _dtype(reading: ConfigReading) -> str:
     return ""
 
 
+# What predictions do not know; and what makes another model.
+_BEYOND = (
+    "checkpoint_in_cpu",
+    "contiguous_checkpointing",
+    "num_unique_layers",
+    "soft_prompt_tuning",
+    "elasticity",
+)
+_UNLIKE = (
+    "sparse_attention",
+    "sparsity_config",
+    "compression_training",
+    "autotuning",
+    "moe_glu",
+    "moe_use_residual",
+)
+
+
 def ask_the_rest(reading: ConfigReading, nodes: int | None) -> None:
     """Keys that change memory or speed beyond what a plan and a model say."""
-    for key in (
-        "checkpoint_in_cpu",
-        "contiguous_checkpointing",
-        "num_unique_layers",
-        "soft_prompt_tuning",
-        "elasticity",
-    ):
-        if reading.get(key):
-            reading.ask("", f"{key} is set, which predictions do not know; it stays in every trial. Is that meant?")
-    for key in (
-        "sparse_attention",
-        "sparsity_config",
-        "compression_training",
-        "autotuning",
-        "moe_glu",
-        "moe_use_residual",
-    ):
-        if reading.get(key):
-            reading.ask("", f"{key} is set: the model trained is not the one that predictions count. Is that meant?")
+    for key in filter(reading.get, _BEYOND):
+        reading.ask("", f"{key} is set, which predictions do not know; it stays in every trial. Is that meant?")
+    for key in filter(reading.get, _UNLIKE):
+        reading.ask("", f"{key} is set: the model trained is not the one that predictions count. Is that meant?")
     engines = [key for key in ("te_columnparallel", "te_rowparallel", "te_layernorm_mlp", "te_mha") if reading.get(key)]
     if engines or reading.get("te_fp8_mha"):
         reading.ask(
@@ -250,33 +253,25 @@ def ask_the_rest(reading: ConfigReading, nodes: int | None) -> None:
         )
     kind = reading.get("train_impl")
     if kind not in (None, "normal"):
-        reading.ask(
-            "", f"train_impl is {kind}: a step is more than one pass over the batch, which predictions do not know"
-        )
+        told = "a step is more than one pass over the batch, which predictions do not know"
+        reading.ask("", f"train_impl is {kind}: {told}")
     optimizer = reading.get("optimizer")
     name = str(optimizer.get("type", "Adam")) if isinstance(optimizer, Mapping) else "Adam"
     if name.lower().startswith("cpu"):
         reading.ask("", f"optimizer.type is {name}: its states are on the host, which predictions do not know")
     elif name.lower() not in ("adam", "adamw", "fusedadam"):
         reading.note(f"optimizer.type {name}: predictions count the states of Adam")
-    for key in ("gpt_j_residual", "sliding_window_width", "partition_activations", "use_mup"):
-        if reading.get(key):
-            reading.note(f"{key} stays as it is; predictions do not know it")
+    for key in filter(reading.get, ("gpt_j_residual", "sliding_window_width", "partition_activations", "use_mup")):
+        reading.note(f"{key} stays as it is; predictions do not know it")
     for key in ("curriculum_learning", "data_efficiency"):
         section = reading.get(key)
         if isinstance(section, Mapping) and section.get("enabled"):
             reading.ask("", f"{key} is enabled: sequences change over training; trials see its first steps")
-    for key in ("hostfile", "include", "exclude"):
-        if reading.get(key):
-            reading.ask(
-                "",
-                f"{key} {shown(reading.get(key))} names hosts for DeepSpeed's launcher; "
-                f"trials have nodes of their own: take it out of workload.configs, unless it is right for them",
-            )
-    other = (
-        reading.get("launcher") not in (None, "pdsh") or reading.get("deepspeed_slurm") or reading.get("deepspeed_mpi")
-    )
-    if other:
+    for key in filter(reading.get, ("hostfile", "include", "exclude")):
+        told = f"{key} {shown(reading.get(key))} names hosts for DeepSpeed's launcher; trials have nodes of their own"
+        reading.ask("", f"{told}: take it out of workload.configs, unless it is right for them")
+    by_name = reading.get("launcher") not in (None, "pdsh")
+    if by_name or reading.get("deepspeed_slurm") or reading.get("deepspeed_mpi"):
         reading.note(f"launcher {reading.get('launcher')}: deepy.py starts the ranks by it, once per job")
     elif nodes != 1 and not reading.get("hostfile"):
         told = "without hostfile, launcher or deepspeed_slurm DeepSpeed trains on one node alone"

@@ -81,6 +81,7 @@ def capabilities(options: TorchtitanOptions) -> Capabilities:
     """Which plans this release can run. Of ZeRO, FSDP2 has stages 2 (weights stay gathered) and 3, and no 1."""
     toml = options.release.has_file
     rules = (_SHARDED_CONTEXT, _SHARDED_EXPERTS, _SEQUENCE)
+    half = (_MIXED_PRECISION,) if options.dtype is Dtype.BFLOAT16 else ()
     return Capabilities(
         schedules=frozenset(SCHEDULES),
         recompute=frozenset(Recompute),
@@ -98,13 +99,8 @@ def capabilities(options: TorchtitanOptions) -> Capabilities:
         uneven_vocab=True,
         # The user's flavor names the model; its deepseek_v3, gpt_oss, llama4 and qwen3 have these (0.3.0).
         shapes=frozenset(Shape) - {Shape.MTP},
-        rules=(*rules, *_of_files(options)) if toml else (*rules, _WHOLE_EXPERTS),
+        rules=(*rules, _REPLICATED_ALONE, _INTERVAL, *half) if toml else (*rules, _WHOLE_EXPERTS),
     )
-
-
-def _of_files(options: TorchtitanOptions) -> tuple[Constraint, ...]:
-    half = (_MIXED_PRECISION,) if options.dtype is Dtype.BFLOAT16 else ()
-    return (_REPLICATED_ALONE, _INTERVAL, *half)
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:

@@ -91,6 +91,16 @@ training: mixed_precision_param mixed_precision_reduce seq_len steps
 """)
 SECTIONS_0_3 = frozenset({section for section, _ in KEYS_0_3} | {"activation_checkpoint"})
 
+# Keys that went from one section to another.
+_MOVED = """
+training parallelism: tensor_parallel_degree pipeline_parallel_degree data_parallel_replicate_degree
+training parallelism: data_parallel_shard_degree fsdp_reshard_after_forward disable_loss_parallel
+experimental parallelism: context_parallel_degree context_parallel_rotate_method enable_async_tensor_parallel
+experimental parallelism: enable_compiled_autograd pipeline_parallel_degree pipeline_parallel_microbatches
+experimental parallelism: pipeline_parallel_schedule pipeline_parallel_schedule_csv pipeline_parallel_split_points
+float8 quantize.linear.float8: emulate enable_fsdp_float8_all_gather filter_fqns recipe_name
+float8 quantize.linear.float8: precompute_float8_dynamic_scale_for_fsdp
+"""
 # Keys of before 0.2 under their name in 0.2; what they say is read by the new name.
 RENAMED: Mapping[Key, Key] = {
     ("training", "batch_size"): ("training", "local_batch_size"),
@@ -108,28 +118,7 @@ RENAMED: Mapping[Key, Key] = {
     ("profiling", "run_profiler"): ("profiling", "enable_profiling"),
     ("profiling", "profile_every_x_iter"): ("profiling", "profile_freq"),
     ("job", "print_args"): ("job", "print_config"),
-    **{
-        ("training", name): ("parallelism", name)
-        for name in (
-            *("tensor_parallel_degree", "pipeline_parallel_degree", "data_parallel_replicate_degree"),
-            *("data_parallel_shard_degree", "fsdp_reshard_after_forward", "disable_loss_parallel"),
-        )
-    },
-    **{
-        ("experimental", name): ("parallelism", name)
-        for name in (
-            *("context_parallel_degree", "context_parallel_rotate_method", "enable_async_tensor_parallel"),
-            *("enable_compiled_autograd", "pipeline_parallel_degree", "pipeline_parallel_microbatches"),
-            *("pipeline_parallel_schedule", "pipeline_parallel_schedule_csv", "pipeline_parallel_split_points"),
-        )
-    },
-    **{
-        ("float8", name): ("quantize.linear.float8", name)
-        for name in (
-            *("emulate", "enable_fsdp_float8_all_gather", "filter_fqns", "precompute_float8_dynamic_scale_for_fsdp"),
-            "recipe_name",
-        )
-    },
+    **{(before, key): (since, key) for sections, key in _keys(_MOVED) for before, since in [sections.split()]},
     ("float8", "moe_fqns_prototype"): ("quantize.grouped_mm.float8", "fqns"),
     ("mx", "filter_fqns"): ("quantize.linear.mx", "filter_fqns"),
     ("mx", "recipe_name"): ("quantize.linear.mx", "recipe_name"),
@@ -213,10 +202,7 @@ SETTINGS: Mapping[Key, Setting] = {
     ),
     ("parallelism", "enable_fsdp_symm_mem"): _stays("FSDP by symmetric memory"),
     ("model", "converters"): _EIGHT_BIT,
-    ("float8", "enable_float8_linear"): _EIGHT_BIT,
-    ("training", "enable_float8_linear"): _EIGHT_BIT,
-    ("training", "enable_fp8_linear"): _EIGHT_BIT,
-    ("training", "fp8_linear"): _EIGHT_BIT,
+    **dict.fromkeys(sorted(FLOAT8_SWITCHES), _EIGHT_BIT),
     ("optimizer", "name"): Setting(
         lambda value: value not in ("AdamW", "Adam"), "predictions count Adam's two states per weight"
     ),

@@ -63,75 +63,48 @@ def shapes_of(name: str, flavor: str, *, since_0_2: bool = True) -> dict[str, An
     return None if shapes is None else {"name": f"{name}-{flavor}".lower(), **shapes}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConfigFunction:
-    """What a function of torchtitan/models/*/config_registry.py at 0.3.0 sets otherwise than the defaults."""
+    """What a function of torchtitan/models/*/config_registry.py at 0.3.0 sets otherwise than the defaults. batch: of a
+    rank of data parallelism."""
 
     model: str
     flavor: str
+    batch: int = 8
+    seq_len: int = 2048
     recompute: str = "selective"
-    training: Mapping[str, Any] = field(default_factory=dict)
     parallelism: Mapping[str, Any] = field(default_factory=dict)
     compile: Mapping[str, Any] = field(default_factory=dict)
+    disable_cuda_graphs: bool = False
 
     def sections(self) -> dict[str, dict[str, Any]]:
+        graphs = {"disable_cuda_graphs": True} if self.disable_cuda_graphs else {}
         return {
-            "training": dict(self.training),
+            "training": {"local_batch_size": self.batch, "seq_len": self.seq_len, **graphs},
             "parallelism": dict(self.parallelism),
             "compile": dict(self.compile),
             "activation_checkpoint": {"mode": self.recompute},
         }
 
 
-def _training(batch: int, seq_len: int, **more: Any) -> dict[str, Any]:
-    return {"local_batch_size": batch, "seq_len": seq_len, **more}
-
-
 _INTERLEAVED = {"pipeline_parallel_schedule": "Interleaved1F1B"}
-_LOSS = {"enable": True, "components": ["loss"]}
+_TENSOR = {"tensor_parallel_degree": 8}
+_ASYNC = {"enable": True, "enable_async_tensor_parallel": True}
+_MODEL, _LOSS = ({"enable": True, "components": [component]} for component in ("model", "loss"))
+_SPREAD, _SPREAD_BY_2 = (_INTERLEAVED | {"expert_parallel_degree": degree} for degree in (8, 2))
 CONFIG_FUNCTIONS: Mapping[str, ConfigFunction] = {
-    "llama3_debugmodel": ConfigFunction(model="llama3", flavor="debugmodel", parallelism=_INTERLEAVED),
-    "llama3_8b": ConfigFunction(model="llama3", flavor="8B", training=_training(1, 8192)),
-    "llama3_8b_mxfp8": ConfigFunction(
-        model="llama3",
-        flavor="8B",
-        training=_training(1, 8192),
-        compile={"enable": True, "components": ["model"]},
-    ),
-    "llama3_70b": ConfigFunction(
-        model="llama3",
-        flavor="70B",
-        recompute="full",
-        training=_training(8, 8192),
-        parallelism={"tensor_parallel_degree": 8},
-    ),
-    "llama3_405b": ConfigFunction(
-        model="llama3",
-        flavor="405B",
-        recompute="full",
-        training=_training(2, 8192),
-        parallelism={"tensor_parallel_degree": 8},
-        compile={"enable": True, "enable_async_tensor_parallel": True},
-    ),
-    "qwen3_0_6b": ConfigFunction(model="qwen3", flavor="0.6B", training=_training(4, 4096)),
-    "qwen3_1_7b": ConfigFunction(model="qwen3", flavor="1.7B", training=_training(4, 4096)),
-    "qwen3_14b": ConfigFunction(model="qwen3", flavor="14B", recompute="full", training=_training(4, 4096)),
-    "qwen3_32b": ConfigFunction(model="qwen3", flavor="32B", recompute="full", training=_training(2, 4096)),
-    "qwen3_30b_a3b": ConfigFunction(model="qwen3", flavor="30B-A3B", recompute="full", training=_training(2, 4096)),
-    "deepseek_v3_16b": ConfigFunction(
-        model="deepseek_v3",
-        flavor="16B",
-        training=_training(4, 4096, disable_cuda_graphs=True),
-        parallelism=_INTERLEAVED | {"expert_parallel_degree": 8},
-        compile=_LOSS,
-    ),
-    "deepseek_v3_671b": ConfigFunction(
-        model="deepseek_v3",
-        flavor="671B",
-        training=_training(4, 4096, disable_cuda_graphs=True),
-        parallelism=_INTERLEAVED | {"expert_parallel_degree": 2},
-        compile=_LOSS,
-    ),
-    "gpt_oss_20b": ConfigFunction(model="gpt_oss", flavor="20b", recompute="full", training=_training(1, 8192)),
-    "gpt_oss_120b": ConfigFunction(model="gpt_oss", flavor="120b", recompute="full", training=_training(1, 8192)),
+    "llama3_debugmodel": ConfigFunction("llama3", "debugmodel", parallelism=_INTERLEAVED),
+    "llama3_8b": ConfigFunction("llama3", "8B", 1, 8192),
+    "llama3_8b_mxfp8": ConfigFunction("llama3", "8B", 1, 8192, compile=_MODEL),
+    "llama3_70b": ConfigFunction("llama3", "70B", 8, 8192, "full", _TENSOR),
+    "llama3_405b": ConfigFunction("llama3", "405B", 2, 8192, "full", _TENSOR, _ASYNC),
+    "qwen3_0_6b": ConfigFunction("qwen3", "0.6B", 4, 4096),
+    "qwen3_1_7b": ConfigFunction("qwen3", "1.7B", 4, 4096),
+    "qwen3_14b": ConfigFunction("qwen3", "14B", 4, 4096, "full"),
+    "qwen3_32b": ConfigFunction("qwen3", "32B", 2, 4096, "full"),
+    "qwen3_30b_a3b": ConfigFunction("qwen3", "30B-A3B", 2, 4096, "full"),
+    "deepseek_v3_16b": ConfigFunction("deepseek_v3", "16B", 4, 4096, "selective", _SPREAD, _LOSS, True),
+    "deepseek_v3_671b": ConfigFunction("deepseek_v3", "671B", 4, 4096, "selective", _SPREAD_BY_2, _LOSS, True),
+    "gpt_oss_20b": ConfigFunction("gpt_oss", "20b", 1, 8192, "full"),
+    "gpt_oss_120b": ConfigFunction("gpt_oss", "120b", 1, 8192, "full"),
 }

@@ -15,35 +15,29 @@ from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Remar
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
-from meshtune.search_spaces.checks import MAX_WHOLE, raising
+from meshtune.search_spaces.checks import MAX_WHOLE, names_in, raising
 
 # Whoever is told one of these is a script of the Trainer (or of Accelerate, written in its manner).
 TRAINER_WORDS = frozenset(
     {"--per_device_train_batch_size", "--per_gpu_train_batch_size", "--fsdp_transformer_layer_cls_to_wrap"}
 )
 # Two of these say the same.
-USUAL_WORDS = frozenset(
-    {
-        *("--model_name_or_path", "--output_dir", "--num_train_epochs", "--gradient_accumulation_steps"),
-        *("--gradient_checkpointing", "--max_seq_length", "--block_size", "--dataset_name", "--lr_scheduler_type"),
-        *("--learning_rate", "--save_strategy", "--logging_steps", "--max_steps"),
-    }
-)
+USUAL_WORDS = names_in("""
+    --model_name_or_path --output_dir --num_train_epochs --gradient_accumulation_steps --gradient_checkpointing
+    --max_seq_length --block_size --dataset_name --lr_scheduler_type --learning_rate --save_strategy --logging_steps
+    --max_steps
+""")
 # How many tokens a sequence has: run_clm.py; TRL's SFTConfig, before and since 0.16; FastChat and Stanford Alpaca;
 # LLaMA-Factory.
 SEQUENCE = ("--block_size", "--max_seq_length", "--max_length", "--model_max_length", "--cutoff_len")
 # What a trial leaves out: it takes a few steps, evaluates and saves nothing, and tells nobody.
-NOT_IN_TRIALS = frozenset(
-    {
-        *("--max_steps", "--num_train_epochs", "--output_dir", "--overwrite_output_dir", "--do_eval", "--do_predict"),
-        *("--eval_strategy", "--evaluation_strategy", "--eval_steps", "--eval_on_start", "--save_strategy"),
-        *("--save_steps", "--save_total_limit", "--load_best_model_at_end", "--metric_for_best_model"),
-        *("--resume_from_checkpoint", "--push_to_hub", "--hub_model_id", "--hub_token", "--hub_strategy"),
-        *("--report_to", "--run_name", "--local_rank", "--deepspeed", "--fsdp"),
-        *("--per_device_train_batch_size", "--per_gpu_train_batch_size", "--gradient_accumulation_steps"),
-        "--gradient_checkpointing",
-    }
-)
+NOT_IN_TRIALS = names_in("""
+    --max_steps --num_train_epochs --output_dir --overwrite_output_dir --do_eval --do_predict --eval_strategy
+    --evaluation_strategy --eval_steps --eval_on_start --save_strategy --save_steps --save_total_limit
+    --load_best_model_at_end --metric_for_best_model --resume_from_checkpoint --push_to_hub --hub_model_id --hub_token
+    --hub_strategy --report_to --run_name --local_rank --deepspeed --fsdp --per_device_train_batch_size
+    --per_gpu_train_batch_size --gradient_accumulation_steps --gradient_checkpointing
+""")
 TRIAL_WORDS = (
     *("--per_device_train_batch_size", "{micro_batch_size}", "--gradient_accumulation_steps", "{grad_accum_steps}"),
     *("--max_steps", "{steps}", "--save_strategy", "no", "--report_to", "none"),

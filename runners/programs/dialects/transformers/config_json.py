@@ -75,18 +75,14 @@ def read_config(config: object) -> dict[str, Any]:
     """Raises InvalidValue with every key that is missing or not understood, `model_type` first."""
     if not isinstance(config, Mapping):
         raise InvalidValue([Problem("", "must be the mapping of a config.json")])
-    config = _text_part(config)
+    if isinstance(inner := config.get("text_config"), Mapping):
+        # Of a model of images and text what its text_config says, with what it shares.
+        config = {**config, **inner}
     kind = config.get("model_type")
     family = FAMILIES.get(str(kind))
     if family is None:
         raise InvalidValue([Problem("model_type", f"is {shown(kind)}; known are {', '.join(FAMILIES)}")])
     return _Reading(config, family).fields()
-
-
-def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a model of images and text what its text_config says, with what it shares."""
-    inner = config.get("text_config")
-    return {**config, **inner} if isinstance(inner, Mapping) else config
 
 
 class _Reading:

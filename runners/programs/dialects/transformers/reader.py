@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import literal
@@ -15,6 +16,7 @@ from meshtune.runners.programs.dialects.transformers.accelerate import is_accele
 from meshtune.runners.programs.dialects.transformers.accelerate import is_file as is_file
 from meshtune.runners.programs.dialects.transformers.arguments import (
     NOT_IN_TRIALS,
+    SEQUENCE,
     TRIAL_WORDS,
     UNPREDICTED,
     Words,
@@ -23,8 +25,11 @@ from meshtune.runners.programs.dialects.transformers.arguments import (
     is_trainers,
     quoted,
 )
+from meshtune.runners.programs.dialects.transformers.config_json import FAMILIES, SHAPE_OF, read_config
 from meshtune.runners.programs.dialects.transformers.engine import DS_FILE, Engine, engine_of
-from meshtune.runners.programs.dialects.transformers.model import read_model
+from meshtune.runners.untrusted_text import UnreadableText, read_json
+from meshtune.search_spaces.checks import InvalidValue, raising
+from meshtune.search_spaces.presets import model_presets, preset_on_hub
 
 _STEPS, _WARMUP = 20, 8
 # TrainingArguments: per_device_train_batch_size is 8 and gradient_accumulation_steps 1 unless given.
@@ -268,3 +273,68 @@ def _space(engine: Engine, trainers: bool, plan: Mapping[str, Any]) -> dict[str,
 def _sourced(line: str) -> str:
     """A line of setup for `sh`, which has no `source`."""
     return literal(f". {line.removeprefix('source ')}" if line.startswith("source ") else line)
+
+
+# No decoders.
+_OTHERS = ("bert", "t5", "bart", "vit", "whisper", "clip", "llava", "wav2vec2", "mamba", "deberta", "electra")
+
+
+def read_model(words: Words, files: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of ModelSpec, by the file of the model that the arguments name, or a preset; what is not known is asked
+    for. Raises CannotRead for a model that is no decoder-only transformer."""
+    found = _shapes(words, files)
+    lengths = [name for name in SEQUENCE if words.has(name)]
+    seq_len = words.number(lengths[0], "model.seq_len") if lengths else None
+    if seq_len is not None:
+        found["seq_len"] = seq_len
+        words.note(f"seq_len is {lengths[0]}; where sequences are not packed or padded to it, steps are faster")
+    elif not lengths:
+        words.ask("model.seq_len", f"none of {', '.join(SEQUENCE)} is there: how many tokens has a sequence?")
+    return found
+
+
+def _shapes(words: Words, files: Mapping[str, str]) -> dict[str, Any]:
+    named = next((name for name in ("--config_name", "--model_name_or_path", "--model_name") if words.has(name)), "")
+    value = words.text(named, "model.layers") if named else None
+    if value is None:
+        told = "no --model_name_or_path or --config_name names the model" if not named else f"{named} is not known here"
+        _ask_shapes(words, told)
+        return {}
+    folder = value.rstrip("/")
+    text = files.get(f"{folder}/config.json", files.get(value if value.endswith(".json") else ""))
+    if text is not None:
+        return _of_file(words, text, f"{folder}/config.json")
+    if preset := preset_on_hub(folder) or (folder.lower() if folder.lower() in model_presets() else ""):
+        shapes = {key: size for key, size in model_presets()[preset].items() if key not in ("source", "seq_len")}
+        words.note(f"{named} {value}: the shapes are those of meshtune's preset {preset}")
+        return shapes
+    if kind := next((kind for kind in _OTHERS if kind in folder.lower().rpartition("/")[2].split("-")), ""):
+        raise CannotRead(f"{words.place}: {value} is a model of {kind}; meshtune knows decoder-only transformers alone")
+    _ask_shapes(words, f"{named} {value}: no config.json of it is here, and it is no preset")
+    return {}
+
+
+def _ask_shapes(words: Words, told: str) -> None:
+    words.ask(
+        "model.layers", f"{told}: write layers, hidden, heads, kv_heads, ffn and vocab (its config.json has them)"
+    )
+
+
+def _of_file(words: Words, text: str, name: str) -> dict[str, Any]:
+    with raising(CannotRead, name, UnreadableText):
+        config = read_json(text)
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in FAMILIES:
+        if any(other in str(kind).lower() for other in _OTHERS):
+            raise CannotRead(f"{name} is a model of {kind}; meshtune knows decoder-only transformers alone")
+        _ask_shapes(words, f"{name} has model_type {shown(kind)}; known are {', '.join(FAMILIES)}")
+        return {}
+    try:
+        found = read_config(config)
+    except InvalidValue as error:
+        for problem in error.problems:
+            words.ask(f"model.{SHAPE_OF.get(problem.path, 'layers')}", f"{name}: {problem}")
+        return {}
+    if words.has("--config_overrides"):
+        words.ask("", "--config_overrides changes the model of config.json: correct the shapes by it")
+    return found
