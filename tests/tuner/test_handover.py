@@ -328,7 +328,7 @@ def test_a_winner_is_confirmed_by_a_campaign_of_two_trials(simulated):
     asked = ("confirm", campaign, "--with", "there.yaml")
     told = run_meshtune(simulated, *asked)
     assert told.err == ""
-    assert "of 1 combinations, search grid, runner simulated\n" in told.out
+    assert "of 1 combinations, search grid, runner simulated; " in told.out
     assert told.code == 0, told.out
     assert told.out.splitlines()[-1].startswith("confirmed: ")
     found = json.loads(run_meshtune(simulated, *asked, "--json").out)

@@ -270,7 +270,7 @@ CYCLE["again"] = CYCLE
 @pytest.mark.parametrize(
     ("over", "path", "message"),
     [
-        ({"trial": {"time_limit_s": 1e308}}, "trial.time_limit_s", "must be at most 1000000000.0, not 1e+308"),
+        ({"trial": {"time_limit_s": 1e308}}, "trial.time_limit_s", "must be at most 1000000000, not 1e+308"),
         ({"trial": {"queue_limit_s": 0}}, "trial.queue_limit_s", "must be positive, not 0.0"),
         ({"trial": {"time_limit_s": math.nan}}, "trial.time_limit_s", "must be a finite number, not nan"),
         ({"runner": {"idle_s": math.inf}}, "runner.idle_s", "must be a finite number"),

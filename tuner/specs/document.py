@@ -80,10 +80,6 @@ def parse_yaml(text: str) -> object:
 def changed_document(document: object, changes: object) -> object:
     """`document` with the changes of an RFC 7396 merge patch. Raises InvalidSpec for too deep or too many ones."""
     find_unstorable(changes)
-    return _patched(document, changes)
-
-
-def _patched(document: object, changes: object) -> object:
     if not isinstance(changes, Mapping):
         return changes
     merged = dict(document) if isinstance(document, Mapping) else {}
@@ -91,7 +87,7 @@ def _patched(document: object, changes: object) -> object:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = _patched(merged.get(key), value)
+            merged[key] = changed_document(merged.get(key), value)
     return merged
 
 
@@ -158,12 +154,9 @@ def commands_named(document: object) -> list[Problem]:
     """
     if not isinstance(document, Mapping):
         return []
-    known = {entry.name for entry in fields(CampaignSpec)}
-    problems = [
-        Problem(key, "is not among the parts of a spec that need no scope `command`")
-        for key in document
-        if key in known and key not in PLAIN and key not in DEFAULTS and key != KNOBS
-    ]
+    telling = {entry.name for entry in fields(CampaignSpec)} - PLAIN - {*DEFAULTS, KNOBS}
+    words = "is not among the parts of a spec that need no scope `command`"
+    problems = [Problem(key, words) for key in document if key in telling]
     problems += knobs_for_command(document)
     for section, kinds in harmless().items():
         problems += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]
