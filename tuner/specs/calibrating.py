@@ -70,16 +70,14 @@ def calibration_setup(
         raise InvalidSpec(problems)
     batch = _batch(spec, cluster)
     bounds = _bounds(spec.space, cluster.devices)
-    best: tuple[ModelSpec, Space, int] | None = None
+    tried: list[tuple[int, ModelSpec, Space]] = []
     for model in _depths(spec.model, cluster.devices):
         space = build_space(bounds, model, cluster, batch, workload)
         sure = sure_plans(space, Training(model, cluster, workload.framework))
-        if best is None or sure > best[2]:
-            best = model, space, sure
+        tried.append((sure, model, space))
         if sure >= CHOICE * trials or sure == len(space) > 0:
             break
-    assert best is not None  # there is at least the model itself
-    model, space, sure = best
+    sure, model, space = max(tried, key=lambda one: one[0])
     require_legal(space)
     if sure < LEAST_TRIALS:
         problem = f"{sure} of {len(space)} plans likely fit on {cluster.devices} devices, with {model.layers} layers"

@@ -30,8 +30,6 @@ MAX_DEPTH = 20
 MAX_VALUES = 10_000
 # A list of all mistakes names the keys above each of them.
 MAX_PROBLEMS = 100
-# Of one option.
-OPTION_LIMITS = Limits(max_bytes=20_000, max_values=2_000)
 # Sections without backends: names, numbers and choices, which no program takes for a path or a command.
 PLAIN = frozenset(
     {
@@ -62,7 +60,7 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
         if not name or not equals:
             raise InvalidSpec([Problem(f"--option {word[:60]}", "must be name=value")])
         try:
-            options[name] = read_yaml(value, OPTION_LIMITS, off_is_word=True)
+            options[name] = read_yaml(value, Limits(max_bytes=20_000, max_values=2_000), off_is_word=True)
         except UnreadableText as error:
             raise InvalidSpec([Problem(f"--option {name[:60]}", str(error))]) from None
     return options
