@@ -187,7 +187,7 @@ def predict_cost(
     there = space.plans + (spec.baseline is not None and spec.baseline not in space)
     chosen = min(spec.budget.trials or there, there)
     least, most = second_run_counts(spec, chosen)
-    startup_s = start_of(spec, basis)
+    startup_s, second = start_of(spec, basis), _second_runs(spec, least, most)
     if outlook.time is None or counts is None:
         devices, runs = _devices(space.columns), np.array([chosen + least, chosen + most])
         each_s = np.array([startup_s, max(startup_s, limit_s)])
@@ -196,11 +196,11 @@ def predict_cost(
         hours = each_s * runs * [np.min(devices), np.max(devices)] / 3600
         steps, (trial_s, device_hours, wall_s) = None, map(Range.between, (each_s, hours, all_s))
     else:
-        steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, (least, most))
+        steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, second)
     return CampaignCost(
         trials=chosen + least,
         first_runs=chosen,
-        second_runs=(least, int(np.median(_second_runs(spec, least, most))), most),
+        second_runs=(least, int(np.median(second)), most),
         steps=steps,
         startup_s=startup_s,
         trial_s=trial_s,
@@ -217,7 +217,7 @@ def _drawn(
     basis: Basis,
     limit_s: float,
     chosen: int,
-    second: tuple[int, int],
+    second: FloatColumn,
 ) -> tuple[tuple[int, int], Range, Range, Range]:
     """The fewest and the most steps of a trial, and of many campaigns the mean seconds of a trial, device-hours and
     seconds."""
@@ -241,7 +241,7 @@ def _drawn(
     # A plan that does not fit fails in its first steps.
     fits = rng.random(ran_s.shape) < fitting
     first_s = np.where(fits, ran_s, start_s) * stands_for
-    runs = _second_runs(spec, *second) * fits.any(axis=1)
+    runs = second * fits.any(axis=1)
     again_s = ran_s[:, again] * (runs / max(1, len(again)))[:, None]
     all_s = first_s.sum(axis=1) + again_s.sum(axis=1)
     device_s = (first_s * devices).sum(axis=1) + (again_s * devices[again]).sum(axis=1)
@@ -253,7 +253,7 @@ def _drawn(
 
 
 def _second_runs(spec: CampaignSpec, least: int, most: int) -> FloatColumn:
-    """Of many campaigns."""
+    """Of each of many campaigns."""
     rounds = np.random.default_rng(1).geometric(CLEAR[spec.cluster.device.kind], DRAWS)
     return np.clip(rounds * most / spec.confirm_rounds, least, most).astype(np.float64)
 
