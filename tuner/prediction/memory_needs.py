@@ -28,8 +28,8 @@ SURE = 0.9
 GAIN = 0.1
 # Of legal plans so many are judged, in 0.2 seconds whenever a spec is read.
 MAX_JUDGED = 2**13
-# Combinations that are enumerated for that, in a second, and for each change.
-MAX_OPENED, MAX_TRIED = 2**19, 2**14
+# Combinations that are enumerated for that, in as much again, and for each change.
+MAX_OPENED, MAX_TRIED = 2**17, 2**14
 MAX_TIMES_NODES = 2**10
 
 
