@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, exp, floor, log10
+from math import ceil, exp, floor, inf, log10
 from pathlib import Path
 
 from meshtune.runners.measuring import StepCounts, step_counts
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
@@ -69,47 +69,35 @@ def counts_of(spec: CampaignSpec, plan: Plan) -> StepCounts | None:
 
 def require_room(spec: CampaignSpec, basis: Basis) -> None:
     """Raises InvalidValue where the time limit, stated or capped, ends the baseline for certain."""
-    found = None if spec.baseline is None else _step_of(spec, spec.baseline, basis)
-    limits = {"time_limit_s": spec.trial.time_limit_s, "time_limit_cap_s": spec.trial.time_limit_cap_s}
-    if found is None:
+    if spec.baseline is None or (found := _step_of(spec, spec.baseline, basis)) is None:
         return
-    step, counts = found
-    start_s = start_of(spec, basis)
+    (step, counts), start_s = found, start_of(spec, basis)
     known_s = start_s if basis.startup_s or spec.trial.start_s else 0.0
     needed_s = known_s + counts.least(step.low) * step.low
     likely = rounded_up(start_s + counts.least(step.value) * step.value)
     needs = f"{_words(step, counts.least(step.value), start_s)}; at least {number(likely)}, better left out"
-    problems = [
-        Problem(f"trial.{name}", f"{number(limit)} s cannot hold the baseline: {needs}")
-        for name, limit in limits.items()
-        if limit is not None and limit < needed_s
-    ]
-    if problems:
-        raise InvalidValue(problems)
+    checks = Checks()
+    for name in ("time_limit_s", "time_limit_cap_s"):
+        limit = getattr(spec.trial, name) or inf
+        checks.require(limit >= needed_s, f"trial.{name}", f"{number(limit)} s cannot hold the baseline: {needs}")
+    checks.done()
 
 
 def time_limit(spec: CampaignSpec, outlook: Predictions, counts: StepCounts | None, basis: Basis) -> tuple[float, str]:
     """The time limit of a trial, in seconds, and where it is from."""
-    limit, why = _time_limit(spec, outlook, counts, basis)
-    cap = spec.trial.time_limit_cap_s
-    if spec.trial.time_limit_s is None and cap is not None and cap < limit:
+    trial, start_s = spec.trial, start_of(spec, basis)
+    limit, why = trial.limit_s, "as the spec states"
+    if trial.time_limit_s is None and (outlook.time is None or counts is None):
+        unknown = "steps cannot be predicted" if outlook.time is None else f"the steps of {spec.workload.kind} are open"
+        limit, why = limit + (patience_of(trial.start_s) if trial.start_s else 0.0), f"the default, since {unknown}"
+    elif trial.time_limit_s is None and counts is not None:
+        needs = [(counts.most(step.high) * step.high, name, step) for name, step in _worth(spec, outlook, basis)]
+        longest_s, name, step = max(needs, key=lambda need: need[0])
+        limit = rounded_up(max(limit, patience_of(start_s) + STEPS_MARGIN * longest_s))
+        why = f"for {name}: {_words(step, counts.most(step.high), start_s)}, with a margin"
+    if trial.time_limit_s is None and (cap := trial.time_limit_cap_s or inf) < limit:
         limit, why = cap, f"{why}, cut off by trial.time_limit_cap_s"
     return limit, f"trial.time_limit_s {limit:g}: a trial may take {seconds(limit)}, {why}"
-
-
-def _time_limit(spec: CampaignSpec, outlook: Predictions, counts: StepCounts | None, basis: Basis) -> tuple[float, str]:
-    trial, longest, words = spec.trial, 0.0, ""
-    if trial.time_limit_s is not None:
-        return trial.time_limit_s, "as the spec states"
-    if outlook.time is None or counts is None:
-        unknown = "steps cannot be predicted" if outlook.time is None else f"the steps of {spec.workload.kind} are open"
-        return trial.limit_s + (patience_of(trial.start_s) if trial.start_s else 0.0), f"the default, since {unknown}"
-    start_s = start_of(spec, basis)
-    for name, step in _worth(spec, outlook, basis):
-        most = counts.most(step.high)
-        if (needed_s := STEPS_MARGIN * most * step.high) > longest:
-            longest, words = needed_s, f"for {name}: {_words(step, most, start_s)}, with a margin"
-    return rounded_up(max(trial.limit_s, patience_of(start_s) + longest)), words
 
 
 def _worth(spec: CampaignSpec, outlook: Predictions, basis: Basis) -> Iterator[tuple[str, Estimate]]:

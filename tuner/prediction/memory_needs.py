@@ -6,7 +6,7 @@ that is named was tried.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from meshtune.search_spaces.bounds import dimensions, divisors
 from meshtune.search_spaces.checks import listed
-from meshtune.search_spaces.columns import RECOMPUTES
+from meshtune.search_spaces.columns import RECOMPUTES, rows
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import estimate_memory, log_step
 from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
@@ -26,8 +26,10 @@ from meshtune.tuner.campaign.units import gibibytes, percent
 SURE = 0.9
 # Recomputation is open where speed times probability to fit of the best plan grows by this share.
 GAIN = 0.1
-# Legal plans, in 0.2 seconds whenever a spec is read; combinations, in as much for each change.
-MAX_JUDGED, MAX_TRIED = 2**13, 2**14
+# Of legal plans so many are judged, in 0.2 seconds whenever a spec is read.
+MAX_JUDGED = 2**13
+# Combinations that are enumerated for that, in as much again, and for each change.
+MAX_OPENED, MAX_TRIED = 2**17, 2**14
 MAX_TIMES_NODES = 2**10
 
 
@@ -36,10 +38,10 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
     or the space itself, and no reason."""
     able = space.context.capabilities
     kinds = tuple(kind for kind in RECOMPUTES if kind in able.recompute)
-    wide = None if able.recompute_of_script else _with(space, recompute=kinds)
-    if wide is None or len(wide) > MAX_JUDGED:
+    if able.recompute_of_script or not (wide := _with(space, MAX_OPENED, recompute=kinds)):
         return space, ""
-    c = wide.columns
+    judged = np.linspace(0, len(wide) - 1, min(len(wide), MAX_JUDGED)).round().astype(np.int64)
+    c = rows(wide.columns, judged)
     if not (none := c["recompute"] == RECOMPUTES.index(Recompute.NONE)).any():
         return space, ""
     fits = estimate_memory(training, c).fits(usable_bytes(training))
@@ -52,14 +54,14 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
         why = f"the best plan's speed x P(fits) is {gain} higher with it"
     else:
         return space, ""
-    legal = tuple(RECOMPUTES[kind] for kind in np.unique(c["recompute"]))
-    return _with(space, recompute=legal) or space, why
+    legal = tuple(RECOMPUTES[kind] for kind in np.unique(wide.columns["recompute"]))
+    return _with(space, MAX_OPENED, recompute=legal) or space, why
 
 
 def memory_needs(space: Space, training: Training, calibration: Calibration = UNCALIBRATED) -> tuple[str, ...]:
     """Why recomputation is open; and where no plan surely fits, the least memory and what would help, the smallest
     change first. Nothing of a space that is too large to be tried."""
-    if not (closed := _with(space, recompute=(Recompute.NONE,))) or space.combinations > MAX_TRIED:
+    if not (closed := _with(space, MAX_OPENED, recompute=(Recompute.NONE,))):
         return ()
     opened, why = open_recompute(closed, training)
     more = opened.combinations - closed.combinations
@@ -67,7 +69,7 @@ def memory_needs(space: Space, training: Training, calibration: Calibration = UN
     needs = needs if opened.bounds == space.bounds else []
     memory = estimate_memory(training, space.columns, calibration)
     fits = memory.fits(usable_bytes(training))
-    if fits.max() < SURE:
+    if fits.max() < SURE and space.combinations <= MAX_TRIED:
         least = int(memory.peak_bytes.argmin())
         peak, device = gibibytes(int(memory.peak_bytes[least])), gibibytes(training.cluster.device.memory_bytes)
         words = f"the least memory is {peak} of {device}, P(fits) {percent(fits[least])}, with {space[least].key}"
@@ -87,28 +89,29 @@ def _remedies(space: Space, training: Training, calibration: Calibration) -> Seq
     """Each axis that would help alone; else the fewest of them together, on more nodes where it takes these."""
     changes = _changes(space)
 
-    def sure(axes: Collection[str], times: int = 1) -> int:
-        return sure_plans(_with(space, times, **{axis: changes[axis] for axis in axes}), training, calibration)
-
-    def words(axes: Collection[str], times: int = 1) -> str:
-        count, nodes = sure(axes, times), training.cluster.nodes * times
+    def would(axes: Sequence[str], times: int = 1) -> list[str]:
+        """The changes in words, with what they do together; none where still no plan surely fits."""
+        changed = _with(space, MAX_TRIED, times, **{axis: changes[axis] for axis in axes})
+        if not (count := sure_plans(changed, training, calibration)):
+            return []
+        nodes = training.cluster.nodes * times
         size = [f"cluster.nodes: {nodes} ({nodes * training.cluster.devices_per_node} devices)"] if times > 1 else []
-        changed = [*size, *(f"space.{axis}: [{listed(changes[axis])}]" for axis in axes)]
-        return f"{', '.join(changed)} would: {count} plan{' fits' if count == 1 else 's fit'} with {percent(SURE)}"
+        words = [*size, *(f"space.{axis}: [{listed(changes[axis])}]" for axis in axes)]
+        return [f"{', '.join(words)} would: {count} plan{' fits' if count == 1 else 's fit'} with {percent(SURE)}"]
 
-    if alone := [words([axis]) for axis in changes if sure([axis])]:
+    if alone := [words for axis in changes for words in would([axis])]:
         return alone
     every: list[str] = []
     for axis in changes:
-        every += [axis] if _with(space, **{one: changes[one] for one in (*every, axis)}) else []
+        every += [axis] if _with(space, MAX_TRIED, **{one: changes[one] for one in (*every, axis)}) else []
     times = 1
-    while not sure(every, times):
+    while not would(every, times):
         if (times := 2 * times) > MAX_TIMES_NODES:
             return [f"no other value of {', '.join(every)} would, nor up to {MAX_TIMES_NODES} times the nodes"]
     for axis in reversed(every):
         fewer = [one for one in every if one != axis]
-        every = fewer if sure(fewer, times) else every
-    return [words(every, times)]
+        every = fewer if would(fewer, times) else every
+    return would(every, times)
 
 
 def _changes(space: Space) -> dict[str, tuple[Any, ...]]:
@@ -131,10 +134,10 @@ def _changes(space: Space) -> dict[str, tuple[Any, ...]]:
     return dict(sorted(changed.items(), key=lambda entry: len(entry[1]) / len(own[entry[0]])))
 
 
-def _with(space: Space, times: int = 1, /, **bounds: Any) -> Space | None:
-    """The space with other bounds, on so many times the nodes; None where it is too large to be tried."""
+def _with(space: Space, most: int, times: int = 1, /, **bounds: Any) -> Space | None:
+    """The space with other bounds, on so many times the nodes; None where it has more combinations than `most`."""
     cluster = replace(space.context.cluster, nodes=space.context.cluster.nodes * times)
     try:
-        return Space(replace(space.bounds, **bounds), replace(space.context, cluster=cluster), MAX_TRIED, space.knobs)
+        return Space(replace(space.bounds, **bounds), replace(space.context, cluster=cluster), most, space.knobs)
     except SpaceTooLarge:
         return None

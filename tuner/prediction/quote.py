@@ -6,13 +6,14 @@ plan that can be written down, legal or not. Predicted, never measured; `basis` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshtune.runners.measuring import StepCounts
-from meshtune.search_spaces.columns import FloatColumn, IntColumn, Violation
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, Violation
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
@@ -33,17 +34,13 @@ from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
 from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, foresee_plan, training_of
 
 TOP = 10
-# Of a plan's columns: their product is its devices.
-SIZES = ("tp", "pp", "cp", "dp")
 # Campaigns that a cost is drawn from; of more plans than MOST_ROWS every so many-th stands for its neighbours.
 DRAWS, MOST_ROWS = 1000, 500
 # Standard deviation of the logarithm of a start that nobody measured or stated.
 START_LOG_SD = 0.3
-# Second runs end as soon as the choice is clear, most of them early: a draw of this power of a uniform number, whose
-# median is this share of the way from the fewest to the most.
-LIKELY_POWER, LIKELY_SHARE = 2, 0.25
-# The edges of the classes that plans are counted in by their probability to fit.
-LIKELY, UNLIKELY = 0.5, 0.1
+# The chance that a round of second runs makes the choice clear, and so is the last: one round ends 12 of 12 simulated
+# campaigns on GPUs.
+CLEAR: Mapping[DeviceKind, float] = {DeviceKind.CPU: 0.25, DeviceKind.CUDA: 0.75, DeviceKind.XPU: 0.75}
 PART_WORDS: dict[TimePart, str] = {
     TimePart.COMPUTE: "computation",
     TimePart.RECOMPUTE: "recomputation",
@@ -84,8 +81,9 @@ class Range:
         low, middle, high = map(float, np.percentile(drawn, (10, 50, 90)))
         return cls(low=low, p50=middle, high=high)
 
-    def times(self, factor: float) -> Range:
-        return Range(low=self.low * factor, p50=self.p50 and self.p50 * factor, high=self.high * factor)
+    @classmethod
+    def between(cls, ends: FloatColumn) -> Range:
+        return cls(low=float(ends[0]), p50=None, high=float(ends[1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +175,9 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool =
 
 
 def count_fits(fits: FloatColumn) -> FitCounts:
-    return FitCounts(
-        expected=float(np.sum(fits)),
-        sure=int(np.sum(fits >= SURE)),
-        likely=int(np.sum((fits >= LIKELY) & (fits < SURE))),
-        unlikely=int(np.sum((fits >= UNLIKELY) & (fits < LIKELY))),
-        hopeless=int(np.sum(fits < UNLIKELY)),
-    )
+    hopeless, unlikely, likely, sure = map(int, np.histogram(fits, (0.0, 0.1, 0.5, SURE, 2.0))[0])
+    expected = float(np.sum(fits))
+    return FitCounts(expected=expected, sure=sure, likely=likely, unlikely=unlikely, hopeless=hopeless)
 
 
 def predict_cost(
@@ -193,23 +187,20 @@ def predict_cost(
     there = space.plans + (spec.baseline is not None and spec.baseline not in space)
     chosen = min(spec.budget.trials or there, there)
     least, most = second_run_counts(spec, chosen)
-    startup_s = start_of(spec, basis)
+    startup_s, second = start_of(spec, basis), _second_runs(spec, least, most)
     if outlook.time is None or counts is None:
-        devices = np.prod([space.columns[name] for name in SIZES], axis=0)
-        steps, trial_s = None, Range(low=startup_s, p50=None, high=max(startup_s, limit_s))
-        ends = (trial_s.low * (chosen + least), trial_s.high * (chosen + most))
-        device_hours = Range(
-            low=ends[0] * int(np.min(devices)) / 3600, p50=None, high=ends[1] * int(np.max(devices)) / 3600
-        )
+        devices, runs = _devices(space.columns), np.array([chosen + least, chosen + most])
+        each_s = np.array([startup_s, max(startup_s, limit_s)])
         # The last trials do not fill `parallel` places.
-        slots = [-(-trials // spec.parallel) for trials in (chosen + least, chosen + most)]
-        wall_s = Range(low=trial_s.low * slots[0], p50=None, high=trial_s.high * slots[1])
+        all_s = each_s * np.ceil(runs / spec.parallel)
+        hours = each_s * runs * [np.min(devices), np.max(devices)] / 3600
+        steps, (trial_s, device_hours, wall_s) = None, map(Range.between, (each_s, hours, all_s))
     else:
-        steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, (least, most))
+        steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, second)
     return CampaignCost(
         trials=chosen + least,
         first_runs=chosen,
-        second_runs=(least, least + round(LIKELY_SHARE * (most - least)), most),
+        second_runs=(least, int(np.median(second)), most),
         steps=steps,
         startup_s=startup_s,
         trial_s=trial_s,
@@ -226,15 +217,15 @@ def _drawn(
     basis: Basis,
     limit_s: float,
     chosen: int,
-    second: tuple[int, int],
+    second: FloatColumn,
 ) -> tuple[tuple[int, int], Range, Range, Range]:
     """The fewest and the most steps of a trial, and of many campaigns the mean seconds of a trial, device-hours and
     seconds."""
     own = None if spec.baseline is None else foresee_plan(spec, spec.baseline, basis)[0]
     searched = max(1, chosen - (own is not None))
     rows = outlook.best(searched)[:: max(1, searched // MOST_ROWS)]
-    costs = np.concatenate([_costs(outlook, rows), *([] if own is None else [_costs(own, slice(1))])], axis=1)
-    step_s, log_sd, fitting, devices = costs
+    parts = [(outlook, rows), *([] if own is None else [(own, np.array([0]))])]
+    step_s, log_sd, fitting, devices = np.concatenate([_costs(*part) for part in parts], axis=1)
     stands_for = np.array([searched / len(rows)] * len(rows) + [1.0] * (own is not None))
     # Baseline and best plans, which run again.
     again = [*range(min(spec.confirm, len(rows))), *([] if own is None else [-1])]
@@ -250,7 +241,7 @@ def _drawn(
     # A plan that does not fit fails in its first steps.
     fits = rng.random(ran_s.shape) < fitting
     first_s = np.where(fits, ran_s, start_s) * stands_for
-    runs = (second[0] + (second[1] - second[0]) * rng.random(DRAWS) ** LIKELY_POWER) * fits.any(axis=1)
+    runs = second * fits.any(axis=1)
     again_s = ran_s[:, again] * (runs / max(1, len(again)))[:, None]
     all_s = first_s.sum(axis=1) + again_s.sum(axis=1)
     device_s = (first_s * devices).sum(axis=1) + (again_s * devices[again]).sum(axis=1)
@@ -261,27 +252,35 @@ def _drawn(
     return ends, Range.of(all_s / trials), Range.of(device_s / 3600), Range.of(wall_s)
 
 
-def _costs(outlook: Predictions, rows: IntColumn | slice) -> FloatColumn:
+def _second_runs(spec: CampaignSpec, least: int, most: int) -> FloatColumn:
+    """Of each of many campaigns."""
+    rounds = np.random.default_rng(1).geometric(CLEAR[spec.cluster.device.kind], DRAWS)
+    return np.clip(rounds * most / spec.confirm_rounds, least, most).astype(np.float64)
+
+
+def _costs(outlook: Predictions, rows: IntColumn) -> FloatColumn:
     """Of some plans: seconds per step, how sure, the probability to fit, devices."""
     assert outlook.time is not None
-    devices = np.prod([outlook.columns[name] for name in SIZES], axis=0)
+    devices = _devices(outlook.columns).astype(np.float64)
     return np.stack([outlook.time.step_s, outlook.time.log_sd, outlook.fits, devices])[:, rows]
 
 
-def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: Range) -> Sequence[str]:
+def _devices(columns: Columns) -> IntColumn:
+    devices: IntColumn = np.prod([columns[name] for name in ("tp", "pp", "cp", "dp")], axis=0)
+    return devices
+
+
+def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: Range) -> Iterator[str]:
     """Sentences for the limits that the campaign may meet before its last trial."""
     budget = spec.budget
-    limits = (
-        (budget.device_hours, device_hours, "device-hours"),
-        (None if budget.wall_time_s is None else budget.wall_time_s / 3600, wall_s.times(1 / 3600), "hours of work"),
-    )
-    ends = []
-    for limit, needed, unit in limits:
+    for limit, needed, unit, words in (
+        (budget.device_hours, device_hours, 1, "device-hours"),
+        (budget.wall_time_s, wall_s, 3600, "hours of work"),
+    ):
         if limit is not None and limit < needed.high:
             fewest, most = (min(trials, max(1, int(trials * limit / end))) for end in (needed.high, needed.low))
             count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-            ends.append(f"the budget of {limit:g} {unit} ends it after about {count} of {trials} trials")
-    return ends
+            yield f"the budget of {limit / unit:g} {words} ends it after about {count} of {trials} trials"
 
 
 def _device_hours(spec: CampaignSpec, cost: CampaignCost, lifted: bool) -> tuple[float | None, str]:

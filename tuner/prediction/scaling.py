@@ -77,17 +77,13 @@ def make_projection(
     anchor = anchor_of(spec, basis, trials, plan)
     # At the spec's own count all kinds of scaling are the same.
     start = _row(spec, basis, trainings[counts.index(own)], kinds[0], plan)
-    rows_of = {
-        kind: [
+    by_kind: dict[Scaling, list[Row]] = {}
+    for kind in kinds:
+        unscaled = [
             replace(start, scaling=kind) if t.cluster.nodes == own else _row(spec, basis, t, kind, plan)
             for t in trainings
         ]
-        for kind in kinds
-    }
-    by_kind = {
-        kind: [anchored(row, anchor, own, searched=plan is None) for row in unscaled]
-        for kind, unscaled in rows_of.items()
-    }
+        by_kind[kind] = [anchored(row, anchor, own, searched=plan is None) for row in unscaled]
     fitting = [count for at, count in enumerate(counts) if all(by_kind[kind][at].fits for kind in kinds)]
     reference = min(fitting, default=own)
     rows: list[Row] = []

@@ -69,22 +69,24 @@ class Changing:
         """Measure the trial's plan once more, as a second run, by a fresh job. Raises NotFound, IllegalMove,
         CannotChange, QuotaExceeded."""
         plan = self._store.trial(campaign_id, number).plan
-        return self._repeat(campaign_id, lambda campaign, trials: [plan])[0]
+        return self._repeat(*self._store.recorded(campaign_id), [plan])[0]
 
     def revalidate(self, campaign_id: str) -> list[Trial]:
         """As `rerun`, of the recommended setting and the baseline, side by side."""
-        return self._repeat(campaign_id, _recommended_and_baseline)
-
-    def _repeat(self, campaign_id: str, choose: Callable[[Campaign, Sequence[Trial]], list[Plan]]) -> list[Trial]:
         campaign, trials = self._store.recorded(campaign_id)
-        plans = choose(campaign, trials)
+        recommended = winners_of(campaign.spec, rank(campaign, trials)).recommended
+        plans = [] if recommended is None else [recommended.trial.plan]
+        plans += [trial.plan for trial in trials if trial.measurement and trial.origin is Origin.BASELINE]
+        return self._repeat(campaign, trials, list(dict.fromkeys(plans)))
+
+    def _repeat(self, campaign: Campaign, trials: Sequence[Trial], plans: list[Plan]) -> list[Trial]:
         measured = {trial.plan for trial in first_runs(trials) if trial.measurement is not None}
         if not plans or not measured.issuperset(plans):
             named = ", ".join(plan.key for plan in plans if plan not in measured)
             reason = f"{named} was not measured in its first run" if named else "nothing was measured yet"
-            raise CannotChange(f"campaign {campaign_id}: only what was measured is measured once more, and {reason}")
+            raise CannotChange(f"campaign {campaign.id}: only what was measured is measured once more, and {reason}")
         self._require_quota(campaign, len(plans))
-        return self._store.repeat_plans(campaign_id, plans, now=self._clock())
+        return self._store.repeat_plans(campaign.id, plans, now=self._clock())
 
     def _require_quota(self, campaign: Campaign, n: int) -> None:
         """Raises QuotaExceeded."""
@@ -98,10 +100,3 @@ def require_legal(plan: Plan, space: Space) -> None:
     """Raises InvalidValue with the rules of the space that the plan breaks."""
     if broken := space.explain(plan):
         raise InvalidValue([Problem("", violation.message) for violation in broken])
-
-
-def _recommended_and_baseline(campaign: Campaign, trials: Sequence[Trial]) -> list[Plan]:
-    recommended = winners_of(campaign.spec, rank(campaign, trials)).recommended
-    measured = [trial for trial in trials if trial.measurement is not None]
-    baseline = [trial.plan for trial in measured if trial.origin is Origin.BASELINE]
-    return list(dict.fromkeys([*([] if recommended is None else [recommended.trial.plan]), *baseline]))

@@ -40,7 +40,6 @@ TRUSTED = 0.9
 STOP_LIMIT_S = 0.5
 # A service gives back the campaigns above its share once those are more than a quarter of it, or than this many.
 MAX_SURPLUS = 2
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
 
@@ -283,6 +282,6 @@ class Holder:
 def _boot_id() -> bytes:
     """Which start of which kernel this is; empty where nobody says."""
     try:
-        return _BOOT_ID.read_bytes().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
     except OSError:
         return b""

@@ -62,6 +62,8 @@ reporter.done()
 """
 TINY = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64}
 MAX_CPU_RANKS = 2
+# Of both campaigns.
+ALIKE = {"model": TINY, "runner": {"kind": "local", "idle_s": 1}, "confirm": 0, "warm_start": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,6 @@ def planted_search(service: Service, source: random.Random) -> SearchTest:
     chosen.append('"grad_accum_steps": {grad_accum_steps}')
     document = {
         "name": "self-test-search",
-        "model": TINY,
         "cluster": {"preset": "local-cpu", "devices_per_node": 1},
         "global_batch_size": max(AXES["micro_batch_size"]),
         "space": {**axes, "zero_stage": [0]},
@@ -170,12 +171,9 @@ def planted_search(service: Service, source: random.Random) -> SearchTest:
             "warmup_steps": WARMUP,
             "framework": "trainer-float32",
         },
-        "runner": {"kind": "local", "idle_s": 1},
         "budget": {"trials": SEARCH_TRIALS},
         "stop": {"chance": 0.01},
         "trial": {"time_limit_s": 20, "attempts": 1},
-        "confirm": 0,
-        "warm_start": False,
         "seed": source.randrange(2**31),
     }
     ended = _run(service, document, SEARCH_LIMIT_S)
@@ -202,7 +200,6 @@ def all_devices(service: Service, machine: Machine, limit_s: float) -> DevicesTe
     memory = build.devices[0].memory_bytes if build.devices else 2 * 2**30
     document = {
         "name": "self-test-devices",
-        "model": TINY,
         "cluster": {
             "nodes": 1,
             "devices_per_node": devices,
@@ -216,12 +213,9 @@ def all_devices(service: Service, machine: Machine, limit_s: float) -> DevicesTe
             "compile": False,
             "measuring": {"max_steps": 8, "max_seconds": 3, "profile_steps": 0, "max_warmup_steps": 3},
         },
-        "runner": {"kind": "local", "idle_s": 1},
         "search": "grid",
         "budget": {"trials": 3},
         "trial": {"time_limit_s": limit_s, "attempts": 1},
-        "confirm": 0,
-        "warm_start": False,
     }
     ended = _run(service, document, limit_s)
     measured = None if ended.best is None or ended.best.outcome is None else ended.best.outcome.measurement
@@ -251,7 +245,7 @@ class _Ended:
 def _run(service: Service, document: Mapping[str, Any], limit_s: float) -> _Ended:
     """A campaign to its end, which is a cancellation where it takes longer than the limit."""
     begun = time.monotonic()
-    campaign = service.create(document, drives=True)
+    campaign = service.create({**ALIKE, **document}, drives=True)
 
     def watch() -> None:
         late = time.monotonic() - begun > limit_s

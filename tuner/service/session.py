@@ -49,7 +49,6 @@ MAX_EVENTS = 1000
 # Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
 SAVE_ELAPSED_S = 10.0
 _log = logging.getLogger(__name__)
-VANISHED = "its service vanished while sending it"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,7 +218,7 @@ class Session:
             job_id = self.runner.find(job.name)
             if job_id is None:
                 if not self.store.leases.mark_sending(self.hold.lease, job.name):
-                    self.withdraw(trial, Outcome(verdict=Verdict.LOST, reason=VANISHED))
+                    self.withdraw(trial, Outcome(verdict=Verdict.LOST, reason="its service vanished while sending it"))
                     return
                 self.hold.confirm()
                 job_id = self.runner.submit(job)

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshtune.runners.extras import MissingExtra
 from meshtune.runners.registry import create_runner, require_library
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.training import Training, missing
@@ -55,28 +54,30 @@ def calibration_setup(
     default. devices: so many of one node instead.
 
     Raises InvalidSpec for sizes that the cluster has not, for facts of it that times depend on and that are missing,
-    where nothing fits, and where the runner cannot run it.
+    where nothing fits, and where the runner cannot run it; MissingExtra.
     """
     cluster = _part_of(spec.cluster, nodes, devices)
+    workload, runner = workload_of(spec), spec.runner
     if home is not None:
-        _require_runner(spec, cluster, home)
-    workload = workload_of(spec)
+        require_library(runner.kind, spec.workload.kind)
+        with problems_as(InvalidSpec, "runner"):
+            create_runner(runner.kind, home.runner(runner.kind), cluster, runner.options).close()
+        if missed := [problem for problem, sure in preflight(spec.workload, runner, home.root) if sure]:
+            raise InvalidSpec(missed)
     if trials < LEAST_TRIALS:
         raise InvalidSpec([Problem("trials", f"must be at least {LEAST_TRIALS}, not {trials}")])
     if problems := missing(Training(spec.model, cluster, workload.framework)):
         raise InvalidSpec(problems)
     batch = _batch(spec, cluster)
     bounds = _bounds(spec.space, cluster.devices)
-    best: tuple[ModelSpec, Space, int] | None = None
+    tried: list[tuple[int, ModelSpec, Space]] = []
     for model in _depths(spec.model, cluster.devices):
         space = build_space(bounds, model, cluster, batch, workload)
         sure = sure_plans(space, Training(model, cluster, workload.framework))
-        if best is None or sure > best[2]:
-            best = model, space, sure
+        tried.append((sure, model, space))
         if sure >= CHOICE * trials or sure == len(space) > 0:
             break
-    assert best is not None  # there is at least the model itself
-    model, space, sure = best
+    sure, model, space = max(tried, key=lambda one: one[0])
     require_legal(space)
     if sure < LEAST_TRIALS:
         problem = f"{sure} of {len(space)} plans likely fit on {cluster.devices} devices, with {model.layers} layers"
@@ -106,20 +107,6 @@ def calibration_setup(
     return CalibrationSetup(chosen, space, tuple(notes))
 
 
-def _require_runner(spec: CampaignSpec, cluster: ClusterSpec, home: Home) -> None:
-    """Raises InvalidSpec."""
-    runner = spec.runner
-    try:
-        require_library(runner.kind, spec.workload.kind)
-        create_runner(runner.kind, home.runner(runner.kind), cluster, runner.options).close()
-    except InvalidValue as error:
-        raise InvalidSpec([problem.under("runner") for problem in error.problems]) from None
-    except MissingExtra as error:
-        raise InvalidSpec([Problem("runner", str(error))]) from None
-    if missed := [problem for problem, sure in preflight(spec.workload, runner, home.root) if sure]:
-        raise InvalidSpec(missed)
-
-
 def _part_of(cluster: ClusterSpec, nodes: int | None, devices: int | None) -> ClusterSpec:
     """So many nodes, or so many devices of one node. Raises InvalidSpec."""
     if nodes is not None and devices is not None:
@@ -132,10 +119,9 @@ def _part_of(cluster: ClusterSpec, nodes: int | None, devices: int | None) -> Cl
     if not 1 <= devices <= cluster.devices_per_node:
         problem = f"must be 1 to {cluster.devices_per_node}, as a node has, not {devices}"
         raise InvalidSpec([Problem("devices", problem)])
-    part = replace(cluster, nodes=1, devices_per_node=1, devices_per_module=1, module_link=None)
     whole = devices % cluster.devices_per_module == 0
-    modules = (cluster.devices_per_module, cluster.module_link) if whole else (1, None)
-    return replace(part, devices_per_node=devices, devices_per_module=modules[0], module_link=modules[1])
+    split: dict[str, Any] = {} if whole else {"devices_per_module": 1, "module_link": None}
+    return replace(cluster, nodes=1, devices_per_node=devices, **split)
 
 
 def _batch(spec: CampaignSpec, cluster: ClusterSpec) -> int | None:

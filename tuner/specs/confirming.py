@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.documents import plain
-from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.checks import Checks, Problem, problems_as
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.tuner.campaign.campaign import Home
@@ -62,35 +62,28 @@ def confirming_document(
     }
     # Without the baseline first: under another question that would be the mistake that is told.
     spec, space = parse_spec({**asked, "baseline": None}, home)
-    if problems := _other_question(spec, replace(source, cluster=cluster)):
-        raise InvalidSpec(problems)
+    with problems_as(InvalidSpec):
+        _require_question(spec, replace(source, cluster=cluster))
     parse_spec(asked, home)
-    problems = [
-        Problem("space", f"the setting {winner.key} cannot run there: {violation}")
-        for violation in space.explain(winner)
-    ]
-    if problems:
-        raise InvalidSpec(problems)
+    if broken := space.explain(winner):
+        raise InvalidSpec([Problem("space", f"the setting {winner.key} cannot run there: {each}") for each in broken])
     return asked
 
 
-def _other_question(spec: CampaignSpec, source: CampaignSpec) -> list[Problem]:
-    """What the document changes of the campaign's question."""
-    problems = []
-    if replace(spec.model, name=source.model.name) != source.model:
-        problems.append(Problem("model", f"is not that of the campaign, {source.model.name}; leave it out"))
+def _require_question(spec: CampaignSpec, source: CampaignSpec) -> None:
+    """Raises InvalidValue where the document changes the campaign's question."""
+    checks, batch, asked = Checks(), spec.global_batch_size, source.global_batch_size
+    same = replace(spec.model, name=source.model.name) == source.model
+    checks.require(same, "model", f"is not that of the campaign, {source.model.name}; leave it out")
     own, theirs = (
         (one.nodes, one.devices_per_node, one.device.kind, one.device.memory_bytes)
         for one in (spec.cluster, source.cluster)
     )
-    if own != theirs:
-        problems.append(
-            Problem("cluster", f"has other devices than the campaign's, {source.cluster.name}; leave it out")
-        )
-    if spec.global_batch_size not in (None, source.global_batch_size) and source.global_batch_size is not None:
-        problem = f"is {spec.global_batch_size}, the campaign's is {source.global_batch_size}; leave it out"
-        problems.append(Problem("global_batch_size", problem))
-    return problems
+    others = f"has other devices than the campaign's, {source.cluster.name}; leave it out"
+    checks.require(own == theirs, "cluster", others)
+    same = batch in (None, asked) or asked is None
+    checks.require(same, "global_batch_size", f"is {batch}, the campaign's is {asked}; leave it out")
+    checks.done()
 
 
 def _with(section: object, **values: Any) -> object:

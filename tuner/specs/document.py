@@ -30,8 +30,6 @@ MAX_DEPTH = 20
 MAX_VALUES = 10_000
 # A list of all mistakes names the keys above each of them.
 MAX_PROBLEMS = 100
-# Of one option.
-OPTION_LIMITS = Limits(max_bytes=20_000, max_values=2_000)
 # Sections without backends: names, numbers and choices, which no program takes for a path or a command.
 PLAIN = frozenset(
     {
@@ -62,7 +60,7 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
         if not name or not equals:
             raise InvalidSpec([Problem(f"--option {word[:60]}", "must be name=value")])
         try:
-            options[name] = read_yaml(value, OPTION_LIMITS, off_is_word=True)
+            options[name] = read_yaml(value, Limits(max_bytes=20_000, max_values=2_000), off_is_word=True)
         except UnreadableText as error:
             raise InvalidSpec([Problem(f"--option {name[:60]}", str(error))]) from None
     return options
@@ -80,10 +78,6 @@ def parse_yaml(text: str) -> object:
 def changed_document(document: object, changes: object) -> object:
     """`document` with the changes of an RFC 7396 merge patch. Raises InvalidSpec for too deep or too many ones."""
     find_unstorable(changes)
-    return _patched(document, changes)
-
-
-def _patched(document: object, changes: object) -> object:
     if not isinstance(changes, Mapping):
         return changes
     merged = dict(document) if isinstance(document, Mapping) else {}
@@ -91,7 +85,7 @@ def _patched(document: object, changes: object) -> object:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = _patched(merged.get(key), value)
+            merged[key] = changed_document(merged.get(key), value)
     return merged
 
 
@@ -158,12 +152,9 @@ def commands_named(document: object) -> list[Problem]:
     """
     if not isinstance(document, Mapping):
         return []
-    known = {entry.name for entry in fields(CampaignSpec)}
-    problems = [
-        Problem(key, "is not among the parts of a spec that need no scope `command`")
-        for key in document
-        if key in known and key not in PLAIN and key not in DEFAULTS and key != KNOBS
-    ]
+    telling = {entry.name for entry in fields(CampaignSpec)} - PLAIN - {*DEFAULTS, KNOBS}
+    words = "is not among the parts of a spec that need no scope `command`"
+    problems = [Problem(key, words) for key in document if key in telling]
     problems += knobs_for_command(document)
     for section, kinds in harmless().items():
         problems += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]

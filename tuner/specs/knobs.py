@@ -10,10 +10,9 @@ from typing import Any
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue, word
-from meshtune.search_spaces.knobs import KnobSet, sizes_of
+from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.presets import knob_catalogs
 
 CATALOGS, KNOBS = "catalogs", "knobs"
@@ -70,15 +69,6 @@ def read_catalogs() -> dict[str, list[Knob]]:
     return {
         catalog: [read_knob(name, entry) for name, entry in knobs.items()] for catalog, knobs in knob_catalogs().items()
     }
-
-
-def check_sizes(knobs: KnobSet, cluster: ClusterSpec) -> list[Problem]:
-    """What is wrong with the sizes of jobs on this cluster."""
-    try:
-        sizes_of(knobs, cluster)
-    except InvalidValue as error:
-        return [problem.under(KNOBS) for problem in error.problems]
-    return []
 
 
 def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[str, Any]]:

@@ -25,8 +25,11 @@ def with_local_files(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The document with the content of every file that it names, relative to `folder`; the same object where it names
     none. Raises InvalidValue."""
     document = with_model_file(document, folder)
+    if not is_path(named := named_site(document)):
+        return document
     with problems_as(InvalidValue, f"runner.{SITE}"):
-        return with_site_file(document, folder)
+        site = read_site_file(folder / str(named))
+    return {**document, "runner": {**document["runner"], SITE: plain(site)}}
 
 
 def with_model_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -63,16 +66,6 @@ def read_named_site(named: object) -> Site:
     if isinstance(named, str):
         return find_site(named, own_folder())
     return parse_site(named)
-
-
-def with_site_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The document with the content of its site's profile, where `runner.site` is a path, relative to `folder`. Raises
-    InvalidValue."""
-    named = named_site(document)
-    if not is_path(named):
-        return document
-    site = read_site_file(folder / str(named))
-    return {**document, "runner": {**document["runner"], SITE: plain(site)}}
 
 
 def resolved(document: Mapping[str, Any], *, to_run: bool) -> Mapping[str, Any]:

@@ -41,15 +41,14 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
     prefix, image = _words(around.get("prefix", "")), around.get("container_image", "")
     needs = [(key, os.path.expanduser(file[1]), os.R_OK) for key, line in setup if (file := _SOURCES.fullmatch(line))]
     needs += [("runner.prefix", word, os.R_OK) for word in prefix if word.endswith((".sif", ".sqsh"))]
-    if image.startswith("/"):
-        needs.append(("runner.container_image", image, os.R_OK))
+    needs += [("runner.container_image", image, os.R_OK)] if image.startswith("/") else []
     if runner.kind == "kubernetes" or image or {PurePath(word).name for word in prefix} & {*CONTAINERS}:
         yield Problem("workload", "not checked: what jobs find in their container"), False
     else:
         needs += [("runner.python", around.get("python", ""), os.X_OK), *_of_program(workload, not prefix)]
     sure = home is not None and runner.kind in _SEEN and not os.environ.get(RUN_AS)
     sure = sure and all(_MAKES_NONE.fullmatch(line) for _, line in setup)
-    folder = (home or Path("/")) / "JOB"
+    local, folder = runner.kind == "local", (home or Path("/")) / "JOB"
     given = {folder / name for part in ("files", "configs") for name in workload.options.get(part, ())}
     for key, text, way in needs:
         path = folder / text
@@ -57,12 +56,12 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
             continue
         if way == os.X_OK and "/" not in text:
             if not shutil.which(text):  # a shell's text may begin with what the shell alone knows
-                yield Problem(key, f"{text} is no program here"), sure and runner.kind == "local" and key[-1].isdigit()
+                yield Problem(key, f"{text} is no program here"), sure and local and key[-1].isdigit()
         elif way != os.F_OK or not any(iglob(f"{escape(text)}*")):
-            seen = runner.kind == "local" or _disk(path) == _disk(folder)
+            seen = way != os.F_OK and (local or _disk(path) == _disk(folder))
             where = f"{text} in the job's own folder, where it starts," if folder in path.parents else path
             told = "cannot be read or started" if os.path.exists(path) else "is not there"
-            yield Problem(key, f"{where} {told}"), sure and seen and way != os.F_OK
+            yield Problem(key, f"{where} {told}"), sure and seen
 
 
 def _disk(path: Path) -> tuple[object, ...]:
@@ -72,31 +71,29 @@ def _disk(path: Path) -> tuple[object, ...]:
 
 
 def _of_program(workload: Backend, known: bool) -> Iterator[_Need]:
-    """known: it starts where the job does. Scripts of what may start elsewhere, or is none, are F_OK too."""
+    """known: it starts where the job does, so its script is looked up from there."""
     own, script = workload.options, create_workload(workload.kind, workload.options).program
     named = "working_directory" if "working_directory" in own else "directory"
     folder = str(Path(own[named]).absolute()) if own.get(named) else ""
     yield f"workload.{named}", folder, os.X_OK
-    command, option = own.get("command", ()), ""
+    command, option = own.get("command"), ""
     plain = not (isinstance(command, str) and _SHELL.search(command))
-    known = known and plain
-    words = [(f"workload.command.{at}", str(word)) for at, word in enumerate(_words(command))]
+    words = [(f"workload.command.{at}", str(word)) for at, word in enumerate(_words(command or ()))]
     if isinstance(command, str):
         words = [("workload.command", os.path.expanduser(word)) for _, word in words if not _SET.match(word)]
-    if "command" not in own:
+    if command is None:
         words = [(f"workload.{name}", own.get(name, "")) for name in ("python", "script")]
         words += [("workload.arguments", word) for text in own.get("arguments", ()) for word in _words(text)]
     for at, (key, word) in enumerate(words):
         option = word if word.startswith("-") else option
-        value = word.rpartition("=")[2]
-        known = known and not re.fullmatch(r"-\w*c", word)
+        known = known and plain and not re.fullmatch(r"-\w*c", word)
         if at == 0 and plain:
             yield key, os.path.join(folder, word) if "/" in word else word, os.X_OK
             known = known and bool(_STARTERS.fullmatch(PurePath(word).name))
-        elif word.endswith((".py", ".sh")) and PurePath(word).name == script and (known or word.startswith("/")):
-            yield key, os.path.join(folder, word), os.R_OK if known else os.F_OK
+        elif known and word.endswith((".py", ".sh")) and PurePath(word).name == script:
+            yield key, os.path.join(folder, word), os.R_OK
             script = ""
-        elif value.startswith("/") and _DATA.match(option):
+        elif (value := word.rpartition("=")[2]).startswith("/") and _DATA.match(option):
             yield key, value, os.F_OK
 
 

@@ -31,7 +31,7 @@ from meshtune.runners.registry import (
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of, problems_as
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
-from meshtune.search_spaces.knobs import KnobSet
+from meshtune.search_spaces.knobs import KnobSet, sizes_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -56,14 +56,13 @@ from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote, make_quote
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import create_search, searches
-from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
-from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, check_sizes, read_knobs, with_workload_defaults
+from meshtune.tuner.specs.document import DEFAULTS, InvalidSpec, find_unstorable
+from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
 from meshtune.tuner.specs.preflight import preflight
 
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
-DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
 
 
@@ -200,9 +199,9 @@ class _Reading:
         self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
         self.section("trial", TrialLimits, self.document.get("trial", {}))
         self.section("stop", StopRule, self.document.get("stop", {}))
-        self._backend("workload", "torch", WORKLOADS)
-        self._backend("search", DEFAULT_SEARCH, searches())
-        self._backend("runner", "local", runners())
+        self._backend("workload", WORKLOADS)
+        self._backend("search", searches())
+        self._backend("runner", runners())
         self.values["baseline"] = None
         if (baseline := self.document.get("baseline")) is not None:
             if isinstance(baseline, Mapping) and "knobs" in self.values:
@@ -253,17 +252,17 @@ class _Reading:
             return
         self.section(name, kind, raw)
 
-    def _backend(self, name: str, default: str, known: Collection[str]) -> None:
+    def _backend(self, name: str, known: Collection[str]) -> None:
         """A section that names an implementation: `kind`, and its options beside it."""
         if name in self.refused:
             return
-        raw = self.document.get(name, default)
+        raw = self.document.get(name, DEFAULTS[name])
         if isinstance(raw, str):
             raw = {"kind": raw}
         if not isinstance(raw, Mapping):
             self.problems.append(Problem(name, f"must be a name or a mapping with `kind`, not {raw!r}"))
             return
-        kind = raw.get("kind", default)
+        kind = raw.get("kind", DEFAULTS[name])
         if not isinstance(kind, str) or kind not in known:
             hint = did_you_mean(str(kind), known)
             self.problems.append(Problem(f"{name}.kind", f"no {name} is called {kind!r}; {hint}"))
@@ -281,15 +280,21 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
     batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
     values["knobs"] = with_workload_defaults(values["knobs"], reading.document, workload.option_values)
     knobs = KnobSet(values["knobs"])
-    unsized = check_sizes(knobs, cluster)
-    problems += [*unsized, *(problem.under(KNOBS) for problem in workload.problems_with_knobs(knobs))]
-    if unsized:
-        return None
+    problems += [problem.under(KNOBS) for problem in workload.problems_with_knobs(knobs)]
     if batch is not None and bounds.grad_accum_steps is not None:
         message = f"follows from the global batch; set global_batch_size: {FREE} to search it"
         problems.append(Problem("space.grad_accum_steps", message))
-    problems += _check_objective(values.get("objective"), batch, cluster, workload)
+    objective, device = values.get("objective"), cluster.device
+    if objective is Objective.MFU and workload.dtype not in device.peak_flops:
+        known = ", ".join(sorted(device.peak_flops)) or "none"
+        needed = f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}"
+        problems.append(Problem("objective", needed))
+    if objective is Objective.STEP_TIME and batch is None:
+        message = f"step_time with global_batch_size: {FREE} would choose the smallest batch"
+        problems.append(Problem("objective", message))
     try:
+        with problems_as(InvalidValue, KNOBS):
+            sizes_of(knobs, cluster)
         space = build_space(bounds, values["model"], cluster, batch, workload, max_combinations, knobs)
         if reading.document.get("space", {}).get("recompute") is None:
             space, _ = open_recompute(space, Training(values["model"], cluster, workload.framework))
@@ -302,19 +307,6 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
         return None
     _complete_baseline(reading, space)
     return space
-
-
-def _check_objective(
-    objective: Objective | None, batch: int | None, cluster: ClusterSpec, workload: Workload
-) -> list[Problem]:
-    device = cluster.device
-    if objective is Objective.MFU and workload.dtype not in device.peak_flops:
-        known = ", ".join(sorted(device.peak_flops)) or "none"
-        needed = f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}"
-        return [Problem("objective", needed)]
-    if objective is Objective.STEP_TIME and batch is None:
-        return [Problem("objective", f"step_time with global_batch_size: {FREE} would choose the smallest batch")]
-    return []
 
 
 def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:

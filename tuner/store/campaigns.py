@@ -18,9 +18,9 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Les
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable, reading_row
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable
 from meshtune.tuner.store.leases import NOBODY, insert_lease
-from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
+from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document, node_columns
 from meshtune.tuner.store.tables import attempts, campaigns, events, spec_texts, trials
 from meshtune.tuner.store.usage import ACTIVE, owner_usage, token_quotas
 
@@ -124,11 +124,11 @@ class CampaignRows:
         IllegalMove by `CampaignState.may_become`, and Outdated where something else is so by now.
         """
         with self._database.writing() as connection:
+            campaign = read_campaign(connection, id)
             if act_once(connection, id) is not None:
-                return read_campaign(connection, id)
-            state = campaign_state(connection, id)
-            if not state.may_become(to):
-                raise IllegalMove(f"campaign {id}", state, to)
+                return campaign
+            if not campaign.state.may_become(to):
+                raise IllegalMove(f"campaign {id}", campaign.state, to)
             _require_as_seen(connection, seen, closes=to.final)
             values = {"state": str(to), "reason": reason, "updated_at": now}
             if to is CampaignState.RUNNING:
@@ -221,20 +221,11 @@ def read_campaign(connection: Connection, id: str) -> Campaign:
     return campaign_of(row)
 
 
-def campaign_state(connection: Connection, id: str) -> CampaignState:
-    """Raises NotFound, Unreadable."""
-    state = connection.scalar(select(campaigns.c.state).where(campaigns.c.id == id))
-    if state is None:
-        raise NotFound(f"there is no campaign {id}")
-    with reading_row(f"campaign {id}"):
-        return CampaignState(state)
-
-
 def require_running(connection: Connection, campaign_id: str, subject: str, state: str, wanted: str) -> None:
     """Raises IllegalMove where the campaign is not RUNNING. subject: what cannot go from `state` to `wanted` then."""
-    campaign = campaign_state(connection, campaign_id)
-    if campaign is not CampaignState.RUNNING:
-        raise IllegalMove(subject, state, wanted, f"the campaign is {campaign}, not running")
+    campaign = read_campaign(connection, campaign_id)
+    if campaign.state is not CampaignState.RUNNING:
+        raise IllegalMove(subject, state, wanted, f"the campaign is {campaign.state}, not running")
 
 
 def _require_as_seen(connection: Connection, seen: Campaign | None, *, closes: bool) -> None:
@@ -280,22 +271,16 @@ def planned_data(trial: Trial) -> dict[str, object]:
     return data if trial.expectation is None else {**data, "expectation": asdict(trial.expectation)}
 
 
-def submitted_data(trial: int, attempt: Row[Any]) -> dict[str, object]:
-    data = {**moved_data(trial, attempt), "job_id": attempt.job_id}
-    return {**data, "avoid": list(attempt.avoid)} if attempt.avoid else data
-
-
 def moved_data(trial: int, attempt: Attempt | Row[Any]) -> dict[str, object]:
-    data: dict[str, object] = {"number": trial, "attempt": attempt.number, "state": str(attempt.state)}
-    return {**data, "nodes": list(attempt.nodes)} if attempt.nodes else data
+    data = {"number": trial, "attempt": attempt.number, "state": str(attempt.state)}
+    return {**data, **node_columns(nodes=attempt.nodes)}
 
 
 def done_data(trial: int, attempt: Row[Any], outcome: Outcome) -> dict[str, object]:
     data = {**moved_data(trial, attempt), "verdict": str(outcome.verdict)}
+    data |= node_columns(failed_nodes=attempt.failed_nodes)
     if outcome.failure is not None:
         data["failure"] = str(outcome.failure)
-    if attempt.failed_nodes:
-        data["failed_nodes"] = list(attempt.failed_nodes)
     if outcome.measurement is not None:
         data["step_time_s"] = outcome.measurement.step_time_s
         data["tokens_per_s_per_device"] = outcome.measurement.tokens_per_s_per_device

@@ -14,7 +14,7 @@ from meshtune.tuner.campaign.changes import CannotChange, require_extendable, ru
 from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial
 from meshtune.tuner.store.access import act_once
-from meshtune.tuner.store.campaigns import add_event, campaign_state, read_campaign, rows_of, update_campaign
+from meshtune.tuner.store.campaigns import add_event, read_campaign, rows_of, update_campaign
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import BudgetSpent, IllegalMove
 from meshtune.tuner.store.rows import campaign_row
@@ -45,7 +45,7 @@ class Changes:
         """Forget a campaign with all its trials and events. Raises NotFound, and IllegalMove when it is not over, but
         for one that is unreadable, which nobody could end."""
         with self._database.writing() as connection:
-            if not unreadable(connection, id) and not (state := campaign_state(connection, id)).final:
+            if not unreadable(connection, id) and not (state := read_campaign(connection, id).state).final:
                 raise IllegalMove(f"campaign {id}", state, "deleted", "only what is over is deleted; cancel it first")
             # Tables that refer to others come first.
             for table in reversed(metadata.sorted_tables):

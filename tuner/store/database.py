@@ -33,7 +33,6 @@ from meshtune.tuner.store.errors import StoreError, StoreUnavailable, translatin
 
 # How long a writer waits for another process before the database counts as locked.
 LOCK_TIMEOUT_S = 10
-CONNECT_TIMEOUT_S = 10
 # How long PostgreSQL waits for the next statement of the one writer: a process that was stopped in the middle of its
 # transaction must not keep all others from writing. Less than a lease, so that those can renew theirs.
 IDLE_WRITER_TIMEOUT_S = 5
@@ -41,11 +40,9 @@ IDLE_WRITER_TIMEOUT_S = 5
 WRITER_LOCK = 0x6D657368
 # Mode of a SQLite file that is made: it holds specs, which may name commands, and digests of tokens.
 PRIVATE = 0o600
-# Of the file beside a SQLite database that the process which serves it locks.
-LOCK_SUFFIX = ".serving"
 # A server whose machine is gone says nothing: TCP alone would wait for it for a quarter of an hour, or for ever.
 _NETWORK = {
-    "connect_timeout": str(CONNECT_TIMEOUT_S),
+    "connect_timeout": "10",
     "keepalives_idle": "5",
     "keepalives_interval": "5",
     "keepalives_count": "2",
@@ -172,7 +169,7 @@ class Database:
         if self.file is None:
             yield
             return
-        path = self.file.with_name(self.file.name + LOCK_SUFFIX)
+        path = self.file.with_name(f"{self.file.name}.serving")
         try:
             _make_private(path, self._file_mode)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)

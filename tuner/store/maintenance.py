@@ -195,11 +195,9 @@ def check(url: str) -> Report:
         version = schema.require_newest(connection, database.name)
         looks = (_damage, _contradictions, _lost_ids, _unreadable)
         troubles = [trouble for look in looks for trouble in look(connection)]
-        rows = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in _COUNTED}
+        tables = (campaigns, trials, attempts, measurements, events)
+        rows = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
         return Report(schema=version, troubles=troubles, in_flight=_in_flight(connection), rows=rows)
-
-
-_COUNTED = (campaigns, trials, attempts, measurements, events)
 
 
 def _damage(connection: Connection) -> Iterator[str]:

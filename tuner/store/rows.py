@@ -18,7 +18,7 @@ from sqlalchemy import JSON, Row, Table, literal, null
 
 from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
-from meshtune.runners.hardware import Hardware, HardwareKind
+from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import OF_FIRST_STEPS, Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.knob_values import KnobValues
@@ -46,6 +46,7 @@ _OF_OUTCOME = _columns_of(Outcome, attempts, but=("verdict", "cause"))
 # One more number of a measurement is a field of Measurement or of MeasurementSummary, and a column of its name.
 _OF_MEASUREMENT = _columns_of(Measurement, measurements)
 _OF_SUMMARY = _columns_of(MeasurementSummary, measurements)
+_LISTS = ("first_gradient_norms", "peak_memory_bytes", "peak_held_bytes", "attention_kernels")
 # Lists of trials have no steps, values of single ranks, profiles and logs.
 LISTED_COLUMNS = (
     *(column for column in attempts.c if column.name not in ("partial", "log_tail")),
@@ -159,7 +160,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         **_fields(outcome, _OF_OUTCOME),
         "verdict": str(outcome.verdict),
         "cause": None if outcome.cause is None else str(outcome.cause),
-        "partial": null() if outcome.partial is None else _partial_document(outcome.partial),
+        "partial": null() if (part := outcome.partial) is None else {**asdict(part), "first_losses": _losses(part)},
     }
 
 
@@ -188,13 +189,10 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "attempt_id": attempt_id,
         **_fields(measurement, _OF_MEASUREMENT),
         **{name: min(value, MAX_BIGINT) if isinstance(value, int) else value for name, value in summary},
+        **{name: list(getattr(measurement, name)) for name in _LISTS},
         "first_losses": _losses(measurement),
-        "first_gradient_norms": list(measurement.first_gradient_norms),
-        "peak_memory_bytes": list(measurement.peak_memory_bytes),
-        "peak_held_bytes": list(measurement.peak_held_bytes),
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
         "software": dict(measurement.software),
-        "attention_kernels": list(measurement.attention_kernels),
         "knobs": dict(measurement.knobs),
         "hardware": [asdict(kind) for kind in measurement.hardware],
     }
@@ -210,19 +208,14 @@ def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]
 
 
 def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
+    whole: dict[str, Any] = {name: tuple(row[name]) for name in _LISTS} | _in_lists(row)
     return Measurement(
-        **_stored(row, _OF_MEASUREMENT, measurements),
+        **whole,
         step_times_s=tuple(times.timed),
         warmup_times_s=tuple(times.warmup),
-        first_losses=tuple(map(float, row["first_losses"])),
-        first_gradient_norms=tuple(map(float, row["first_gradient_norms"])),
-        peak_memory_bytes=tuple(row["peak_memory_bytes"]),
-        peak_held_bytes=tuple(row["peak_held_bytes"]),
         profile=None if row["profile"] is None else read_value(Profile, row["profile"]),
         software=row["software"],
-        attention_kernels=tuple(row["attention_kernels"]),
         knobs=row["knobs"],
-        hardware=_hardware(row),
     )
 
 
@@ -230,18 +223,15 @@ def listed_measurement_of(row: Mapping[str, Any]) -> Measurement | None:
     """From a row of LISTED_COLUMNS; None for an attempt without."""
     if row["mean_step_time_s"] is None:
         return None
-    return Measurement(
-        **_stored(row, _OF_MEASUREMENT, measurements),
-        step_times_s=(),
-        first_losses=tuple(map(float, row["first_losses"])),
-        first_gradient_norms=tuple(map(float, row["first_gradient_norms"])),
-        hardware=_hardware(row),
-        stored_summary=MeasurementSummary(**_stored(row, _OF_SUMMARY, measurements)),
-    )
+    summary = MeasurementSummary(**_stored(row, _OF_SUMMARY, measurements))
+    return Measurement(**_in_lists(row), step_times_s=(), stored_summary=summary)
 
 
-def _hardware(row: Mapping[str, Any]) -> Hardware:
-    return tuple(HardwareKind(**{**kind, "nodes": tuple(kind["nodes"])}) for kind in row["hardware"])
+def _in_lists(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What lists have of a measurement."""
+    kinds = (HardwareKind(**{**kind, "nodes": tuple(kind["nodes"])}) for kind in row["hardware"])
+    first = {name: tuple(map(float, row[name])) for name in OF_FIRST_STEPS}
+    return {**_stored(row, _OF_MEASUREMENT, measurements), **first, "hardware": tuple(kinds)}
 
 
 def _stored(row: Mapping[Any, Any], names: tuple[str, ...], table: Table) -> dict[str, Any]:
@@ -269,7 +259,3 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
 def _losses(measurement: Measurement) -> list[float | str]:
     # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
     return [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses]
-
-
-def _partial_document(partial: Measurement) -> dict[str, Any]:
-    return {**asdict(partial), "first_losses": _losses(partial)}

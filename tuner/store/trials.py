@@ -20,7 +20,6 @@ from meshtune.tuner.store.campaigns import (
     planned_data,
     read_campaign,
     require_running,
-    submitted_data,
 )
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Unreadable, reading_row
@@ -51,7 +50,7 @@ _LAST = (
     .limit(1)
 )
 # The columns of an attempt that its events hold.
-_IN_EVENTS = [attempts.c[name] for name in ("id", "number", "state", "job_id", "avoid", "nodes", "failed_nodes")]
+_IN_EVENTS = [attempts.c[name] for name in ("id", "number", "state", "nodes", "failed_nodes")]
 
 
 class TrialRows:
@@ -123,7 +122,8 @@ class TrialRows:
         with self._database.writing() as connection:
             values = {"job_id": job_id, "submitted_at": now, "wait": "", **node_columns(avoid=avoid)}
             moved = _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
-            add_event(connection, campaign_id, now, "trial.submitted", submitted_data(number, moved))
+            data = {**moved_data(number, moved), "job_id": job_id, **node_columns(avoid=avoid)}
+            add_event(connection, campaign_id, now, "trial.submitted", data)
 
     def note_wait(self, campaign_id: str, number: int, wait: str, *, now: float) -> None:
         """Why the trial's last attempt has not started yet, in the runner's words; nothing where it has by now. Raises

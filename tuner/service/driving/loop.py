@@ -36,9 +36,6 @@ class Periods:
     max_pause_s: float = 30.0
 
 
-REAL_PERIODS = Periods()
-
-
 class Driver:
     """Ticks campaigns for one service, each of them from one thread.
 
@@ -46,7 +43,7 @@ class Driver:
     thread that shares campaigns out (`rounds.drive_all`). lanes: those of the threads that tick them, by scheduler.
     """
 
-    def __init__(self, service: Service, periods: Periods = REAL_PERIODS) -> None:
+    def __init__(self, service: Service, periods: Periods = Periods()) -> None:
         self._service = service
         self.periods = periods
         # By campaign: failed tries in a row, and the time of the next one.

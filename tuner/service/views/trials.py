@@ -151,6 +151,10 @@ class TrialBriefPage:
 TrialsAnswer = TypeAliasType("TrialsAnswer", TrialPage | TrialBriefPage)
 
 
+# Of an attempt that has ended; else so.
+_OF_OUTCOME = {"verdict": None, "failure": None, "reason": "", "failed_rank": None, "phase": None, "log_tail": ""}
+
+
 def trial_view(trial: Trial) -> TrialView:
     attempts = [_attempt_view(attempt) for attempt in trial.attempts]
     measured = trial.measurement
@@ -188,12 +192,7 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
     return view_of(
         AttemptView,
         attempt,
-        verdict=None if outcome is None else outcome.verdict,
-        failure=None if outcome is None else outcome.failure,
-        reason="" if outcome is None else outcome.reason,
-        failed_rank=None if outcome is None else outcome.failed_rank,
-        phase=None if outcome is None else outcome.phase,
-        log_tail="" if outcome is None else outcome.log_tail,
+        **{name: getattr(outcome, name, untold) for name, untold in _OF_OUTCOME.items()},
         partial=None if partial is None else _partial_view(partial),
         **times_of(attempt),
     )
