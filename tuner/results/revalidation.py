@@ -19,7 +19,7 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.second_runs import RunVariance
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import Ranked, gain_of, rank, run_variance_of
+from meshtune.tuner.results.ranking import Ranked, gain_of, rank
 from meshtune.tuner.results.recommendation import recommend
 
 
@@ -79,11 +79,9 @@ def to_measure(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     return [choice, *others[:1]]
 
 
-def judge(
-    campaign: Campaign, trials: Sequence[Trial], entries: Sequence[Ranked], outcomes: Sequence[Outcome]
-) -> Revalidation:
+def judge(campaign: Campaign, entries: Sequence[Ranked], outcomes: Sequence[Outcome]) -> Revalidation:
     """The finding on the first of `to_measure`'s entries from fresh runs of them, one outcome each."""
-    variance, objective = run_variance_of(rank(campaign, trials)), campaign.spec.objective
+    variance, objective = entries[0].ground.variance, campaign.spec.objective
     runs = [_remeasured(entry, outcome, objective, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
     optimum, rival = runs[0], runs[1] if len(runs) > 1 else None
     own, *others = (outcome.measurement for outcome in outcomes)

@@ -39,16 +39,11 @@ class Winners:
 
 def winners_of(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Winners:
     """ranking: of all measured plans, or of those that come first by their first runs and all that ran again."""
+    # Of equal ones the trial with the lowest number.
+    once = min(ranking, key=lambda entry: (-entry.first_score, entry.trial.number), default=None)
     confirmed = [entry for entry in ranking if entry.confirmed]
     return Winners(
-        fastest_once=fastest_once(ranking),
+        fastest_once=None if once is None else once.once,
         fastest_confirmed=max(confirmed, key=lambda entry: entry.ground.effects[entry.trial.plan], default=None),
         recommendation=recommend_among(spec, ranking),
     )
-
-
-def fastest_once(ranking: Sequence[Ranked]) -> Ranked | None:
-    """Of equal ones the trial with the lowest number."""
-    if not ranking:
-        return None
-    return min(ranking, key=lambda entry: (-entry.first_score, entry.trial.number)).once
