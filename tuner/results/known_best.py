@@ -1,12 +1,10 @@
 """The best known plan for a model on a cluster, from the measurements of all campaigns.
 
-A question names the model, the cluster and the node count; of a campaign whose knob sizes the jobs, those of that
-size answer. Whatever else it leaves open (the global batch, the training
-code, the software) is as in the newest campaign that fits it, which is the present practice. Of the campaigns that
-agree in all of that, each with its own recommendation, the best is taken: a plan that was measured twice before one
-that was measured once, then the highest lower end of the interval, which is both fast and sure. Where no campaign fits,
-`tuner.results.known_best_projection` projects the nearest. Pure over the records of campaigns.
-"""
+A question names the model, the cluster and the node count; of a campaign whose knob sizes the jobs, those of that size
+answer. Whatever else it leaves open is as in the newest campaign that fits it, which is the present practice. Of the
+campaigns that agree in all of that, each with its own recommendation, the best is taken: a plan that was measured again
+first, then the highest lower end of the interval, which is both fast and sure. Where none fits,
+`tuner.results.known_best_projection` projects the nearest."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
 """Ranks the measured plans, one entry for each, and compares them with the baseline.
 
-Like is compared with like: runs of one round, or first runs. Plans that were measured again and may be recommended
-come first, by their second runs with the rounds taken out (`second_runs.plan_effects`), then the others by their first
-runs. The objective shown is the geometric mean of the second runs where there are any. The first run had a part in
-choosing the plan, so it is high by luck too (docs/decisions/choosing.md#d0014); it is shown beside the mean.
-
-The gain of a plan that ran beside the baseline is the mean ratio of their runs round by round. Else it is the ratio of
-their first runs, which is not confirmed: of two speeds, each with the interval of the mean of its steps
-(`runners.measuring`), widened by how far runs of one plan lie apart as soon as any was measured again.
-"""
+Like is compared with like: runs of one round, or first runs, which is not confirmed then. Plans that were measured
+again and may be recommended come first, by their second runs with the rounds taken out (`second_runs.plan_effects`),
+then the others by their first runs. A first run had a part in choosing its plan, so it is high by luck too
+(docs/decisions/choosing.md#d0014). Intervals of single runs are those of the mean of their steps, and wider by how far
+runs of one plan lie apart as soon as any was measured again."""
 
 from __future__ import annotations
 

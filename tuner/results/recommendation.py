@@ -1,11 +1,8 @@
 """Recommends one setting, and only what was measured better than the baseline: twice, where plans were measured again.
 
 A plan is worth a change where it ran again beside the baseline, round by round, and is surely faster by at least the
-spec's tolerance, by the mean of its steps and by their median too: first runs alone name nobody.
-What failed the second time is ranked and never recommended; nor is what does not train as the baseline does, by its
-first losses: its speed is that of another computation. Nor what was measured on other hardware than the baseline. What
-changes the numerics by a knob that says so is recommended where the spec accepts that, and the reason names the knob.
-"""
+spec's tolerance, by the mean of its steps and by their median too: first runs alone name nobody. What is never
+recommended, `tuner.campaign.eligibility` says, and a second run that failed."""
 
 from __future__ import annotations
 

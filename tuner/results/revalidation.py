@@ -2,10 +2,8 @@
 optimum's own, and that of the best other plan.
 
 An optimum stands when it is not surely slower than it was by more than the campaign's tolerance, and the other plan is
-not surely faster than it by as much. Sure: beyond the intervals of both runs, widened by how far the campaign's own
-second runs lay from the first ones where it has any. Nothing is stored, as with `rerun`: what is measured outside of a
-campaign's budget and search is no part of its record.
-"""
+not surely faster than it by as much. Sure: beyond the intervals of both runs (`tuner.results.ranking`). Nothing is
+stored, as with `rerun`: what is measured outside of a campaign's budget and search is no part of its record."""
 
 from __future__ import annotations
 

@@ -207,13 +207,8 @@ def _again_view(entry: Ranked) -> MeasuredAgainView | None:
     again = entry.confirmation
     if again is None:
         return None
-    return view_of(
-        MeasuredAgainView,
-        again,
-        trial=again.trial.number,
-        verdict=again.trial.verdict,
-        first=entry.first_run.value,
-    )
+    trial = again.trial
+    return view_of(MeasuredAgainView, again, trial=trial.number, verdict=trial.verdict, first=entry.first_run.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

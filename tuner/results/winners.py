@@ -3,9 +3,7 @@
 *Fastest once*: the setting with the best objective by its first run, whatever became of it afterwards. The best of many
 noisy runs is high by luck too. *Fastest confirmed*: the best of those that were measured again and never failed, by its
 second runs alone. *Recommended*: what `recommend` chooses, which may be the baseline.
-
-Second runs are looked at in the objective's unit, so the three may be three settings. docs/explanation/measuring.md
-tells people the same.
+Second runs are looked at in the objective's unit, so the three may be three settings (docs/explanation/measuring.md).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from statistics import median
 from meshtune.runners.outcome import FAILED
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects
+from meshtune.tuner.results.analysis.knob_effects import by_size, measured_effects
 from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
 from meshtune.tuner.results.figures import settings
 from meshtune.tuner.results.figures.searches import Curve, curves_by_search, knob_shares
@@ -83,9 +83,8 @@ def shapley(evidence: Evidence) -> Section:
 
 def worth(evidence: Evidence) -> Section:
     """Of the run with most pairs of plans that differ in one knob alone."""
-    by_run: list[tuple[Run, list[Effect]]] = []
-    for run in (run for runs in evidence.values() for run in runs):
-        by_run.append((run, by_size(measured_effects(run.space, measured_speeds(run)))))
+    every = (run for runs in evidence.values() for run in runs)
+    by_run = [(run, by_size(measured_effects(run.space, measured_speeds(run)))) for run in every]
     run, effects = max(by_run, key=lambda pair: sum(effect.pairs for effect in pair[1]))
     return Section(
         heading="What a change of a knob is worth",
