@@ -20,7 +20,6 @@ from types import FrameType
 
 import uvicorn
 from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
 
@@ -177,7 +176,7 @@ def from_environment(streams: int = STREAMS) -> FastAPI:
 @cache
 def _all_routes(metrics_open: bool) -> tuple[BaseRoute, ...]:
     """Those of every application of this process: what the framework derives from a route, it derives once."""
-    made = APIRouter(generate_unique_id_function=_operation_id)
+    made = APIRouter(generate_unique_id_function=lambda route: route.name)  # a generated client calls its method so
     for router in (
         campaigns.router,
         changes.router,
@@ -198,11 +197,6 @@ def _all_routes(metrics_open: bool) -> tuple[BaseRoute, ...]:
     made.include_router(health.router)
     made.include_router(metrics.router(metrics_open))
     return tuple(made.routes)
-
-
-def _operation_id(route: APIRoute) -> str:
-    """The function's name: what a generated client calls its method."""
-    return route.name
 
 
 def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 from http import HTTPStatus
 from typing import Any
@@ -162,14 +163,16 @@ def _body(
     return {"requestBody": {"required": required, "content": {kind: content for kind in kinds}}}
 
 
+def _object(required: Sequence[str] = (), title: str = "", **properties: Any) -> dict[str, Any]:
+    """Of these properties alone."""
+    named = {"title": title} if title else {}
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", **named, "additionalProperties": False, **needed, "properties": properties}
+
+
 SPEC_BODY = _body(SPEC_REFERENCE, SPEC_EXAMPLE)
 WHY_BODY = _body(
-    {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["spec", "plan"],
-        "properties": {"spec": SPEC_REFERENCE, "plan": _inline(Plan)},
-    },
+    _object(["spec", "plan"], spec=SPEC_REFERENCE, plan=_inline(Plan)),
     {
         "demo": {
             "summary": "Why not eight-fold tensor parallelism",
@@ -186,39 +189,24 @@ CHANGES_BODY = _body(
 _BUDGET = {**_inline(Budget), "description": "Limits that are left out stay; null lifts one."}
 _TRIAL = {**_inline(TrialLimits), "description": "Limits of trials; those that are left out stay."}
 DETAILS_BODY = _body(
-    {
-        "type": "object",
-        "title": "CampaignChanges",
-        "additionalProperties": False,
-        "properties": {
-            "name": {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"\S"},
-            "tags": {"type": "array", "items": {"type": "string", "pattern": TAG.pattern}, "maxItems": MAX_TAGS},
-            "notes": {"type": "string", "maxLength": MAX_NOTES},
-            "budget": _BUDGET,
-            "trial": _TRIAL,
-        },
-    },
+    _object(
+        title="CampaignChanges",
+        name={"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"\S"},
+        tags={"type": "array", "items": {"type": "string", "pattern": TAG.pattern}, "maxItems": MAX_TAGS},
+        notes={"type": "string", "maxLength": MAX_NOTES},
+        budget=_BUDGET,
+        trial=_TRIAL,
+    ),
     {"more": {"summary": "More trials, and a tag", "value": {"budget": {"trials": 40}, "tags": ["paper"]}}},
     kinds=(*READERS, MERGE_PATCH),
 )
 RESUME_BODY = _body(
-    {
-        "type": "object",
-        "title": "Resumption",
-        "additionalProperties": False,
-        "properties": {"budget": _BUDGET, "trial": _TRIAL},
-    },
+    _object(title="Resumption", budget=_BUDGET, trial=_TRIAL),
     {"more": {"summary": "A campaign that is complete goes on", "value": {"budget": {"trials": 40}}}},
     required=False,
 )
 PLAN_BODY = _body(
-    {
-        "type": "object",
-        "title": "PlanByHand",
-        "additionalProperties": False,
-        "required": ["plan"],
-        "properties": {"plan": _inline(Plan)},
-    },
+    _object(["plan"], title="PlanByHand", plan=_inline(Plan)),
     {"tp": {"summary": "Two-fold tensor parallelism", "value": {"plan": {"tp": 2, "micro_batch_size": 2}}}},
 )
 

@@ -21,7 +21,7 @@ from meshtune.tuner.campaign.scatter import Scatter
 from meshtune.tuner.campaign.trial import Origin, TrialState, time_by_part
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.export import NothingToExport, choose
-from meshtune.tuner.results.ranking import NO_LOSSES, rank, run_variance_of
+from meshtune.tuner.results.ranking import NO_LOSSES, rank
 from meshtune.tuner.results.recommendation import choice_among_first, front_of, recommend
 from meshtune.tuner.results.views import best_view, ranked_views
 from meshtune.tuner.results.winners import winners_of
@@ -89,8 +89,8 @@ def test_the_numbers_of_a_ranked_trial(campaign, runs):
     ends = stats.t.interval(0.95, len(times) - 1, 2.0, stats.sem(times))
     assert (entry.objective.low, entry.objective.high) == pytest.approx((256 / ends[1], 256 / ends[0]), rel=4e-3)
     assert entry.tokens_per_s.value == pytest.approx(512)
-    assert entry.memory_bytes == 9
-    assert rank(campaign(), runs(1.0))[0].memory_bytes is None
+    assert entry.peak_memory_bytes == 9
+    assert rank(campaign(), runs(1.0))[0].peak_memory_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_plan_that_was_measured_again_is_one_entry_with_the_speed_of_its_secon
     assert entry.measurement.step_time_s == pytest.approx(0.8)
     assert entry.objective.value == pytest.approx(256 / 0.8)
     assert (entry.trial.number, entry.measured_by.number, entry.confirmation.trial.number) == (1, 4, 4)
-    assert entry.confirmation.first == pytest.approx(256 / 0.5)
+    assert entry.first_run.value == pytest.approx(256 / 0.5)
     assert entry.confirmation.change == pytest.approx(0.5 / 0.8 - 1)
     assert (entry.gain.value, entry.gain_rounds) == (pytest.approx(1.2 / 0.8 - 1), 1)
 
@@ -238,7 +238,7 @@ def test_a_second_run_that_has_not_ended_changes_nothing(campaign, runs, ended):
 def test_every_interval_covers_what_differs_between_runs_once_that_is_known(campaign, runs):
     once, again = runs(1.0, 0.5, 0.6), runs(1.0, 0.5, 0.6, again={1: 0.52, 2: 0.59})
     squares = (log(0.5 / 0.52) ** 2 + log(0.6 / 0.59) ** 2) / 2
-    scatter = run_variance_of(rank(campaign(), again)).runs
+    scatter = rank(campaign(), again)[0].ground.variance.runs
     assert (scatter.degrees, scatter.squares) == (2, pytest.approx(squares))
     for entry in rank(campaign(), again):
         width = log(entry.objective.high / entry.objective.value)
@@ -247,7 +247,7 @@ def test_every_interval_covers_what_differs_between_runs_once_that_is_known(camp
         if entry.trial.origin is not Origin.BASELINE:
             assert log((1 + entry.gain.value) / (1 + entry.gain.low)) == pytest.approx(width * sqrt(2))
     assert all(entry.objective.high < 1.002 * entry.objective.value for entry in rank(campaign(), once))
-    assert run_variance_of(rank(campaign(), once)) is None
+    assert rank(campaign(), once)[0].ground.variance is None
 
 
 def test_the_memory_left_is_that_of_the_fuller_run(campaign, make):

@@ -126,7 +126,7 @@ def trials(make):
 def judged(campaign, trials, *ends):
     """What these ends of the fresh runs say: seconds a step, measurements or outcomes."""
     entries = to_measure(campaign, trials)
-    return judge(campaign, trials, entries, ends[: len(entries)])
+    return judge(campaign, entries, ends[: len(entries)])
 
 
 @pytest.fixture

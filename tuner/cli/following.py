@@ -23,7 +23,7 @@ from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.common import console, errors
 from meshtune.tuner.cli.options import home_option
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.ranking import rank, trial_gain
 from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
@@ -179,23 +179,23 @@ class LiveScreen:
 
 def finished_table(campaign: Campaign, finished: Sequence[Trial], newest: int) -> RenderableType:
     """The newest so many of the finished trials: how each ended, the objective of this one run, and its speed against
-    the baseline's first run. Without intervals, which the table of the best settings has."""
+    the baseline's run of the same round. Without intervals, which the table of the best settings has."""
     yardstick = yardstick_of(campaign.spec)
-    base = next((each.measurement for each in finished if each.origin is Origin.BASELINE and each.measurement), None)
+    plan = next((each.plan for each in finished if each.origin is Origin.BASELINE), None)
+    baseline = {each.round: each for each in finished if each.plan == plan}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("trial", "setting", "ended", yardstick.unit, "to baseline"):
         right = name in ("trial", yardstick.unit, "to baseline")
         table.add_column(name, justify="right" if right else "left", no_wrap=name != "setting", overflow="fold")
     for trial in finished[-newest:]:
         measured = trial.measurement
-        speed = None if measured is None or base is None else measured.tokens_per_s_per_device
-        against = "" if speed is None or base is None else f"{100 * (speed / base.tokens_per_s_per_device - 1):+.1f} %"
+        gain = trial_gain(campaign.spec.objective, trial, baseline)
         table.add_row(
             str(trial.number),
             f"{trial.plan.key}{' again' if trial.origin is Origin.CONFIRMATION else ''}",
             display.state_text(trial),
             "" if measured is None else number(yardstick.of(measured, measured.step_time_s)),
-            "baseline" if trial.origin is Origin.BASELINE else against,
+            "baseline" if trial.plan == plan else "" if gain is None else f"{100 * gain:+.1f} %",
         )
     earlier = len(finished) - newest
     return Group(Text(f"{earlier} earlier", style="dim"), table) if earlier else table

@@ -49,8 +49,6 @@ def repeat(name: str, output: Path | None, home: Path, *, runner: str, with_file
     with open_service(HomePlace(place, ""), create=True) as service:
         try:
             evidence = _evidence(service, loaded)
-        except OtherCampaign as error:
-            raise WrongCall(f"{place}: {error}") from None
         except KeyboardInterrupt:
             console.print("\nInterrupted. Running trials go on by themselves; the same command goes on with the study.")
             raise typer.Exit(130) from None
@@ -154,12 +152,8 @@ def _study_lines(study: Study, report: StudyReport) -> Iterator[RenderableType |
         yield f"* {name}: {why}"
 
 
-class OtherCampaign(Exception):
-    """The home has a campaign of that id with another spec: it is of another study, or of another state of this one."""
-
-
 def run_campaigns(service: Service, loaded: LoadedStudy, watch: Callable[[Planned], None]) -> Evidence:
-    """Run what has not run yet. watch: called before each campaign. Raises OtherCampaign, and what driving raises."""
+    """Run what has not run yet. watch: called before each campaign. Raises WrongCall, and what driving raises."""
     for planned in loaded.planned:
         _known(service, planned)  # before any is started
     found: dict[str, list[Run]] = defaultdict(list)
@@ -170,13 +164,15 @@ def run_campaigns(service: Service, loaded: LoadedStudy, watch: Callable[[Planne
 
 
 def _known(service: Service, planned: Planned) -> bool:
-    """Whether it is there. Raises OtherCampaign."""
+    """Whether it is there. Raises WrongCall where it has another spec: it is of another study, or of another state of
+    this one."""
     try:
         campaign = service.store.campaign(planned.id)
     except NotFound:
         return False
     if campaign.spec != planned.spec:
-        raise OtherCampaign(f"the campaign {planned.id} there has another spec: name another folder with -o DIR")
+        there = f"{service.home.root}: the campaign {planned.id} there"
+        raise WrongCall(f"{there} has another spec: name another folder with -o DIR")
     return True
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
@@ -16,7 +16,6 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import WaitedTooLong
-from meshtune.tuner.client.plots import AsyncPlots, Plots
 from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, get, json_of, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, Follower, step
 from meshtune.tuner.prediction.projection import Projection
@@ -28,6 +27,9 @@ from meshtune.tuner.results.views import BestView
 from meshtune.tuner.service.ask_tell import Completion, Suggestion, Suggestions
 from meshtune.tuner.service.views.campaigns import CampaignView, EventView
 from meshtune.tuner.service.views.trials import TrialBriefPage, TrialView
+
+if TYPE_CHECKING:  # which needs Matplotlib
+    from meshtune.tuner.client.plots import AsyncPlots, Plots
 
 MAX_PAGE = 1000
 # Between two looks of `wait`.
@@ -293,6 +295,8 @@ class Campaign(CampaignCalls, Blocking):
     @property
     def plot(self) -> Plots:
         """Figures, drawn here by Matplotlib. Raises MissingExtra without it."""
+        from meshtune.tuner.client.plots import Plots
+
         return Plots(self._link, self._recorded, self._analysed)
 
 
@@ -308,6 +312,8 @@ class AsyncCampaign(CampaignCalls, Awaiting):
     @property
     def plot(self) -> AsyncPlots:
         """As of `Campaign`."""
+        from meshtune.tuner.client.plots import AsyncPlots
+
         return AsyncPlots(self._link, self._recorded, self._analysed)
 
 

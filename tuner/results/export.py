@@ -25,7 +25,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.export_options import ToldKnobs, tell, told_to_programs, with_keys
-from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, hand_over, measured_with, warned
+from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, measured_with, origin_verb, warned
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.views import ranked_views
 from meshtune.tuner.results.winners import FASTEST_CONFIRMED, FASTEST_ONCE, RECOMMENDED, winners_of
@@ -84,13 +84,11 @@ class Export:
         """The part of the spec's cluster that the plan takes."""
         return sized(self.spec.cluster, self.plan)
 
-    @property
-    def knobs(self) -> ToldKnobs:
-        return told_to_programs(self.spec.knobs, self.plan)
-
     def told(self, name: str) -> ToldKnobs:
-        """Those that the program of this format is told: of another than the one that was measured, variables alone."""
-        return self.knobs if self.spec.workload.kind == name else replace(self.knobs, arguments=(), keys={})
+        """The knobs that the program of this format is told: another than the one that was measured, variables
+        alone."""
+        knobs = told_to_programs(self.spec.knobs, self.plan)
+        return knobs if self.spec.workload.kind == name else replace(knobs, arguments=(), keys={})
 
     def untold(self, name: str) -> tuple[str, ...]:
         """The knobs that the program of this format is not told, with their values."""
@@ -303,13 +301,6 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
     )
 
 
-def command_of(export: Export, name: str, files: Files) -> str | None:
-    """The line that starts the setting in the folder of its files; None where the format starts nothing, as the job of
-    a simulated campaign."""
-    command = FORMATS[name].command
-    return None if command is None or note_of(export, name) else command(export, files)
-
-
 def note_of(export: Export, name: str) -> str:
     """What people would take the files for who do not know; empty where they are what they seem."""
     if export.spec.runner.kind != SIMULATED or name != "job":
@@ -323,14 +314,27 @@ def note_of(export: Export, name: str) -> str:
 def handover_of(export: Export, name: str) -> Handover | None:
     """What there is to say of a setting in this format; None where the format is for the program that measured it, or
     for none."""
-    format = FORMATS.get(name)
-    if format is None or not format.program or export.measured_with is None or export.spec.workload.kind == name:
+    format, measured = FORMATS.get(name), export.measured_with
+    if format is None or not format.program or measured is None or export.spec.workload.kind == name:
         return None
-    dtype = str(export.workload_options(name).get("dtype") or WRITTEN_DTYPE)
-    source = (str(export.setting["campaign"]), int(export.setting["trial"]))
-    workload = name if name in WORKLOADS else "command"
+    own, dtype = dtype_of(export.spec), str(export.workload_options(name).get("dtype") or WRITTEN_DTYPE)
+    formats = f"number format {own} there, {dtype} here"
+    if own is None:
+        formats = f"{dtype} here, as the spec does not say which number format it had there (workload.dtype)"
     untold = export.untold(name)
-    return hand_over(export.spec, export.measured_with, format.program, workload, dtype, *source, untold=untold)
+    differs = [formats] if own != dtype else []
+    differs += [f"knobs there, not told here: {', '.join(untold)}"] if untold else []
+    known = f" Known to differ: {'; '.join(differs)}." if differs else ""
+    return Handover(
+        program=format.program,
+        differs=tuple(differs),
+        warning=f"{origin_verb(measured)} {measured.words}, not measured with {format.program}, which has other "
+        "kernels, buffers and overlap of communication. There the speed, the memory and the order of the plans may be "
+        f"different.{known}".rstrip("."),
+        offer=f"To confirm it with runs of {format.program}, describe how that is started in SPEC.yaml (workload "
+        f"{name if name in WORKLOADS else 'command'}) and run",
+        confirm=f"meshtune confirm {export.setting['campaign']} --trial {export.setting['trial']} --with SPEC.yaml",
+    )
 
 
 def export_files(export: Export, name: str = "") -> Files:
@@ -354,7 +358,8 @@ def export_files(export: Export, name: str = "") -> Files:
 def exported(export: Export, name: str = "") -> ExportView:
     """A measured setting with the files of `export_files`. Raises as that."""
     assert export.measured_with is not None
-    files = export_files(export, name)
+    files, note = export_files(export, name), note_of(export, name or "job")
+    command = FORMATS[name].command if name else None
     return ExportView(
         format=name,
         trial=export.setting["trial"],
@@ -362,8 +367,8 @@ def exported(export: Export, name: str = "") -> ExportView:
         simulated=export.spec.runner.kind == SIMULATED,
         directory=str(export.job.directory),
         files=files,
-        command=command_of(export, name, files) if name else None,
-        note=note_of(export, name or "job"),
+        command=None if command is None or note else command(export, files),
+        note=note,
         measured_with=export.measured_with,
         handover=handover_of(export, name),
     )

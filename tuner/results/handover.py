@@ -111,39 +111,6 @@ def origin_verb(measured: MeasuredWith) -> str:
     return "made up by" if measured.workload == SIMULATED else "measured with"
 
 
-def hand_over(
-    spec: CampaignSpec,
-    measured: MeasuredWith,
-    program: str,
-    workload: str,
-    dtype: str,
-    campaign: str,
-    trial: int,
-    *,
-    untold: Sequence[str] = (),
-) -> Handover:
-    """program, workload, dtype: what the setting goes to, by which workload meshtune can run it, and the number format
-    that it is told there. campaign, trial: where the setting was measured. untold: the knobs that only the first
-    program has words for, with their values."""
-    own = dtype_of(spec)
-    formats = f"number format {own} there, {dtype} here"
-    if own is None:
-        formats = f"{dtype} here, as the spec does not say which number format it had there (workload.dtype)"
-    differs = [formats] if own != dtype else []
-    differs += [f"knobs there, not told here: {', '.join(untold)}"] if untold else []
-    known = f" Known to differ: {'; '.join(differs)}." if differs else ""
-    return Handover(
-        program=program,
-        differs=tuple(differs),
-        warning=f"{origin_verb(measured)} {measured.words}, not measured with {program}, which has other kernels, "
-        f"buffers and overlap of communication. There the speed, the memory and the order of the plans may be "
-        f"different.{known}".rstrip("."),
-        offer=f"To confirm it with runs of {program}, describe how that is started in SPEC.yaml (workload "
-        f"{workload}) and run",
-        confirm=f"meshtune confirm {campaign} --trial {trial} --with SPEC.yaml",
-    )
-
-
 def rival_of(campaign: Campaign, trials: Sequence[Trial], winner: Ranked) -> Ranked | None:
     """The plan that a winner is compared with in another program, which is told the layout alone: the baseline, else
     the best other plan that may be used. None where nothing was measured of the winner's size and another layout."""

@@ -1,12 +1,10 @@
 """The best known plan for a model on a cluster, from the measurements of all campaigns.
 
-A question names the model, the cluster and the node count; of a campaign whose knob sizes the jobs, those of that
-size answer. Whatever else it leaves open (the global batch, the training
-code, the software) is as in the newest campaign that fits it, which is the present practice. Of the campaigns that
-agree in all of that, each with its own recommendation, the best is taken: a plan that was measured twice before one
-that was measured once, then the highest lower end of the interval, which is both fast and sure. Where no campaign fits,
-`tuner.results.known_best_projection` projects the nearest. Pure over the records of campaigns.
-"""
+A question names the model, the cluster and the node count; of a campaign whose knob sizes the jobs, those of that size
+answer. Whatever else it leaves open is as in the newest campaign that fits it, which is the present practice. Of the
+campaigns that agree in all of that, each with its own recommendation, the best is taken: a plan that was measured again
+first, then the highest lower end of the interval, which is both fast and sure. Where none fits,
+`tuner.results.known_best_projection` projects the nearest."""
 
 from __future__ import annotations
 
@@ -19,7 +17,6 @@ from typing import Any
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import Checked, InvalidValue, Problem, UserError, Whole, did_you_mean, raising
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -124,54 +121,6 @@ class BestKnown:
     environment: Mapping[str, str]
 
 
-def best_known(
-    question: LaunchQuestion,
-    standing: Provenance,
-    plan: Plan,
-    *,
-    measured_with: MeasuredWith,
-    tokens_per_s: Estimate,
-    p_fits: float | None,
-    reason: str,
-    sources: tuple[Source, ...],
-    knobs: Sequence[Knob] = (),
-) -> BestKnown:
-    """The answer with its derived fields. A plan of a simulated campaign is never measured. knobs: of the campaign."""
-    standing = Provenance.SIMULATED if question.simulated else standing
-    measured = standing is Provenance.MEASURED
-    variables, untold = knob_environment(knobs, plan)
-    left_out = (
-        [f"{', '.join(untold)} left out of the environment: no job script is given such values"] if untold else []
-    )
-    values = plan.axes_as_dict() | {
-        "global_batch_size": plan.global_batch_size,
-        "measured": measured,
-        "source": f"{sources[0].campaign}/{sources[0].trial}",
-    }
-    return BestKnown(
-        model=question.model,
-        cluster=question.cluster,
-        nodes=question.nodes,
-        standing=standing,
-        measured=measured,
-        plan=plan,
-        plan_key=plan.key,
-        devices=plan.world_size,
-        global_batch_size=plan.global_batch_size,
-        workload=measured_with.workload,
-        measured_with=measured_with,
-        tokens_per_s=tokens_per_s,
-        p_fits=p_fits,
-        reason="; ".join([reason, *left_out]),
-        sources=sources,
-        environment={
-            f"MESHTUNE_{name.upper()}": str(int(value) if isinstance(value, bool) else value)
-            for name, value in values.items()
-        }
-        | variables,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """The model and the cluster of a question; the cluster has the number of nodes asked for."""
@@ -193,10 +142,6 @@ class Advice:
         """The versions that the choice was measured on."""
         return self.choice.measurement.software
 
-    @property
-    def measured_with(self) -> MeasuredWith:
-        return measured_with(self.campaign.spec, self.choice.measurement)
-
     def source(self, differs: Sequence[str] = ()) -> Source:
         spec = self.campaign.spec
         return Source(
@@ -211,6 +156,54 @@ class Advice:
             software=self.software,
             differs=tuple(differs),
         )
+
+
+def best_known(
+    question: LaunchQuestion,
+    standing: Provenance,
+    plan: Plan,
+    advice: Advice,
+    *,
+    tokens_per_s: Estimate,
+    p_fits: float | None,
+    reason: str,
+    sources: tuple[Source, ...],
+) -> BestKnown:
+    """The answer with its derived fields. A plan of a simulated campaign is never measured. advice: that it rests on
+    first."""
+    standing = Provenance.SIMULATED if question.simulated else standing
+    measured = standing is Provenance.MEASURED
+    variables, untold = knob_environment(advice.campaign.spec.knobs, plan)
+    left_out = (
+        [f"{', '.join(untold)} left out of the environment: no job script is given such values"] if untold else []
+    )
+    values = plan.axes_as_dict() | {
+        "global_batch_size": plan.global_batch_size,
+        "measured": measured,
+        "source": f"{sources[0].campaign}/{sources[0].trial}",
+    }
+    return BestKnown(
+        model=question.model,
+        cluster=question.cluster,
+        nodes=question.nodes,
+        standing=standing,
+        measured=measured,
+        plan=plan,
+        plan_key=plan.key,
+        devices=plan.world_size,
+        global_batch_size=plan.global_batch_size,
+        workload=advice.campaign.spec.workload.kind,
+        measured_with=measured_with(advice.campaign.spec, advice.choice.measurement),
+        tokens_per_s=tokens_per_s,
+        p_fits=p_fits,
+        reason="; ".join([reason, *left_out]),
+        sources=sources,
+        environment={
+            f"MESHTUNE_{name.upper()}": str(int(value) if isinstance(value, bool) else value)
+            for name, value in values.items()
+        }
+        | variables,
+    )
 
 
 def best_measured(question: LaunchQuestion, records: CampaignRecords) -> BestKnown | None:
@@ -247,12 +240,11 @@ def best_measured(question: LaunchQuestion, records: CampaignRecords) -> BestKno
         question,
         Provenance.MEASURED,
         best.choice.trial.plan,
-        measured_with=best.measured_with,
+        best,
         tokens_per_s=best.choice.tokens_per_s,
         p_fits=None,
         reason="; ".join(reasons),
         sources=(best.source(),),
-        knobs=best.campaign.spec.knobs,
     )
 
 

@@ -122,13 +122,12 @@ def project(near: Neighbourhood) -> BestKnown:
         question,
         Provenance.PROJECTED,
         plan,
-        measured_with=nearest.advice.measured_with,
+        nearest.advice,
         tokens_per_s=Estimate.around(speed.value, exp(log_width)),
         p_fits=prediction.p_fits,
         reason=f"not measured: {why}; {nearest.advice.campaign.label} has {', '.join(nearest.differs)}; the physics is "
         f"calibrated by {calibration.times} step times of {campaigns}{knobs}",
         sources=tuple(one.advice.source(one.differs) for one in sources),
-        knobs=spec.knobs,
     )
 
 

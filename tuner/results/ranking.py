@@ -1,14 +1,10 @@
 """Ranks the measured plans, one entry for each, and compares them with the baseline.
 
-Like is compared with like: runs of one round, or first runs. Plans that were measured again and may be recommended
-come first, by their second runs with the rounds taken out (`second_runs.plan_effects`), then the others by their first
-runs. The objective shown is the geometric mean of the second runs where there are any. The first run had a part in
-choosing the plan, so it is high by luck too (docs/decisions/choosing.md#d0014); it is shown beside the mean.
-
-The gain of a plan that ran beside the baseline is the mean ratio of their runs round by round. Else it is the ratio of
-their first runs, which is not confirmed: of two speeds, each with the interval of the mean of its steps
-(`runners.measuring`), widened by how far runs of one plan lie apart as soon as any was measured again.
-"""
+Like is compared with like: runs of one round, or first runs, which is not confirmed then. Plans that were measured
+again and may be recommended come first, by their second runs with the rounds taken out (`second_runs.plan_effects`),
+then the others by their first runs. A first run had a part in choosing its plan, so it is high by luck too
+(docs/decisions/choosing.md#d0014). Intervals of single runs are those of the mean of their steps, and wider by how far
+runs of one plan lie apart as soon as any was measured again."""
 
 from __future__ import annotations
 
@@ -24,11 +20,11 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import (
     Ground,
+    Reason,
     TrainingCheck,
     changed_numerics,
     eligibility,
     ground_of,
-    may_be_recommended,
     trains_otherwise,
 )
 from meshtune.tuner.campaign.node_kinds import comparable
@@ -49,20 +45,14 @@ NOT_CONFIRMED = "first run, not confirmed"
 NO_LOSSES = "told no losses, while the baseline did: whether it trains the same is not known"
 
 
-def run_variance_of(ranking: Sequence[Ranked]) -> RunVariance | None:
-    """None where nothing was measured twice."""
-    return ranking[0].ground.variance if ranking else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
     """How the second runs of a plan ended. trial: the one whose speed is nearest to their mean; where none was measured
-    the last. runs: how many were measured. first: the objective as the first run measured it. change: the mean speed of
-    the second runs over the first minus 1; None where none was measured."""
+    the last. runs: how many were measured. change: the mean speed of the second runs over the first minus 1; None where
+    none was measured."""
 
     trial: Trial
     runs: int
-    first: float
     change: float | None
 
     @property
@@ -73,24 +63,28 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
-    """The facts that all entries of a ranking are compared by. base: the runs of the baseline; None where it was not
-    measured. cells: of the second runs. effects: of the plans in them."""
+    """The facts that all entries of a ranking are compared by. base: the baseline; None where it was not measured.
+    cells: of the second runs. effects: of the plans in them."""
 
     rules: Ground
     yardstick: Yardstick
-    base: Runs | None
     cells: Cells
-    effects: Mapping[Plan, float]
-    variance: RunVariance | None
+    base: Ranked | None = None
+    effects: Mapping[Plan, float] = field(default_factory=dict)
+    variance: RunVariance | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
-    """The runs of one plan. trial: the first one, which chose the plan; measured. again: the second runs that ended, by
-    round."""
+class Ranked:
+    """One measured plan. trial: its first run, which chose it. again: its second runs that ended, by round. Derived
+    numbers are computed when they are asked for: a recommendation from a thousand plans looks at few."""
 
+    rank: int
     trial: Trial
     again: tuple[Trial, ...] = field(repr=False)
+    ground: _Ground = field(repr=False)
+    # Every interval is, since kinds of devices have a prior; views had others before.
+    interval_known: ClassVar[bool] = True
 
     @cached_property
     def counted(self) -> tuple[Measurement, ...]:
@@ -114,36 +108,27 @@ class Runs:
         """Of the trial `measured_by`; of its speeds only the mean over all second runs counts."""
         return _measurement(self.measured_by)
 
-    def first_speed(self, objective: Objective) -> float:
+    @property
+    def first_speed(self) -> float:
         """As the objective compares speeds."""
-        return objective.speed(_measurement(self.trial), _measurement(self.trial).step_time_s)
+        first = _measurement(self.trial)
+        return self.ground.yardstick.objective.speed(first, first.step_time_s)
 
-    def pairs(self, other: Runs) -> list[tuple[Measurement, Measurement]]:
+    def pairs(self, other: Ranked) -> list[tuple[Measurement, Measurement]]:
         """Its second runs, each with the other's of the same round."""
         by_round = {trial.round: trial.measurement for trial in other.again}
         pairs = [(trial.measurement, by_round.get(trial.round)) for trial in self.again]
         return [(own, its) for own, its in pairs if own is not None and its is not None]
 
-    def alike(self, other: Runs) -> tuple[Measurement, Measurement]:
+    def alike(self, other: Ranked) -> tuple[Measurement, Measurement]:
         """Two runs that compare: of one round, else the first ones."""
         return next(iter(self.pairs(other)), (_measurement(self.trial), _measurement(other.trial)))
 
-    def estimate(self, interval: Estimate, value: float, variance: RunVariance | None) -> Estimate:
+    def _estimate(self, interval: Estimate, value: float) -> Estimate:
         """A quantity of these runs. interval: at the steps of `measured_by`, for a single run."""
-        runs = len(self.counted)
+        runs, variance = len(self.counted), self.ground.variance
         own = interval if runs == 1 else Estimate(value, value, value)
-        return over_runs(own, variance, runs=1 / runs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranked(Runs):
-    """One measured plan. Derived numbers are computed when they are asked for: a
-    recommendation from a thousand plans looks at few."""
-
-    rank: int
-    ground: _Ground = field(repr=False)
-    # Every interval is, since kinds of devices have a prior; views had others before.
-    interval_known: ClassVar[bool] = True
+        return own if variance is None else variance.around(own, runs=1 / runs)
 
     @property
     def unit(self) -> str:
@@ -154,12 +139,12 @@ class Ranked(Runs):
         """In the objective's unit."""
         yardstick = self.ground.yardstick
         reached = yardstick.reached(self.measurement)
-        return self.estimate(reached, yardstick.of(self.measurement, self.step_time_s), self.ground.variance)
+        return self._estimate(reached, yardstick.of(self.measurement, self.step_time_s))
 
     @cached_property
     def tokens_per_s(self) -> Estimate:
         tokens = self.measurement.tokens_per_step
-        return self.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
+        return self._estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s)
 
     @property
     def once(self) -> Ranked:
@@ -189,12 +174,12 @@ class Ranked(Runs):
         """As of `text_over`; empty without a measured baseline."""
         return "" if self.ground.base is None else self.text_over(self.ground.base)
 
-    def text_over(self, other: Runs) -> str:
+    def text_over(self, other: Ranked) -> str:
         """The gain for people, with its interval, and whether it is confirmed."""
         return self.over(other).percent_text("+", note="" if self.pairs(other) else NOT_CONFIRMED)
 
     @property
-    def memory_bytes(self) -> int | None:
+    def peak_memory_bytes(self) -> int | None:
         """Of tensors on the most loaded rank."""
         return self.measurement.max_memory_bytes
 
@@ -218,7 +203,7 @@ class Ranked(Runs):
         """Over the baseline; None without a measured baseline."""
         return None if self.ground.base is None else self.over(self.ground.base)
 
-    def over(self, other: Runs) -> Estimate:
+    def over(self, other: Ranked) -> Estimate:
         """The gain over another plan, a ratio of speeds minus 1 (0.25: 25 % faster): of the rounds in which both ran,
         else of the first runs."""
         plan, rival, variance = self.trial.plan, other.trial.plan, self.ground.variance
@@ -264,7 +249,6 @@ class Ranked(Runs):
         return Confirmation(
             trial=failed or (self.measured_by if measured else again[-1]),
             runs=len(measured),
-            first=self.ground.yardstick.of(first, first.step_time_s),
             change=first.step_time_s / self.step_time_s - 1 if measured and failed is None else None,
         )
 
@@ -296,11 +280,6 @@ class Ranked(Runs):
         return changed_numerics(self.ground.rules.spec, self.trial.plan)
 
     @property
-    def unaccepted_numerics(self) -> bool:
-        """True when it changes the numerics, which the spec does not accept."""
-        return not may_be_recommended(self.ground.rules.spec, self.trial.plan)
-
-    @property
     def other_hardware(self) -> str:
         """How the hardware that it was measured on differs from the baseline's, for people; empty where it does not, as
         far as both are known."""
@@ -321,41 +300,41 @@ class Ranked(Runs):
             return None
         return True if self.training.equal else str(self.training)
 
+    @cached_property
+    def ineligible(self) -> Reason | None:
+        """As of `eligibility`."""
+        return eligibility(self.ground.rules, self.trial.plan, self.measurement)
+
     @property
     def usable(self) -> bool:
         """False for what is ranked and never recommended."""
-        return not self.failed_again and eligibility(self.ground.rules, self.trial.plan, self.measurement) is None
+        return not self.failed_again and self.ineligible is None
 
 
 def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     """Every measured plan, the confirmed ones first, each by its merit; equal ones in the order of their numbers."""
-    spec, yardstick, alike = campaign.spec, yardstick_of(campaign.spec), comparable(trials)
+    spec, alike, rules = campaign.spec, comparable(trials), ground_of(campaign.spec, trials)
     again: dict[Plan, list[Trial]] = defaultdict(list)
     for trial in sorted(alike, key=lambda trial: trial.round):
         if trial.state.final and trial.origin is Origin.CONFIRMATION:
             again[trial.plan].append(trial)
-    runs = [
-        Runs(trial=trial, again=tuple(again.get(trial.plan, ())))
+    ground = _Ground(rules=rules, yardstick=yardstick_of(spec), cells=cells_of(spec.objective, alike))
+    entries = [
+        Ranked(rank=0, trial=trial, again=tuple(again.get(trial.plan, ())), ground=ground)
         for trial in trials
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
-    base = next((one for one in runs if one.trial.origin is Origin.BASELINE), None)
-    cells = cells_of(spec.objective, alike)
-    rules = replace(ground_of(spec, trials), baseline=None if base is None else base.measurement)
-    first = {
-        one.trial.plan: log(one.first_speed(spec.objective))
-        for one in runs
-        if not rules.other_hardware(_measurement(one.trial))
-    }
-    ground = _Ground(
-        rules=rules,
-        yardstick=yardstick,
+    base = baseline_of(entries)
+    like_it = [one for one in entries if not rules.other_hardware(_measurement(one.trial))]
+    first = {one.trial.plan: log(one.first_speed) for one in like_it}
+    ground = replace(
+        ground,
+        rules=replace(rules, baseline=None if base is None else base.measurement),
         base=base,
-        cells=cells,
-        effects=plan_effects(first, cells) if cells else {},
-        variance=run_variance(first, cells, None if base is None else base.trial.plan, spec),
+        effects=plan_effects(first, ground.cells) if ground.cells else {},
+        variance=run_variance(first, ground.cells, None if base is None else base.trial.plan, spec),
     )
-    ranked = [Ranked(rank=0, trial=one.trial, again=one.again, ground=ground) for one in runs]
+    ranked = [replace(one, ground=ground) for one in entries]
     ranked.sort(key=lambda one: (*one.merit, -one.trial.number), reverse=True)
     return [replace(one, rank=place) for place, one in enumerate(ranked, start=1)]
 
@@ -382,18 +361,14 @@ def gain_of(
     """Of one run over another that it compares with, a ratio of speeds minus 1: of one device, or of the whole job."""
     runs = (one, other)
     speed, base = (rate_of(run, run.tokens_per_step / (run.devices if objective.per_device else 1)) for run in runs)
-    return over_runs(speed.over(base), variance, runs=2).as_gain()
+    ratio = speed.over(base)
+    return (ratio if variance is None else variance.around(ratio, runs=2)).as_gain()
 
 
 def trial_gain(objective: Objective, trial: Trial, others: Mapping[int, Trial]) -> float | None:
     """Of one run over that of its round among the others, by round; None without one."""
     own, other = trial.measurement, getattr(others.get(trial.round), "measurement", None)
     return None if own is None or other is None else gain_of(objective, own, other).value
-
-
-def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: float) -> Estimate:
-    """As `RunVariance.around`; the estimate itself where no plan was measured twice."""
-    return estimate if variance is None else variance.around(estimate, runs=runs)
 
 
 def baseline_of(ranking: Sequence[Ranked]) -> Ranked | None:

@@ -1,11 +1,8 @@
 """Recommends one setting, and only what was measured better than the baseline: twice, where plans were measured again.
 
 A plan is worth a change where it ran again beside the baseline, round by round, and is surely faster by at least the
-spec's tolerance, by the mean of its steps and by their median too: first runs alone name nobody.
-What failed the second time is ranked and never recommended; nor is what does not train as the baseline does, by its
-first losses: its speed is that of another computation. Nor what was measured on other hardware than the baseline. What
-changes the numerics by a knob that says so is recommended where the spec accepts that, and the reason names the knob.
-"""
+spec's tolerance, by the mean of its steps and by their median too: first runs alone name nobody. What is never
+recommended, `tuner.campaign.eligibility` says, and a second run that failed."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.eligibility import ACCEPT, eligibility
+from meshtune.tuner.campaign.eligibility import ACCEPT, Reason
 from meshtune.tuner.campaign.second_runs import PairedGain
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -73,8 +70,7 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
 
 def comparable_text(ranking: Sequence[Ranked]) -> str:
     """How many of the measured settings may be recommended, and why not the others; empty where all may."""
-    reasons = [eligibility(entry.ground.rules, entry.trial.plan, entry.measurement) for entry in ranking]
-    counts = Counter(reason for reason in reasons if reason is not None)
+    counts = Counter(entry.ineligible for entry in ranking if entry.ineligible is not None)
     if not counts:
         return ""
     why = ", ".join(f"{count} {reason.value}" for reason, count in counts.items())
@@ -156,25 +152,22 @@ def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: boo
     """
     above = [entry for entry in ranking if choice is None or entry.first_score > choice.first_score]
     but = "" if choice is None else "had a faster first run, but "
-    failed = [entry for entry in above if entry.failed_again]
-    otherwise = [entry for entry in above if entry.trains_otherwise]
-    unaccepted = [entry for entry in above if entry.unaccepted_numerics and not entry.trains_otherwise]
-    elsewhere = [entry for entry in above if entry.other_hardware]
-    once = [entry for entry in above if twice and entry.usable and not entry.confirmed]
-    return [
-        *_likewise(failed, but + _failure(failed[0]) if failed else ""),
-        *_likewise(otherwise, f"{but}{otherwise[0].training}" if otherwise else ""),
-        *_likewise(unaccepted, but + _unaccepted(unaccepted[0]) if unaccepted else ""),
-        *_likewise(elsewhere, f"{but}was {elsewhere[0].other_hardware}" if elsewhere else ""),
-        *_likewise(once, f"{but}was measured only once"),
+    by_entry = [
+        (
+            _failure(entry) if entry.failed_again else "",
+            str(entry.training) if entry.trains_otherwise else "",
+            _unaccepted(entry) if entry.ineligible is Reason.NUMERICS and not entry.trains_otherwise else "",
+            f"was {entry.other_hardware}" if entry.other_hardware else "",
+            "was measured only once" if twice and entry.usable and not entry.confirmed else "",
+        )
+        for entry in above
     ]
-
-
-def _likewise(entries: Sequence[Ranked], why: str) -> list[str]:
-    if not entries:
-        return []
-    others = f" ({len(entries) - 1} more likewise)" if len(entries) > 1 else ""
-    return [f"{entries[0].trial.plan.key} {why}{others}"]
+    sentences = []
+    for whys in zip(*by_entry, strict=True):
+        alike = [f"{entry.trial.plan.key} {but}{why}" for entry, why in zip(above, whys, strict=True) if why]
+        others = f" ({len(alike) - 1} more likewise)" if len(alike) > 1 else ""
+        sentences += [alike[0] + others] if alike else []
+    return sentences
 
 
 def _unaccepted(entry: Ranked) -> str:

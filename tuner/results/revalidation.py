@@ -2,10 +2,8 @@
 optimum's own, and that of the best other plan.
 
 An optimum stands when it is not surely slower than it was by more than the campaign's tolerance, and the other plan is
-not surely faster than it by as much. Sure: beyond the intervals of both runs, widened by how far the campaign's own
-second runs lay from the first ones where it has any. Nothing is stored, as with `rerun`: what is measured outside of a
-campaign's budget and search is no part of its record.
-"""
+not surely faster than it by as much. Sure: beyond the intervals of both runs (`tuner.results.ranking`). Nothing is
+stored, as with `rerun`: what is measured outside of a campaign's budget and search is no part of its record."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.second_runs import RunVariance
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import Ranked, gain_of, rank, run_variance_of
+from meshtune.tuner.results.ranking import Ranked, gain_of, rank
 from meshtune.tuner.results.recommendation import recommend
 
 
@@ -79,11 +77,9 @@ def to_measure(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     return [choice, *others[:1]]
 
 
-def judge(
-    campaign: Campaign, trials: Sequence[Trial], entries: Sequence[Ranked], outcomes: Sequence[Outcome]
-) -> Revalidation:
+def judge(campaign: Campaign, entries: Sequence[Ranked], outcomes: Sequence[Outcome]) -> Revalidation:
     """The finding on the first of `to_measure`'s entries from fresh runs of them, one outcome each."""
-    variance, objective = run_variance_of(rank(campaign, trials)), campaign.spec.objective
+    variance, objective = entries[0].ground.variance, campaign.spec.objective
     runs = [_remeasured(entry, outcome, objective, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
     optimum, rival = runs[0], runs[1] if len(runs) > 1 else None
     own, *others = (outcome.measurement for outcome in outcomes)

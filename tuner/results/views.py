@@ -194,7 +194,6 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> Rank
         first_run=objective_view(spec, entry.first_run),
         step_time_s=entry.step_time_s,
         timed_steps=len(measured.step_times_s),
-        peak_memory_bytes=entry.memory_bytes,
         time_by_part=list(time_by_part(profile)),
         straggler=None if profile is None else profile.straggler,
         first_losses=measured.first_losses,
@@ -208,7 +207,8 @@ def _again_view(entry: Ranked) -> MeasuredAgainView | None:
     again = entry.confirmation
     if again is None:
         return None
-    return view_of(MeasuredAgainView, again, trial=again.trial.number, verdict=again.trial.verdict)
+    trial = again.trial
+    return view_of(MeasuredAgainView, again, trial=trial.number, verdict=trial.verdict, first=entry.first_run.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

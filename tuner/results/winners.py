@@ -3,9 +3,7 @@
 *Fastest once*: the setting with the best objective by its first run, whatever became of it afterwards. The best of many
 noisy runs is high by luck too. *Fastest confirmed*: the best of those that were measured again and never failed, by its
 second runs alone. *Recommended*: what `recommend` chooses, which may be the baseline.
-
-Second runs are looked at in the objective's unit, so the three may be three settings. docs/explanation/measuring.md
-tells people the same.
+Second runs are looked at in the objective's unit, so the three may be three settings (docs/explanation/measuring.md).
 """
 
 from __future__ import annotations
@@ -39,16 +37,11 @@ class Winners:
 
 def winners_of(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Winners:
     """ranking: of all measured plans, or of those that come first by their first runs and all that ran again."""
+    # Of equal ones the trial with the lowest number.
+    once = min(ranking, key=lambda entry: (-entry.first_score, entry.trial.number), default=None)
     confirmed = [entry for entry in ranking if entry.confirmed]
     return Winners(
-        fastest_once=fastest_once(ranking),
+        fastest_once=None if once is None else once.once,
         fastest_confirmed=max(confirmed, key=lambda entry: entry.ground.effects[entry.trial.plan], default=None),
         recommendation=recommend_among(spec, ranking),
     )
-
-
-def fastest_once(ranking: Sequence[Ranked]) -> Ranked | None:
-    """Of equal ones the trial with the lowest number."""
-    if not ranking:
-        return None
-    return min(ranking, key=lambda entry: (-entry.first_score, entry.trial.number)).once

@@ -10,12 +10,11 @@ from statistics import median
 from meshtune.runners.outcome import FAILED
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects
+from meshtune.tuner.results.analysis.knob_effects import by_size, measured_effects
 from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
 from meshtune.tuner.results.figures import settings
-from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.figures.searches import Curve, curves_by_search, knob_shares
-from meshtune.tuner.results.report.page import PageTable, Picture, Section
+from meshtune.tuner.results.report.page import PageTable, Section, drawn
 from meshtune.tuner.studies.evidence import (
     Evidence,
     Run,
@@ -44,7 +43,7 @@ def best_so_far(evidence: Evidence) -> Section:
         prose=[
             f"Of {yardstick.objective.words}: the best after each trial, from the first on in which all runs have one."
         ],
-        pictures=[Picture(svg=svg(figure), title="Best so far, by search")],
+        pictures=[drawn(figure, "Best so far, by search")],
     )
 
 
@@ -55,7 +54,7 @@ def failures(evidence: Evidence) -> Section:
     columns = ["search", "trials", "failed", *map(str, FAILED)]
     return Section(
         heading="Failures as the searches go on",
-        pictures=[Picture(svg=svg(figure), title="Failures over trials, by search")],
+        pictures=[drawn(figure, "Failures over trials, by search")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset(range(1, len(columns))))],
     )
 
@@ -77,21 +76,20 @@ def shapley(evidence: Evidence) -> Section:
             f"{METHOD}, over all coalitions of knobs, of each run of {', '.join(evidence)}. A knob that took one value "
             "in all plans that were measured has no share among them."
         ],
-        pictures=[Picture(svg=svg(figure), title="Mean absolute SHAP value of each knob")],
+        pictures=[drawn(figure, "Mean absolute SHAP value of each knob")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({1, 2}))],
     )
 
 
 def worth(evidence: Evidence) -> Section:
     """Of the run with most pairs of plans that differ in one knob alone."""
-    by_run: list[tuple[Run, list[Effect]]] = []
-    for run in (run for runs in evidence.values() for run in runs):
-        by_run.append((run, by_size(measured_effects(run.space, measured_speeds(run)))))
+    every = (run for runs in evidence.values() for run in runs)
+    by_run = [(run, by_size(measured_effects(run.space, measured_speeds(run)))) for run in every]
     run, effects = max(by_run, key=lambda pair: sum(effect.pairs for effect in pair[1]))
     return Section(
         heading="What a change of a knob is worth",
         prose=[f"From pairs of measured plans of {run.campaign.id} that differ in one knob alone."],
-        pictures=[Picture(svg=svg(settings.knob_effects(effects)), title="What a change of a knob is worth")],
+        pictures=[drawn(settings.knob_effects(effects), "What a change of a knob is worth")],
     )
 
 
@@ -107,7 +105,7 @@ def scaling(evidence: Evidence) -> Section:
     return Section(
         heading=kind,
         prose=[f"The same layout at every size, {batches}: the speed of a device over that at the smallest."],
-        pictures=[Picture(svg=svg(figure), title=kind)],
+        pictures=[drawn(figure, kind)],
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshtune.tuner.campaign.units import number
-from meshtune.tuner.results.figures.canvas import svg
+from meshtune.tuner.campaign.units import Estimate, number
 from meshtune.tuner.results.figures.searches import Beside, published_beside_ours
-from meshtune.tuner.results.report.page import PageTable, Picture, Section, page
+from meshtune.tuner.results.report.page import PageTable, Section, drawn, page
 from meshtune.tuner.studies.drawings import DRAWINGS
 from meshtune.tuner.studies.evidence import Evidence, Run, Unanswered, measured_step
 from meshtune.tuner.studies.findings import (
@@ -47,7 +46,7 @@ def _sections(loaded: LoadedStudy, report: StudyReport, evidence: Evidence) -> I
         heading="Published beside ours",
         prose=[f"{verdict_text(report).capitalize()}. {spread}"],
         tables=[table],
-        pictures=[Picture(svg=svg(figure), title="Ours over what was published")] if report.compared else [],
+        pictures=[drawn(figure, "Ours over what was published")] if report.compared else [],
     )
     if missed := list(misses(report)):
         yield Section(heading="What is off, and why", tables=[PageTable(columns=["figure", "why"], rows=missed)])
@@ -86,5 +85,5 @@ def _beside(report: StudyReport) -> Iterator[Beside]:
         for word, ours in (("predicted", one.predicted), (measured_word(report), one.measured)):
             if ours is None or ours.value is None or ours.low is None or ours.high is None:
                 continue
-            value, low, high = (each / one.published.value for each in (ours.value, ours.low, ours.high))
-            yield Beside(name=one.name, of=word, ratio=value, low=low, high=high, within=one.within)
+            ratio = Estimate(ours.value, ours.low, ours.high).times(1 / one.published.value)
+            yield Beside(name=one.name, of=word, ratio=ratio, within=one.within)

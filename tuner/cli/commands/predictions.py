@@ -3,7 +3,6 @@ that this is predicted with."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,8 @@ from meshtune.tuner.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from meshtune.search_spaces.plan import Plan
     from meshtune.tuner.campaign.spec import CampaignSpec
     from meshtune.tuner.campaign.trial import Trial
@@ -266,51 +267,38 @@ def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[in
     from meshtune.tuner.prediction.predict import estimate_exactly
 
     columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    clock = _Clock()
     with (
         Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar,
-        _told_now_and_then(clock, wanted=not errors.is_terminal),
+        _told_now_and_then(bar, wanted=not errors.is_terminal),
     ):
-        task = bar.add_task("")
+        task = bar.add_task("", expected_s=0.0)
 
         def show(done: float, total: float) -> None:
-            if not done:
+            if done:
+                expected_s = (bar.tasks[0].elapsed or 0.0) * total / done
+                bar.update(task, completed=done, total=total, expected_s=expected_s)
+            else:
                 errors.print(f"this takes about {seconds(total)}, judged by one layer; Ctrl-C ends it", soft_wrap=True)
-            clock.done(done, total)
-            bar.update(task, completed=done, total=total)
+                bar.reset(task, total=total, expected_s=total)
 
         return estimate_exactly(spec, plan, ranks, show)
 
 
-class _Clock:
-    """How long it takes in all, first as it was judged, then at the pace that is seen."""
-
-    def __init__(self) -> None:
-        self.begun, self.expected_s = time.monotonic(), 0.0
-
-    def done(self, done: float, total: float) -> None:
-        if not done:
-            self.begun, self.expected_s = time.monotonic(), total
-        else:
-            self.expected_s = (time.monotonic() - self.begun) * total / done
-
-    def line(self) -> str:
-        from meshtune.tuner.campaign.units import seconds
-
-        passed_s = time.monotonic() - self.begun
-        if not self.expected_s:
-            return f"{seconds(passed_s)}: PyTorch is loaded, and one layer timed"
-        return f"{seconds(passed_s)} of about {seconds(max(passed_s, self.expected_s))}"
-
-
 @contextmanager
-def _told_now_and_then(clock: _Clock, *, wanted: bool) -> Iterator[None]:
-    """By a thread: one part of the work may take minutes."""
+def _told_now_and_then(bar: Progress, *, wanted: bool) -> Iterator[None]:
+    """By a thread: one part of the work may take minutes. How long it takes in all is told as it was judged, then at
+    the pace that is seen."""
+    from meshtune.tuner.campaign.units import seconds
+
     ended = Event()
 
     def tell() -> None:
         while not ended.wait(TELL_EVERY_S):
-            errors.print(clock.line(), soft_wrap=True)
+            passed_s, expected_s = bar.tasks[0].elapsed or 0.0, bar.tasks[0].fields["expected_s"]
+            rest = f" of about {seconds(max(passed_s, expected_s))}"
+            errors.print(
+                seconds(passed_s) + (rest if expected_s else ": PyTorch is loaded, and one layer timed"), soft_wrap=True
+            )
 
     thread = Thread(target=tell, daemon=True)
     if wanted:

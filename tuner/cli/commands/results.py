@@ -290,7 +290,7 @@ def revalidate(campaign: CampaignId, place: Place, as_json: JsonOption = False) 
         if not entries:
             raise NothingToExport(f"campaign {record.campaign.id} has no plan to measure again")
         outcomes = [outcome for _, outcome in chosen.remeasure([entry.trial for entry in entries])]
-    judgement = judge(record.campaign, record.trials, entries, outcomes)
+    judgement = judge(record.campaign, entries, outcomes)
     print_found(judgement, revalidation_lines(judgement), as_json)
     raise typer.Exit(0 if judgement.stands else 1)
 

@@ -15,7 +15,7 @@ from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import SIMULATED
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
-from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck, StepCheck
+from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
@@ -119,19 +119,10 @@ def _failures(failures: Failures) -> list[Table | Text]:
 def _hindsight(check: ForecastCheck, made: str) -> list[Table | Text]:
     parts: list[Table | Text] = []
     if check.steps is not None:
-        parts += [Text(forecast_sentence(check.steps, made)), _forecasts(check, made)]
+        parts += [Text(check.steps.words(made)), _forecasts(check, made)]
     if check.fits is not None:
         parts += _fits(check.fits)
     return parts or [Text(NO_FORECASTS)]
-
-
-def forecast_sentence(checked: StepCheck, made: str = "measured") -> str:
-    """made: what the times are."""
-    ranks = "" if checked.spearman is None else f", rank correlation {checked.spearman:.2f}"
-    return (
-        f"Expected against {made} step times: {percent(checked.within)} of {checked.trials} within their "
-        f"95 % interval, median error {percent(checked.median_error)}{ranks}"
-    )
 
 
 def _forecasts(check: ForecastCheck, made: str) -> Table:
@@ -149,12 +140,7 @@ def _fits(check: FitCheck) -> list[Table | Text]:
     for one in check.classes:
         span = f"{100 * one.low:.0f} - {100 * one.high:.0f} %"
         table.add_row(span, str(one.trials), f"{one.expected:.1f}", str(one.fitted))
-    share = percent(check.fitted / check.trials)
-    sentence = (
-        f"Expected to fit: {check.expected:.1f} of {check.trials} trials, {check.fitted} did; Brier score "
-        f"{check.brier:.3f}, against {check.brier_of_share:.3f} of always telling {share}"
-    )
-    return [Text(sentence), table]
+    return [Text(str(check)), table]
 
 
 def recommendation_lines(best: BestKnown) -> Iterator[str]:

@@ -19,6 +19,7 @@ from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
+from meshtune.tuner.campaign.eligibility import Reason
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.stopping import confirmations, hopeless_reason, planned_runs
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
@@ -27,7 +28,7 @@ from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.render.knobs import alike_note, settings
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import fastest_lines
-from meshtune.tuner.results.ranking import NO_LOSSES, Confirmation, Ranked, run_variance_of
+from meshtune.tuner.results.ranking import NO_LOSSES, Confirmation, Ranked
 from meshtune.tuner.results.recommendation import comparable_text, front_of
 from meshtune.tuner.results.winners import winners_of
 
@@ -70,7 +71,7 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             *([number(entry.first_run.value)] if again else []),
             seconds(entry.step_time_s),
-            "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
+            "-" if entry.peak_memory_bytes is None else gibibytes(entry.peak_memory_bytes),
             "baseline" if entry.trial.origin is Origin.BASELINE else entry.gain_text or "-",
             style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
         )
@@ -105,12 +106,11 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
             continue
         name = " and ".join([*(["the best"] if entry.rank == 1 else []), *(["the baseline"] if baseline else [])])
         notes += time_notes(f"{name} (trial {entry.measured_by.number})", entry.measurement)
-    if (known := run_variance_of(ranking)) is not None:
-        notes.append(Text(str(known)))
-    unit = yardstick_of(campaign.spec).unit
+    if ranking and ranking[0].ground.variance is not None:
+        notes.append(Text(str(ranking[0].ground.variance)))
     for entry in ranking:
         if entry.confirmation is not None:
-            notes.append(_confirmation_note(entry, entry.confirmation, unit))
+            notes.append(_confirmation_note(entry, entry.confirmation))
     for entry in ranking[:top]:
         if entry.trains_otherwise:
             sentence = f"! trial {entry.trial.number} {entry.training}; never recommended"
@@ -118,7 +118,7 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
         if entry.hides_losses:
             notes.append(Text(f"! trial {entry.trial.number} {NO_LOSSES}", style="yellow"))
         if entry.changed_numerics:
-            never = "; never recommended without `accept: numerics`" if entry.unaccepted_numerics else ""
+            never = "; never recommended without `accept: numerics`" if entry.ineligible is Reason.NUMERICS else ""
             sentence = f"trial {entry.trial.number} changes the numerics: {', '.join(entry.changed_numerics)}{never}"
             notes.append(Text(f"! {sentence}" if never else sentence, style="red" if never else ""))
         if entry.other_hardware:
@@ -126,16 +126,16 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
     return notes
 
 
-def _confirmation_note(entry: Ranked, confirmation: Confirmation, unit: str) -> Text:
-    again, first = confirmation.trial, number(confirmation.first)
+def _confirmation_note(entry: Ranked, confirmation: Confirmation) -> Text:
+    again, first = confirmation.trial, f"{number(entry.first_run.value)} {entry.unit}"
     said = f"trial {entry.trial.number} measured again by trial {again.number}"
     if confirmation.runs > 1:
         said = f"trial {entry.trial.number} measured {confirmation.runs} times again"
     if confirmation.change is not None:
-        value = f"{number(entry.objective.value)} after {first} {unit}"
+        value = f"{number(entry.objective.value)} after {first}"
         return Text(f"{said}: {value} ({100 * confirmation.change:+.1f} % in speed)")
     if confirmation.failed:
-        return Text(f"! {said}: {again.verdict} after {first} {unit}; never recommended", style="red")
+        return Text(f"! {said}: {again.verdict} after {first}; never recommended", style="red")
     return Text(f"{said}: {again.verdict}, which says nothing of the setting", style="yellow")
 
 

@@ -108,7 +108,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     everything = rank(campaign, trials)
     ranking = [entry for entry in everything if not entry.trains_otherwise]
     usable = [entry for entry in ranking if entry.usable]
-    measured = {entry.trial.plan: entry.first_speed(campaign.spec.objective) for entry in ranking}
+    measured = {entry.trial.plan: entry.first_speed for entry in ranking}
     training = training_of(campaign.spec)
     unknown = ", ".join(problem.path for problem in missing(training))
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)

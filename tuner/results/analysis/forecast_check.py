@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.campaign.units import Estimate, percent
 
 # The edges of the classes that expectations are counted in by P(fits); those of a quote.
 EDGES = (0.0, 0.1, 0.5, 0.9, 1.0)
@@ -44,6 +44,14 @@ class StepCheck:
     median_error: float
     spearman: float | None
 
+    def words(self, made: str = "measured") -> str:
+        """made: what the times are."""
+        ranks = "" if self.spearman is None else f", rank correlation {self.spearman:.2f}"
+        return (
+            f"Expected against {made} step times: {percent(self.within)} of {self.trials} within their "
+            f"95 % interval, median error {percent(self.median_error)}{ranks}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitClass:
@@ -68,6 +76,13 @@ class FitCheck:
     brier: float
     brier_of_share: float
     classes: tuple[FitClass, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"Expected to fit: {self.expected:.1f} of {self.trials} trials, {self.fitted} did; Brier score "
+            f"{self.brier:.3f}, against {self.brier_of_share:.3f} of always telling "
+            f"{percent(self.fitted / self.trials)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

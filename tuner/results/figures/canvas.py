@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.campaign.units import number
+from meshtune.tuner.campaign.units import Estimate, number
 
 # Inches: the width of a printed page's text.
 WIDTH, HEIGHT = 7.2, 3.4
@@ -81,21 +81,27 @@ def mark_of(trial: Trial) -> Marker | None:
     return MARKS[trial.verdict]
 
 
-def new_figure(title: str, *, height: float = HEIGHT) -> tuple[Figure, Axes]:
+def new_figure(title: str, *, height: float = HEIGHT) -> Axes:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(label(title), loc="left", fontsize=11, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color=LIGHT, linewidth=0.5)
     axes.set_axisbelow(True)
-    return figure, axes
+    return axes
 
 
-def say(axes: Axes, text: str) -> None:
+def figure_of(axes: Axes) -> Figure:
+    assert isinstance(axes.figure, Figure)  # not a part of one
+    return axes.figure
+
+
+def say(axes: Axes, text: str) -> Figure:
     """In place of a figure that has nothing to show."""
     axes.grid(False)
     axes.set_axis_off()
     axes.text(0.5, 0.5, label(text), ha="center", va="center", transform=axes.transAxes, parse_math=False)
+    return figure_of(axes)
 
 
 def label(text: str) -> str:
@@ -121,11 +127,24 @@ def whole_numbers(axis: Any) -> None:
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def legend(axes: Axes, *, columns: int = 4) -> None:
-    """Below the axes, where it hides nothing; none where nothing has a name."""
+def whiskers(axes: Axes, at: Sequence[float], values: Sequence[Estimate], *, lying: bool, **style: Any) -> None:
+    """Values with their intervals, along the axis of the places `at`. lying: those are heights."""
+    middle = [one.value for one in values]
+    spread = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
+    if lying:
+        axes.errorbar(middle, at, xerr=spread, **style)
+    else:
+        axes.errorbar(at, middle, yerr=spread, **style)
+
+
+def finish(axes: Axes, across: str, up: str = "", *, columns: int = 4) -> Figure:
+    """With the words of both axes, and a legend below them, where it hides nothing; none where nothing has a name."""
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
     handles, names = axes.get_legend_handles_labels()
     if handles:
         axes.figure.legend(handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8)
+    return figure_of(axes)
 
 
 def svg(figure: Figure) -> str:

@@ -27,7 +27,9 @@ MIN_SPAN = 0.004
 def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     """Every trial's objective by its own run, the best first run so far, and what failed, below, by how."""
     yardstick = yardstick_of(campaign.spec)
-    figure, axes = canvas.new_figure(f"Best so far: {yardstick.objective.words}")
+    axes = canvas.new_figure(f"Best so far: {yardstick.objective.words}")
+    if not trials:
+        return canvas.say(axes, "no trial was planned")
     groups: dict[canvas.Marker, list[Trial]] = {}
     for trial in trials:
         if (mark := canvas.mark_of(trial)) is not None:
@@ -47,22 +49,16 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
         lifted = axes.get_xaxis_transform()
         axes.plot(failed[mark], heights, label=words, transform=lifted, clip_on=False, **mark.style)
     axes.tick_params(axis="x", pad=4 + 12 * len(lanes))
-    axes.set_xlabel("trial, in the order of planning")
-    axes.set_ylabel(yardstick.unit)
     canvas.whole_numbers(axes.xaxis)
     canvas.plain_numbers(axes.yaxis)
-    canvas.legend(axes)
-    if not trials:
-        canvas.say(axes, "no trial was planned")
-    return figure
+    return canvas.finish(axes, "trial, in the order of planning", yardstick.unit)
 
 
 def failures_over_time(failures: Failures) -> Figure:
     """The share of trials that failed, in windows of ten by cause, and of all so far."""
-    figure, axes = canvas.new_figure("Failures over time: share of trials without a speed")
+    axes = canvas.new_figure("Failures over time: share of trials without a speed")
     if failures.all is None:
-        canvas.say(axes, "no trial has ended")
-        return figure
+        return canvas.say(axes, "no trial has ended")
     hatches = dict(zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True))
     for verdict in FAILED:
         bottoms = [
@@ -84,21 +80,17 @@ def failures_over_time(failures: Failures) -> Figure:
     rates = [100 * one.rate for one in failures.so_far]
     axes.plot([one.trial for one in failures.so_far], rates, color=canvas.BLACK, linewidth=1.5, label="all so far")
     axes.set_ylim(0, 100)
-    axes.set_xlabel("trial, in the order of planning")
-    axes.set_ylabel("failed, %")
     canvas.whole_numbers(axes.xaxis)
-    canvas.legend(axes, columns=3)
-    return figure
+    return canvas.finish(axes, "trial, in the order of planning", "failed, %", columns=3)
 
 
 def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
     """The share of plans that ran out of memory by each value, of the knobs that tell the most."""
     shown = knobs[:MAX_KNOBS]
     rows = sum(len(one.values) for one in shown) + len(shown)
-    figure, axes = canvas.new_figure("Out of memory by value of a knob", height=max(canvas.HEIGHT, 0.2 * rows + 1.0))
+    axes = canvas.new_figure("Out of memory by value of a knob", height=max(canvas.HEIGHT, 0.2 * rows + 1.0))
     if not shown:
-        canvas.say(axes, "nothing ran out of memory, or everything did")
-        return figure
+        return canvas.say(axes, "nothing ran out of memory, or everything did")
     names: list[str] = []
     for knob in shown:
         for one in knob.values:
@@ -112,34 +104,28 @@ def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlim(0, 112)
-    axes.set_xlabel("out of memory, % of the plans that had this value")
-    return figure
+    return canvas.finish(axes, "out of memory, % of the plans that had this value")
 
 
 def second_runs(ranking: Sequence[Ranked]) -> Figure:
     """The objective by the first run beside that of the second runs, with intervals, of what was measured again."""
     again = [entry for entry in ranking if entry.confirmed]
-    figure, axes = canvas.new_figure("First runs and second runs", height=max(2.2, 0.35 * len(again) + 1.4))
+    axes = canvas.new_figure("First runs and second runs", height=max(2.2, 0.35 * len(again) + 1.4))
     if not again:
-        canvas.say(axes, "nothing was measured again")
-        return figure
+        return canvas.say(axes, "nothing was measured again")
     series = (
         ("first run", -0.15, canvas.Marker("o", canvas.BLUE, "", hollow=True), [entry.first_run for entry in again]),
         ("mean of second runs", 0.15, canvas.Marker("s", canvas.GREEN, ""), [entry.objective for entry in again]),
     )
     for name, offset, mark, values in series:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
-        spread = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
-        heights = [row + offset for row in range(len(again))]
-        axes.errorbar([one.value for one in values], heights, xerr=spread, **style)
+        canvas.whiskers(axes, [row + offset for row in range(len(again))], values, lying=True, **style)
     canvas.name_ticks(
         axes.yaxis, [f"trial {entry.trial.number}" + _baseline_word(entry) for entry in again], fontsize=8
     )
     axes.invert_yaxis()
-    axes.set_xlabel(again[0].unit)
     canvas.plain_numbers(axes.xaxis)
-    canvas.legend(axes)
-    return figure
+    return canvas.finish(axes, again[0].unit)
 
 
 def timeline(trials: Sequence[Trial]) -> Figure:
@@ -150,17 +136,16 @@ def timeline(trials: Sequence[Trial]) -> Figure:
         for attempt in trial.attempts
         if attempt.started_at is not None
     ]
-    figure, axes = canvas.new_figure("Trials by node", height=canvas.HEIGHT)
+    axes = canvas.new_figure("Trials by node", height=canvas.HEIGHT)
     if not runs:
-        canvas.say(axes, "no job has started")
-        return figure
+        return canvas.say(axes, "no job has started")
     begin = min(start for _, _, start, _ in runs)
     nodes = sorted({node for _, attempt, _, _ in runs for node in attempt.nodes})
     slots = _slots([(start, end) for _, attempt, start, end in runs if not attempt.nodes])
     lanes = [*nodes, *(f"slot {number}" for number in range(1, max(slots, default=-1) + 2))]
     whole = max(end for *_, end in runs) - begin
     shown, unit, name = lanes[:MAX_LANES], *_unit(whole)
-    figure.set_figheight(max(2.2, 0.22 * len(shown) + 1.4))
+    canvas.figure_of(axes).set_figheight(max(2.2, 0.22 * len(shown) + 1.4))
     places, labelled, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
     for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
         mine = list(attempt.nodes) or [f"slot {next(free) + 1}"]
@@ -186,9 +171,7 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     canvas.name_ticks(axes.yaxis, shown, fontsize=7)
     axes.invert_yaxis()
     more = f" ({len(lanes) - len(shown)} more are not shown)" if len(lanes) > len(shown) else ""
-    axes.set_xlabel(f"{name} since the first start{more}")
-    canvas.legend(axes)
-    return figure
+    return canvas.finish(axes, f"{name} since the first start{more}")
 
 
 def _objective(yardstick: Yardstick, trial: Trial) -> float:

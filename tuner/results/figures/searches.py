@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.figures import canvas
 
 STYLES = ("-", "--", ":", "-.")
@@ -22,16 +23,14 @@ class Beside:
 
     name: str
     of: str
-    ratio: float
-    low: float
-    high: float
+    ratio: Estimate
     within: float
 
 
 def curves_by_search(title: str, unit: str, searches: Mapping[str, Sequence[Curve]], *, whole: bool = False) -> Figure:
     """The median over the runs of each search, and from the least to the greatest, trial by trial. whole: the scale is
     from 0 to 100."""
-    figure, axes = canvas.new_figure(title)
+    axes = canvas.new_figure(title)
     for place, (name, curves) in enumerate(searches.items()):
         colour, style = canvas.SERIES[place % len(canvas.SERIES)][0], STYLES[place % len(STYLES)]
         longest = max(map(len, curves), default=0)
@@ -46,16 +45,12 @@ def curves_by_search(title: str, unit: str, searches: Mapping[str, Sequence[Curv
             axes.plot(trials, middle, color=colour, linestyle=style, linewidth=1.8, label=f"{name}, {len(curves)} runs")
             axes.fill_between(trials, low, high, color=colour, alpha=0.15, linewidth=0)
     if not axes.lines:
-        canvas.say(axes, "no run has a number")
-        return figure
+        return canvas.say(axes, "no run has a number")
     if whole:
         axes.set_ylim(0, 100)
-    axes.set_xlabel("trials; lines are medians, bands reach from the least to the greatest run")
-    axes.set_ylabel(unit)
     canvas.whole_numbers(axes.xaxis)
     canvas.plain_numbers(axes.yaxis)
-    canvas.legend(axes)
-    return figure
+    return canvas.finish(axes, "trials; lines are medians, bands reach from the least to the greatest run", unit)
 
 
 def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
@@ -67,10 +62,9 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
     }
     knobs = list(dict.fromkeys(knob for shares_of in means.values() for knob in shares_of))
     knobs.sort(key=lambda knob: -max(shares_of.get(knob, 0.0) for shares_of in means.values()))
-    figure, axes = canvas.new_figure(title, height=max(canvas.HEIGHT, 0.45 * len(knobs) + 1.4))
+    axes = canvas.new_figure(title, height=max(canvas.HEIGHT, 0.45 * len(knobs) + 1.4))
     if not knobs:
-        canvas.say(axes, "too few plans were measured")
-        return figure
+        return canvas.say(axes, "too few plans were measured")
     thick = 0.8 / len(means)
     for place, (way, shares_of) in enumerate(means.items()):
         colour, hatch = canvas.SERIES[place % len(canvas.SERIES)]
@@ -83,19 +77,16 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
             axes.plot(dots, [height] * len(dots), "o", color=canvas.BLACK, markersize=2.5)
     canvas.name_ticks(axes.yaxis, knobs, fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("mean absolute SHAP value, % of the speed; dots are runs")
     canvas.plain_numbers(axes.xaxis)
-    canvas.legend(axes)
-    return figure
+    return canvas.finish(axes, "mean absolute SHAP value, % of the speed; dots are runs")
 
 
 def published_beside_ours(rows: Sequence[Beside]) -> Figure:
     """Ours over the published figure, with its spread and what it may be off by."""
     names = list(dict.fromkeys(row.name for row in rows))
-    figure, axes = canvas.new_figure("Ours over what was published", height=max(2.4, 0.4 * len(names) + 1.3))
+    axes = canvas.new_figure("Ours over what was published", height=max(2.4, 0.4 * len(names) + 1.3))
     if not rows:
-        canvas.say(axes, "nothing was published to compare with")
-        return figure
+        return canvas.say(axes, "nothing was published to compare with")
     allowed = {row.name: row.within for row in rows}
     for at, name in enumerate(names):
         axes.barh(at, 2 * allowed[name], left=1 - allowed[name], height=0.6, color=canvas.LIGHT, alpha=0.6)
@@ -103,19 +94,11 @@ def published_beside_ours(rows: Sequence[Beside]) -> Figure:
     for place, way in enumerate(ways):
         some = [row for row in rows if row.of == way]
         heights = [names.index(row.name) + 0.12 * (2 * place - len(ways) + 1) for row in some]
-        spread = [[row.ratio - row.low for row in some], [row.high - row.ratio for row in some]]
-        style: dict[str, Any] = {
-            "fmt": "os"[place % 2],
-            "color": (canvas.BLUE, canvas.ORANGE)[place % 2],
-            "ecolor": canvas.GREY,
-            "capsize": 2,
-            "markersize": 5,
-        }
-        axes.errorbar([row.ratio for row in some], heights, xerr=spread, label=way, **style)
+        shape, colour = (("o", canvas.BLUE), ("s", canvas.ORANGE))[place % 2]
+        style: dict[str, Any] = {"fmt": shape, "color": colour, "ecolor": canvas.GREY, "capsize": 2, "markersize": 5}
+        canvas.whiskers(axes, heights, [row.ratio for row in some], lying=True, label=way, **style)
     axes.axvline(1, color=canvas.BLACK, linewidth=0.8)
     canvas.name_ticks(axes.yaxis, names, fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel("ours / published; grey is what the row allows")
     canvas.plain_numbers(axes.xaxis)
-    canvas.legend(axes)
-    return figure
+    return canvas.finish(axes, "ours / published; grey is what the row allows")

@@ -35,10 +35,9 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
         for name, entry in settings[:MAX_SETTINGS]
         if (parts := time_by_part(entry.measurement.profile))
     ]
-    figure, axes = canvas.new_figure("Time of a profiled step by part", height=max(2.2, 0.4 * len(profiled) + 1.5))
+    axes = canvas.new_figure("Time of a profiled step by part", height=max(2.2, 0.4 * len(profiled) + 1.5))
     if not profiled:
-        canvas.say(axes, "no step was profiled")
-        return figure
+        return canvas.say(axes, "no step was profiled")
     names = list(dict.fromkeys(part.part for _, parts in profiled for part in parts))
     begin = [0.0] * len(profiled)
     for place, part in enumerate(names):
@@ -51,57 +50,40 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
         begin = [start + time for start, time in zip(begin, times, strict=True)]
     canvas.name_ticks(axes.yaxis, [name for name, _ in profiled], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("seconds of a step")
     canvas.plain_numbers(axes.xaxis)
-    canvas.legend(axes, columns=5)
-    return figure
+    return canvas.finish(axes, "seconds of a step", columns=5)
 
 
 def predicted_against_measured(check: ForecastCheck) -> Figure:
     """Step times as the search expected them when it chose the plans, with their 95 % intervals, against measured."""
-    figure, axes = canvas.new_figure("Predicted against measured step time", height=1.3 * canvas.HEIGHT)
+    axes = canvas.new_figure("Predicted against measured step time", height=1.3 * canvas.HEIGHT)
     if not check.forecasts:
-        canvas.say(axes, "the search expected nothing of any measured plan")
-        return figure
+        return canvas.say(axes, "the search expected nothing of any measured plan")
     for within, shape, colour, name in ((True, "o", canvas.BLUE, "inside"), (False, "s", canvas.ORANGE, "outside")):
         some = [one for one in check.forecasts if one.within is within]
         if some:
-            expected = [one.expected_s for one in some]
-            spread = [[one.value - one.low for one in expected], [one.high - one.value for one in expected]]
-            style: dict[str, Any] = {
-                "fmt": shape,
-                "color": colour,
-                "ecolor": colour,
-                "elinewidth": 0.7,
-                "markersize": 5,
-            }
-            measured = [one.measured_s for one in some]
+            measured, expected = [one.measured_s for one in some], [one.expected_s for one in some]
+            style: dict[str, Any] = {"fmt": shape, "color": colour, "elinewidth": 0.7, "markersize": 5}
             words = f"{name} the 95 % interval ({len(some)})"
-            axes.errorbar(measured, [one.value for one in expected], yerr=spread, label=words, **style)
+            canvas.whiskers(axes, measured, expected, lying=False, label=words, **style)
     every = [one.measured_s for one in check.forecasts] + [one.expected_s.value for one in check.forecasts]
     ends = [min(every) * 0.95, max(every) * 1.05]
     axes.plot(ends, ends, color=canvas.GREY, linewidth=1, linestyle="--", label="equal")
     axes.set_xscale("log", base=10)
     axes.set_yscale("log", base=10)
-    axes.set_xlabel("measured, seconds of a step")
-    axes.set_ylabel("predicted, seconds of a step")
     canvas.plain_numbers(axes.xaxis, axes.yaxis)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(axis.get_major_formatter())
         axis.set_tick_params(which="both", labelsize=7)
-    canvas.legend(axes, columns=3)
-    return figure
+    return canvas.finish(axes, "measured, seconds of a step", "predicted, seconds of a step", columns=3)
 
 
 def knob_effects(effects: Sequence[Effect]) -> Figure:
     """What a change of one knob is worth, all else equal, the largest first."""
     shown = effects[:MAX_EFFECTS]
-    figure, axes = canvas.new_figure(
-        "What a change of a knob is worth", height=max(canvas.HEIGHT, 0.24 * len(shown) + 1.4)
-    )
+    axes = canvas.new_figure("What a change of a knob is worth", height=max(canvas.HEIGHT, 0.24 * len(shown) + 1.4))
     if not shown:
-        canvas.say(axes, "no two measured plans differ in one knob alone, and nothing can be predicted")
-        return figure
+        return canvas.say(axes, "no two measured plans differ in one knob alone, and nothing can be predicted")
     for evidence in Evidence:
         colour, hatch = (canvas.ORANGE, "///") if evidence is Evidence.PREDICTED else (canvas.BLUE, "")
         rows = [row for row, one in enumerate(shown) if one.evidence is evidence]
@@ -120,16 +102,14 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
     axes.set_ylim(max(len(shown), 6) - 0.4, -0.6)
     axes.axvline(0, color=canvas.BLACK, linewidth=0.8)
     more = f" ({len(effects) - len(shown)} smaller ones are not shown)" if len(effects) > len(shown) else ""
-    axes.set_xlabel(f"faster by, %{more}")
     canvas.plain_numbers(axes.xaxis)
-    canvas.legend(axes)
-    return figure
+    return canvas.finish(axes, f"faster by, %{more}")
 
 
 def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) -> Figure:
     """The best first run of every pair of values of two axes or knobs; a cross where all that was tried failed."""
     yardstick = yardstick_of(campaign.spec)
-    figure, axes = canvas.new_figure(f"Best of each {across} and {up}, {yardstick.unit}", height=1.2 * canvas.HEIGHT)
+    axes = canvas.new_figure(f"Best of each {across} and {up}, {yardstick.unit}", height=1.2 * canvas.HEIGHT)
     axes.grid(False)
     cells: dict[tuple[str, str], list[Trial]] = {}
     values: tuple[dict[str, object], dict[str, object]] = ({}, {})
@@ -143,8 +123,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
         cells.setdefault((names[0], names[1]), []).append(trial)
     columns, rows = (_ordered(known) for known in values)
     if not cells or len(columns) * len(rows) > MAX_CELLS:
-        canvas.say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
-        return figure
+        return canvas.say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
     pick = min if yardstick.objective.smaller_is_better else max
     grid = np.full((len(rows), len(columns)), np.nan)
     for (column, row), tried in cells.items():
@@ -167,9 +146,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
             )
     canvas.name_ticks(axes.xaxis, columns, fontsize=8)
     canvas.name_ticks(axes.yaxis, rows, fontsize=8)
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    return figure
+    return canvas.finish(axes, across, up)
 
 
 def scaling_by_size(points: Sequence[SizePoint]) -> Figure:
@@ -191,27 +168,22 @@ def scaling(
     title: str = "Scaling: speed of one device against the smallest size",
 ) -> Figure:
     """Efficiency by the number of devices, a share of the smallest size's speed per device. series: by their names."""
-    figure, axes = canvas.new_figure(title)
+    axes = canvas.new_figure(title)
     sizes = sorted({devices for points in series.values() for devices, _ in points})
     if len(sizes) < 2:
-        canvas.say(axes, "fewer than two sizes were measured")
-        return figure
+        return canvas.say(axes, "fewer than two sizes were measured")
     marks = (("o", canvas.BLUE, "-"), ("s", canvas.ORANGE, "--"), ("^", canvas.GREEN, ":"), ("D", canvas.BLACK, "-."))
     for (name, points), (shape, colour, line) in zip(series.items(), marks, strict=False):
         shares = [one.times(100) for _, one in points]
-        spread = [[one.value - one.low for one in shares], [one.high - one.value for one in shares]]
         style: dict[str, Any] = {"marker": shape, "color": colour, "linestyle": line, "capsize": 3, "markersize": 5}
         if points:
-            axes.errorbar([at for at, _ in points], [one.value for one in shares], yerr=spread, label=name, **style)
+            canvas.whiskers(axes, [at for at, _ in points], shares, lying=False, label=name, **style)
     axes.axhline(100, color=canvas.LIGHT, linewidth=1)
     axes.set_ylim(bottom=0)
     axes.set_xscale("log", base=_SCALE)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("devices")
-    axes.set_ylabel("efficiency, %")
-    canvas.legend(axes)
-    return figure
+    return canvas.finish(axes, "devices", "efficiency, %")
 
 
 def _ordered(known: Mapping[str, object]) -> list[str]:

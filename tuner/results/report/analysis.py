@@ -13,8 +13,7 @@ from meshtune.tuner.campaign.units import percent
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory, memory_failures
 from meshtune.tuner.results.figures import progress, settings
-from meshtune.tuner.results.figures.canvas import svg
-from meshtune.tuner.results.report.page import PageTable, Picture, Section
+from meshtune.tuner.results.report.page import PageTable, Section, drawn
 
 MAX_CULPRITS, MAX_KNOBS = 3, 5
 
@@ -23,7 +22,7 @@ def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analys
     """Why the best plans win, what changes are worth, which knobs matter, and the best of the two that matter most."""
     prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in analysis.winners]
     known = analysis.sensitivity
-    pictures = [Picture(svg=svg(settings.knob_effects(analysis.effects)), title="What a change of a knob is worth")]
+    pictures = [drawn(settings.knob_effects(analysis.effects), "What a change of a knob is worth")]
     tables = []
     if known.nothing:
         prose.append(f"Which knobs matter is not known: {known.nothing}.")
@@ -33,8 +32,8 @@ def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analys
         tables.append(PageTable(columns=("knob", "share"), rows=rows, numbers=frozenset({1}), caption=caption))
         if len(known.importances) > 1:
             across, up = (one.knob for one in known.importances[:2])
-            drawn = svg(settings.heat_map(campaign, trials, across, up))
-            pictures.append(Picture(svg=drawn, title=f"Best of each {across} and {up}"))
+            figure = settings.heat_map(campaign, trials, across, up)
+            pictures.append(drawn(figure, f"Best of each {across} and {up}"))
     return Section(heading="What matters", prose=prose, pictures=pictures, tables=tables, new_page=True)
 
 
@@ -45,7 +44,7 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
     failed = failures.all
     kinds = ", ".join(f"{count} {verdict}".replace("_", " ") for verdict, count in failed.verdicts.items())
     prose = [f"{failed.failed} of {failed.trials} trials failed ({percent(failed.rate)}): {kinds}."]
-    pictures = [Picture(svg=svg(progress.failures_over_time(failures)), title="Failures over time")]
+    pictures = [drawn(progress.failures_over_time(failures), "Failures over time")]
     knobs = memory_failures(space, trials)
     if not knobs:
         prose.append("Nothing ran out of memory, or everything did: no knob can be named for it.")
@@ -57,9 +56,9 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
         pairs = "1 pair" if one.pairs == 1 else f"{one.pairs} pairs"
         prose.append(f"All else equal, {one.change} made a plan run out of memory in {pairs}{against}.")
     pictures.append(
-        Picture(
-            svg=svg(progress.out_of_memory_by_knob(knobs)),
-            title="Out of memory by value of a knob",
+        drawn(
+            progress.out_of_memory_by_knob(knobs),
+            "Out of memory by value of a knob",
             caption="Every plan counts once, with all else that it had; only the pairs above differ in one knob alone.",
         )
     )
@@ -77,21 +76,12 @@ def _worst(knob: KnobMemory) -> str:
 
 def forecast_section(analysis: Analysis) -> Section:
     """What the search expected against what came."""
-    steps, fits, prose = analysis.hindsight.steps, analysis.hindsight.fits, []
-    if steps is not None:
-        order = "" if steps.spearman is None else f"; rank correlation {steps.spearman:.2f}"
-        prose.append(
-            f"Step times of {steps.trials} plans: half are predicted within {percent(steps.median_error)},"
-            f" {percent(steps.within)} lie inside their 95 % intervals{order}."
-        )
-    if fits is not None:
-        prose.append(
-            f"Memory of {fits.trials} plans: {fits.fitted} fitted, {fits.expected:.1f} were expected to"
-            f" (Brier score {fits.brier:.3f}; {fits.brier_of_share:.3f} for knowing the share that fitted)."
-        )
-    picture = Picture(
-        svg=svg(settings.predicted_against_measured(analysis.hindsight)),
-        title="Predicted against measured step time",
+    steps, fits = analysis.hindsight.steps, analysis.hindsight.fits
+    prose = [] if steps is None else [f"{steps.words()}."]
+    prose += [] if fits is None else [f"{fits}."]
+    picture = drawn(
+        settings.predicted_against_measured(analysis.hindsight),
+        "Predicted against measured step time",
         caption="As the search expected it when it chose the plan, before it had measured it.",
     )
     return Section(heading="Predicted against measured", prose=prose, pictures=[picture])

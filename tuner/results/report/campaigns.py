@@ -20,10 +20,9 @@ from meshtune.tuner.campaign.units import Estimate, gibibytes, moment, number, p
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.figures import progress, settings
-from meshtune.tuner.results.figures.canvas import svg
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.report.analysis import failure_section, forecast_section, matter_section
-from meshtune.tuner.results.report.page import PageTable, Picture, Section, page
+from meshtune.tuner.results.report.page import PageTable, Section, drawn, page
 from meshtune.tuner.results.sizes import SizePoint
 from meshtune.tuner.results.winners import Winners, winners_of
 
@@ -59,20 +58,14 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
         _asked(campaign, space),
         _state(campaign, trials),
         _found(campaign, winners, ranking),
-        Section(
-            heading="Best so far",
-            pictures=[Picture(svg=svg(progress.best_so_far(campaign, trials)), title="Best so far")],
-        ),
+        Section(heading="Best so far", pictures=[drawn(progress.best_so_far(campaign, trials), "Best so far")]),
         matter_section(campaign, trials, analysis),
         failure_section(space, trials, analysis.failures),
         _parts(winners, ranking),
         forecast_section(analysis),
         _again(ranking),
         *([_scaling(analysis.scaling)] if analysis.scaling else []),
-        Section(
-            heading="Trials by node",
-            pictures=[Picture(svg=svg(progress.timeline(trials)), title="Trials by node")],
-        ),
+        Section(heading="Trials by node", pictures=[drawn(progress.timeline(trials), "Trials by node")]),
         _environment(campaign, trials, analysis),
         Section(heading="Every trial", tables=[_every(campaign, trials)], new_page=True),
         Section(heading="The spec", verbatim=_spec_text(campaign), new_page=True),
@@ -140,8 +133,8 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         ("tokens/s", *(number(entry.tokens_per_s.value) for _, entry in shown)),
         ("TFLOP/s per device", *(number(entry.tflops_per_device) for _, entry in shown)),
         ("MFU", *(NONE if entry.mfu is None else percent(entry.mfu) for _, entry in shown)),
-        ("peak memory", *(NONE if not entry.memory_bytes else gibibytes(entry.memory_bytes) for _, entry in shown)),
-        ("memory left", *(_left(entry) for _, entry in shown)),
+        ("peak memory", *(_gibibytes(entry.peak_memory_bytes) for _, entry in shown)),
+        ("memory left", *(_gibibytes(entry.headroom_bytes) for _, entry in shown)),
     ]
     reason = winners.recommendation.reason
     return Section(
@@ -158,8 +151,8 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
     )
 
 
-def _left(entry: Ranked) -> str:
-    return NONE if entry.headroom_bytes is None else gibibytes(int(entry.headroom_bytes))
+def _gibibytes(value: float | None) -> str:
+    return NONE if value is None else gibibytes(int(value))
 
 
 def _parts(winners: Winners, ranking: Sequence[Ranked]) -> Section:
@@ -170,9 +163,9 @@ def _parts(winners: Winners, ranking: Sequence[Ranked]) -> Section:
     for name, entry in named:
         if entry is not None:
             shown.setdefault(entry.trial.number, (name, entry))
-    picture = Picture(
-        svg=svg(settings.step_parts(list(shown.values()))),
-        title="Time of a step by part",
+    picture = drawn(
+        settings.step_parts(list(shown.values())),
+        "Time of a step by part",
         caption="Means over the ranks, of a step that was profiled for this alone.",
     )
     return Section(heading="Where the time goes", pictures=[picture])
@@ -192,12 +185,12 @@ def _again(ranking: Sequence[Ranked]) -> Section:
             change = f"{100 * confirmation.change:+.1f} %"
         value = NONE if confirmation.change is None else _interval(entry.objective)
         runs = str(confirmation.runs)
-        rows.append((str(entry.trial.number), entry.trial.plan.key, runs, number(confirmation.first), value, change))
+        rows.append((str(entry.trial.number), entry.trial.plan.key, runs, number(entry.first_run.value), value, change))
     prose = ["First runs chose these settings, so the best of them are fast by luck too; their second runs tell."]
     return Section(
         heading="Second runs",
         prose=prose,
-        pictures=[Picture(svg=svg(progress.second_runs(ranking)), title="First and second runs")],
+        pictures=[drawn(progress.second_runs(ranking), "First and second runs")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
     )
 
@@ -216,7 +209,7 @@ def _scaling(points: Sequence[SizePoint]) -> Section:
         prose=[
             "The best measured setting of each size; efficiency is speed per device over that of the smallest size."
         ],
-        pictures=[Picture(svg=svg(settings.scaling_by_size(points)), title="Scaling")],
+        pictures=[drawn(settings.scaling_by_size(points), "Scaling")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
     )
 
@@ -265,7 +258,7 @@ def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
                 NONE if measured is None else seconds(measured.step_time_s),
                 NONE if expected is None else seconds(expected.step_time_s),
                 NONE if expected is None else percent(expected.p_fits),
-                NONE if peak is None else gibibytes(int(peak)),
+                _gibibytes(peak),
                 " ".join(trial.last.nodes[:2]) + (" ..." if len(trial.last.nodes) > 2 else ""),
                 "" if outcome is None or measured is not None else outcome.reason[:200],
             )
@@ -294,7 +287,7 @@ def _comparison_section(comparison: Comparison) -> Section:
                 NONE if projected is None else projected.percent_text(),
             )
         )
-    picture = Picture(svg=svg(settings.scaling_of(comparison)), title="Scaling over the campaigns")
+    picture = drawn(settings.scaling_of(comparison), "Scaling over the campaigns")
     return Section(
         heading="Campaigns side by side",
         level=1,

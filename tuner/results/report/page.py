@@ -18,8 +18,10 @@ from typing import Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from meshtune.runners.untrusted_text import visible
+from meshtune.tuner.results.figures.canvas import svg
 
 _HERE = Path(__file__).parent
 _ENVIRONMENT = Environment(
@@ -37,6 +39,10 @@ class Picture:
     svg: str
     title: str
     caption: str = ""
+
+
+def drawn(figure: Figure, title: str, caption: str = "") -> Picture:
+    return Picture(svg=svg(figure), title=title, caption=caption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
