@@ -36,8 +36,8 @@ NOISY = {
 def noisy(client, create, drive, monkeypatch):
     """The first of ten campaigns whose three words are of three settings. The noise of a simulated job is drawn by its
     name, which begins with the campaign's id."""
-    for number in range(2, 12):
-        monkeypatch.setattr("meshtune.tuner.service.service.new_id", lambda name, id=f"noisy-{number}": id)
+    for at in range(2, 12):
+        monkeypatch.setattr("meshtune.tuner.service.service.new_id", lambda name, id=f"noisy-{at}": id)
         id = create(**NOISY)
         drive(id)
         best = client.get(f"/v1/campaigns/{id}/best").json()
