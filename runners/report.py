@@ -149,13 +149,15 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
 
     more: first_losses, first_gradient_norms, peak_memory_bytes and peak_held_bytes (a list of a number per rank),
     software (versions by name), knobs (the values that the script runs with, by the knob's name). Raises ValueError
-    where no step is left after the warm-up. Does nothing but in rank 0 of a meshtune job."""
+    where no step is left after the warm-up, or a loss is no number. Does nothing but in rank 0 of a meshtune job."""
     context = _context()
     if context is None or _rank() != 0:
         return
     warmup = context["warmup_steps"]
     if len(step_times_s) <= warmup:
         raise ValueError(f"{len(step_times_s)} steps were taken, and the first {warmup} are warm-up")
+    if wrong := [loss for loss in more.get("first_losses", ()) if not math.isfinite(loss)]:
+        raise ValueError(f"a loss of the first steps is {wrong[0]}")
     known = ("tokens_per_step", "devices", "model_flops_per_token", "peak_flops_per_device")
     measurement = {
         **{key: context[key] for key in known if context[key] is not None},

@@ -123,9 +123,12 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
     times = step_times_s(readings.get(told_by, LogReading()), patterns, context)
     ended_well = status.state is JobState.SUCCEEDED
     if len(times) >= steps or (ended_well and len(times) > context.warmup_steps):
+        losses = readings[told_by].losses[:MAX_LOSSES]
+        if wrong := [loss for loss in losses if not isfinite(loss)]:
+            return failed(Cause.CRASH, f"a loss of the first steps is {wrong[0]}", log_tail=tail)
         measurement = context.measurement(
             times,
-            first_losses=tuple(takewhile(isfinite, readings[told_by].losses[:MAX_LOSSES])),
+            first_losses=losses,
             first_gradient_norms=readings[told_by].gradient_norms[:MAX_LOSSES],
             peak_memory_bytes=_memory(readings),
             knobs=_knobs(readings, told_by, patterns, context),

@@ -33,12 +33,19 @@ NOISY = {
 
 
 @pytest.fixture
-def noisy(create, drive, monkeypatch):
-    """The noise of a simulated job is drawn by its name, which begins with the campaign's id."""
-    monkeypatch.setattr("meshtune.tuner.service.service.new_id", lambda name: "noisy-8")
-    id = create(**NOISY)
-    drive(id)
-    return id
+def noisy(client, create, drive, monkeypatch):
+    """The first of ten campaigns whose three words are of three settings. The noise of a simulated job is drawn by its
+    name, which begins with the campaign's id."""
+    for at in range(2, 12):
+        monkeypatch.setattr("meshtune.tuner.service.service.new_id", lambda name, id=f"noisy-{at}": id)
+        id = create(**NOISY)
+        drive(id)
+        best = client.get(f"/v1/campaigns/{id}/best").json()
+        words = (best["fastest_once"], best["fastest_confirmed"], best["recommendation"]["setting"])
+        if None not in words and len({word["trial"] for word in words}) == len(words):
+            return id
+        assert client.delete(f"/v1/campaigns/{id}").is_success
+    raise AssertionError("no campaign has three settings")
 
 
 @pytest.fixture

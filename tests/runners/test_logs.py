@@ -163,6 +163,14 @@ def test_a_job_that_ended_well_with_fewer_steps_says_so(tmp_path):
     assert (outcome.verdict, outcome.reason) == (Verdict.OK, "the log tells 4 of 5 steps")
 
 
+@pytest.mark.parametrize("loss", ["nan", "-inf"])
+def test_a_loss_that_is_no_number_is_a_failure_as_of_a_script_that_reports_itself(loss, tmp_path):
+    log_path(tmp_path, 0).write_text(steps(5).replace("loss 1.0\n", f"loss {loss}\n"))
+    outcome = read(tmp_path)
+    assert (outcome.verdict, outcome.cause) == (Verdict.CRASHED, Cause.CRASH)
+    assert outcome.reason == f"a loss of the first steps is {loss}"
+
+
 @pytest.mark.parametrize(
     ("log", "reason"),
     [

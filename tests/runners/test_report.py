@@ -105,6 +105,8 @@ def test_too_few_steps_are_refused_and_nothing_is_written(job):
         report([0.5])
     with pytest.raises(ValueError, match="Out of range"):
         report([0.5, float("inf")])
+    with pytest.raises(ValueError, match=r"^a loss of the first steps is nan$"):
+        report([0.5, 0.5], first_losses=[2.0, float("nan")])
     assert [path.name for path in job.iterdir()] == [CONTEXT_FILE]
 
 

@@ -231,6 +231,17 @@ def test_without_a_baseline_each_is_compared_with_the_next(winners):
     assert found[1].words == "nothing slower was measured to compare it with"
 
 
+def test_a_confirmed_baseline_is_not_explained_by_a_faster_plan_that_ran_once(make):
+    spec = read_spec(WINNERS_SPEC, None)[0]
+    known = [
+        make.trial(number, make.measurement(step_s), plan=plan, origin=Origin.SEARCH if number else Origin.BASELINE)
+        for number, (plan, step_s) in enumerate(zip(PLANS, (10.0, 8.0, 9.0), strict=True))
+    ]
+    again = [*known, *(trial for trial in make.thrice(known)[len(known) :] if trial.plan != PLANS[2])]
+    found = explain_winners(training_of(spec), rank(make.campaign(spec), again), None)
+    assert [(one.trial, one.rival_trial) for one in found] == [(1, 0), (0, None), (2, 0)]
+
+
 def test_a_plan_without_a_profile_is_explained_by_the_physics_and_says_so(winners):
     found = winners((10.0, {"compute": 10.0}), (8.0, None), basis=Basis())
     assert found[0].evidence is Evidence.PREDICTED

@@ -55,7 +55,7 @@ def explain_winners(
     baseline = baseline_of(ranking)
     winners = []
     for place, own in enumerate(ranking[:TOP], start=1):
-        slower = ranking[place] if place < len(ranking) else None
+        slower = next((one for one in ranking[place:] if own.over(one).value > 0), None)
         rival = slower if baseline is None or own is baseline else baseline
         parts, rival_parts, evidence = _parts(training, own, rival, basis, runs)
         name, gain, savings_s = None, None, dict[str, float]()
