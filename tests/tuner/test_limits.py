@@ -179,6 +179,19 @@ def test_device_hours_are_limited_unless_the_spec_states_them_or_lifts_them(serv
     assert (unknown.device_hours, unknown.words[1]) == (None, "no limit of device-hours, since none can be predicted")
 
 
+def test_more_trials_later_raise_device_hours_that_nobody_stated(service):
+    id = service.create(SPEC).id
+    own = service.campaign(id).spec.budget.device_hours
+    change = service.changing.change
+    assert change(id, {"budget": {"trials": 30}}).spec.budget.device_hours == 5 * own
+    assert change(id, {"budget": {"trials": 3}}).spec.budget.device_hours == 5 * own
+    assert change(id, {"budget": {"device_hours": 9}}).spec.budget.device_hours == 9
+    assert change(id, {"budget": {"trials": 60}}).spec.budget.device_hours == 9
+    document = document_of(service.create(SPEC).spec)
+    more = service.create({**document, "budget": {**document["budget"], "trials": 30}}).spec.budget.device_hours
+    assert more == quote(budget={"trials": 30}).limits.device_hours > own
+
+
 def test_second_runs_are_counted_from_the_start_on(service):
     campaign = service.create(SPEC)
     assert "6 trials and 3 to 56 second runs" in header(campaign)

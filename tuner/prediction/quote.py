@@ -171,7 +171,12 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool =
         memory_needs=memory_needs(space, training, basis.calibration),
         best=best,
         cost=cost,
-        limits=Limits(time_limit_s=limit_s, device_hours=device_hours, words=(limit_words, hours_words)),
+        limits=Limits(
+            time_limit_s=limit_s,
+            device_hours=device_hours,
+            follow=device_hours is not None and not _states_hours(spec),
+            words=(limit_words, hours_words),
+        ),
         missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),
         basis=basis.judged(training, [best[0].speed]),
     )
@@ -291,9 +296,13 @@ def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: R
     return ends
 
 
+def _states_hours(spec: CampaignSpec) -> bool:
+    return spec.budget.device_hours is not None and not spec.budget.device_hours_follow
+
+
 def _device_hours(spec: CampaignSpec, cost: CampaignCost, lifted: bool) -> tuple[float | None, str]:
     """The limit of device-hours, and where it is from: room for what is predicted, and for starts that take longer."""
-    if (stated := spec.budget.device_hours) is not None:
+    if _states_hours(spec) and (stated := spec.budget.device_hours) is not None:
         return stated, f"budget.device_hours {stated:g}, as the spec states"
     if lifted or cost.steps is None:
         why = "as the spec states" if lifted else "since none can be predicted"
