@@ -178,7 +178,7 @@ def _campaign(spec: CampaignSpec, random: np.random.Generator, world: World) -> 
     found = recommend_among(spec, ranking)
     assert found.choice is not None
     others = [entry for entry in ranking if entry.gain_rounds and entry.trial.number]
-    best = found.choice if found.better else max(others, key=lambda entry: entry.speed.value, default=None)
+    best = found.choice if found.better else next(iter(others), None)
     covered = half = None
     if best is not None and best.gain is not None:
         real = exp(truth[best.trial.plan]) - 1

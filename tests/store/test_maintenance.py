@@ -43,7 +43,8 @@ def test_measurements_of_the_first_release_get_their_means_and_what_nobody_measu
         with store._database.upgrading() as connection:  # as 0.1.0 left it
             connection.execute(text("UPDATE measurements SET step_time_low_s = 1.0, step_time_high_s = 1.0"))
             connection.execute(text("UPDATE steps SET seconds = 1e-307 WHERE number = 3 AND attempt_id = 2"))
-            connection.execute(text("ALTER TABLE measurements DROP COLUMN mean_step_time_s"))
+            for later in ("mean_step_time_s", "first_gradient_norms"):
+                connection.execute(text(f"ALTER TABLE measurements DROP COLUMN {later}"))
             connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0100'"))
     with Store.open(shared_url) as store:
         first, wrong, last, given_up = store.trials("c1")

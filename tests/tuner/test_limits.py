@@ -151,14 +151,14 @@ def test_a_quote_is_within_a_factor_of_three_and_a_campaign_within_its_limit(ser
     cost = quote().cost
     assert cost.device_hours.low < cost.device_hours.p50 < cost.device_hours.high < 3 * cost.device_hours.low
     assert cost.wall_s.high < 3 * cost.wall_s.low
-    assert cost.second_runs[0] < cost.second_runs[1] < cost.second_runs[2]
+    assert cost.second_runs == (3, 4, 56)
     spent = []
     for seed in range(1, 11):
         _, trials = driven(service, service.create({**SPEC, "runner": {"kind": "simulated", "seed": seed}}).id)
         steps = [trial.measurement for trial in trials if trial.measurement is not None]
         spent.append(sum(120 + sum(one.step_times_s) + sum(one.warmup_times_s) for one in steps) * 64 / 3600)
     assert quote().limits.device_hours > max(spent)
-    assert cost.device_hours.low / 2 < np.median(spent) < cost.device_hours.high
+    assert cost.device_hours.low / 2 < np.median(spent) < cost.device_hours.p50
 
 
 def test_what_was_stated_or_measured_takes_the_place_of_the_usual_start():
@@ -179,8 +179,24 @@ def test_device_hours_are_limited_unless_the_spec_states_them_or_lifts_them(serv
     assert (unknown.device_hours, unknown.words[1]) == (None, "no limit of device-hours, since none can be predicted")
 
 
+def test_more_trials_later_raise_device_hours_that_nobody_stated(service):
+    id = service.create(SPEC).id
+    own = service.campaign(id).spec.budget.device_hours
+    change = service.changing.change
+    assert change(id, {"budget": {"trials": 30}}).spec.budget.device_hours == 5 * own
+    assert change(id, {"budget": {"trials": 3}}).spec.budget.device_hours == 5 * own
+    assert change(id, {"budget": {"device_hours": 9}}).spec.budget.device_hours == 9
+    assert change(id, {"budget": {"trials": 60}}).spec.budget.device_hours == 9
+    document = document_of(service.create(SPEC).spec)
+    more = service.create({**document, "budget": {**document["budget"], "trials": 30}}).spec.budget.device_hours
+    assert more == quote(budget={"trials": 30}).limits.device_hours > own
+
+
 def test_second_runs_are_counted_from_the_start_on(service):
     campaign = service.create(SPEC)
     assert "6 trials and 3 to 56 second runs" in header(campaign)
     assert "0/6 trials, 0 of 3 to 56 second runs" in shown(progress(campaign, [], [], ""), soft_wrap=True)
     assert "6 trials and 3 to 56 second runs, likely 4," in shown(*quote_parts(quote()), soft_wrap=True)
+    alone = service.create({**SPEC, "baseline": None})
+    assert "6 trials and 6 second runs" in header(alone)
+    assert sum(trial.round > 0 for trial in driven(service, alone.id)[1]) == 6

@@ -145,7 +145,8 @@ def require_room(owner: str, quotas: Quotas, used: Used, budget: Budget) -> None
             has = f"{max(0, left)} of {quotas.trials} within 24 h left"
             raise QuotaExceeded(f"the budget is {asked} trials, and the token {owner} has {has}")
     if quotas.device_hours is not None:
-        left_hours, asked_hours = quotas.device_hours - used.device_hours, budget.device_hours or 0.0
+        left_hours = quotas.device_hours - used.device_hours
+        asked_hours = 0.0 if budget.device_hours_follow else budget.device_hours or 0.0
         if left_hours <= 0 or asked_hours > left_hours:
             asks = f"the budget is {asked_hours:g} device-hours, and " if asked_hours else ""
             has = f"{max(0.0, left_hours):.4g} of {quotas.device_hours:g} device-hours within 30 days left"

@@ -17,6 +17,7 @@ from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.spec import Budget, TrialLimits
+from meshtune.tuner.campaign.stopping import planned_runs
 from meshtune.tuner.campaign.trial import Trial, first_runs
 
 MAX_TAGS, MAX_NOTES = 20, 10_000
@@ -64,9 +65,10 @@ def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial
     """The campaign with these details; RUNNING where it was complete and its budget is another. trials: its own, as
     lists have them. Raises CannotChange."""
     trial = replace(details.trial, time_limit_s=details.trial.time_limit_s or campaign.spec.trial.time_limit_s)
-    spec = replace(campaign.spec, name=details.name, budget=details.budget, trial=trial)
+    budget = _followed(campaign, details.budget)
+    spec = replace(campaign.spec, name=details.name, budget=budget, trial=trial)
     altered = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)
-    if details.budget == campaign.spec.budget:
+    if budget == campaign.spec.budget:
         return altered
     if campaign.state is CampaignState.COMPLETED:
         require_extendable(campaign)
@@ -83,6 +85,15 @@ def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial
     ended_itself = campaign.chance_left is not None and campaign.chance_left < spec.stop.chance
     stop = replace(spec.stop, chance=0.0) if ended_itself else spec.stop
     return replace(altered, search_ended="", spec=replace(spec, stop=stop))
+
+
+def _followed(campaign: Campaign, budget: Budget) -> Budget:
+    """With device-hours for more first runs, where they are the quote's and nobody stated others."""
+    before = campaign.spec.budget
+    if not budget.device_hours_follow or budget.device_hours is None or budget.device_hours != before.device_hours:
+        return replace(budget, device_hours_follow=False)
+    more = planned_runs(replace(campaign, spec=replace(campaign.spec, budget=budget)))[0]
+    return replace(budget, device_hours=budget.device_hours * max(1.0, more / planned_runs(campaign)[0]))
 
 
 def require_extendable(campaign: Campaign) -> None:

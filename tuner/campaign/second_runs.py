@@ -188,10 +188,10 @@ def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
     """The least and the most second runs of a campaign that measures so many plans. Least: where the baseline is among
     the best."""
     best = min(spec.confirm, chosen)
-    most = best + (best > 0 and spec.baseline is not None)
-    least = best if best > 1 or spec.baseline is None else 0
-    rounds = min(ROUNDS_ALONE, spec.confirm_rounds) if spec.baseline is None else 1
-    return least * rounds, most * spec.confirm_rounds
+    if spec.baseline is None:
+        rounds = min(ROUNDS_ALONE, spec.confirm_rounds)
+        return best * rounds, best * rounds
+    return best if best > 1 else 0, (best + (best > 0)) * spec.confirm_rounds
 
 
 def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:

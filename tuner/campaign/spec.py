@@ -49,6 +49,8 @@ class Budget(Closed):
     wall_time_s: Positive | None = None
     # Devices times the hours that jobs held them. Left out: what the quote says, with a margin; null: no limit.
     device_hours: Positive | None = None
+    # Whether those follow the quote: more trials later raise them in proportion, and they ask for no quota.
+    device_hours_follow: bool = False
 
     def _check(self, checks: Checks) -> None:
         problem = "set at least one limit of trials, wall_time_s, device_hours"

@@ -33,11 +33,12 @@ MOST_PLANS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a spec, those filled in that it left out. device_hours: null for none. words: where each is from, a
-    sentence each."""
+    """The limits of a spec, those filled in that it left out. device_hours: null for none. follow: whether they are
+    the quote's. words: where each is from, a sentence each."""
 
     time_limit_s: float
     device_hours: float | None
+    follow: bool
     words: tuple[str, ...]
 
     def laid_over(self, spec: CampaignSpec) -> CampaignSpec:
@@ -45,7 +46,7 @@ class Limits:
         return replace(
             spec,
             trial=replace(spec.trial, time_limit_s=self.time_limit_s),
-            budget=replace(spec.budget, device_hours=self.device_hours),
+            budget=replace(spec.budget, device_hours=self.device_hours, device_hours_follow=self.follow),
         )
 
 

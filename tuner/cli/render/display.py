@@ -250,6 +250,8 @@ def runs_text(first: int, second: Sequence[int]) -> str:
     trials = "1 trial" if first == 1 else f"{first} trials"
     if not most:
         return trials
+    if least == most:
+        return f"{trials} and {most} second runs"
     return f"{trials} and {least} to {most} second runs{''.join(f', likely {number},' for number in likely)}"
 
 
@@ -258,7 +260,7 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
     done = sum(trial.state.final for trial in trials)
     first, (least, most) = planned_runs(campaign)
     again = sum(trial.state.final for trial in confirmations(trials))
-    more = f", {again} of {least} to {most} second runs" if most else ""
+    more = f", {again} of {least} to {max(most, again)} second runs" if most else ""
     total = max(first + least, len(trials))
     bar = Table.grid(padding=(0, 1))
     for column in range(5):

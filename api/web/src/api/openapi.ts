@@ -113,6 +113,8 @@ export interface components {
         };
         Budget: {
             device_hours?: number | null;
+            /** @default false */
+            device_hours_follow: boolean;
             trials?: number | null;
             wall_time_s?: number | null;
         };
@@ -209,6 +211,8 @@ export interface components {
             budget?: {
                 /** @default null */
                 device_hours: number | null;
+                /** @default false */
+                device_hours_follow: boolean;
                 /** @default null */
                 trials: number | null;
                 /** @default null */
@@ -1118,6 +1122,7 @@ export interface components {
         };
         Limits: {
             device_hours: number | null;
+            follow: boolean;
             time_limit_s: number;
             words: string[];
         };
