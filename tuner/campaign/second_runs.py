@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -130,7 +130,7 @@ def run_variance(
     again = [plan for plan in by_plan if plan in first]
     if not again:
         return None
-    changes = tuple(exp(_mean(by_plan[plan]) - first[plan]) - 1 for plan in again)
+    changes = tuple(exp(fmean(by_plan[plan]) - first[plan]) - 1 for plan in again)
     rounds = max(map(len, by_plan.values()))
     compared = max(1, sum(plan != baseline for plan in by_plan))
     # First runs tell how far runs scatter, as round 0: one was chosen for being fast, which only widens that.
@@ -174,7 +174,7 @@ def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance)
     rounds = [number for one, number in cells if one == plan and (baseline, number) in cells]
     if not rounds:
         return None
-    ratio = exp(_mean([cells[plan, number] - cells[baseline, number] for number in rounds]))
+    ratio = exp(fmean([cells[plan, number] - cells[baseline, number] for number in rounds]))
     shown = variance.around_paired(ratio, len(rounds)).as_gain()
     sure = variance.sure(ratio, len(rounds)) - 1
     return PairedGain(shown.value, shown.low, shown.high, sure, len(rounds))
@@ -315,7 +315,3 @@ def _front_first(measured: Sequence[Trial]) -> list[Trial]:
             front.append(trial)
             lowest = peak
     return front + [trial for trial in measured if trial not in front]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
