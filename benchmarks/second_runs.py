@@ -10,11 +10,13 @@ rounds; of gains as of the demo; and with a slow spell in the second runs, and j
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, log
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from rich.box import MARKDOWN
@@ -24,8 +26,8 @@ from rich.table import Table
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign import second_runs
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
 from meshtune.tuner.results.ranking import rank
@@ -37,8 +39,10 @@ COLUMNS = ("rightly better", "wrongly better", "second runs", "rounds", "90 % in
 ROUNDS = 14
 SCATTERS = (0.001, 0.01, 0.05, 0.15)
 KINDS = (DeviceKind.CUDA, DeviceKind.CPU)
+WORLDS = tuple(product(KINDS, SCATTERS))
 # Finalists and rounds of campaigns of equal plans.
 EQUAL = ((1, ROUNDS), (3, 2), (8, 6), (8, 12))
+console = Console(width=180)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,39 +78,48 @@ def main() -> None:
     parser.add_argument("--campaigns", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    console = Console(width=150)
+    with ProcessPoolExecutor() as pool:
 
-    def draw(**world: Any) -> list[End]:
-        return simulate(given.campaigns, given.seed, World(**world))
+        def draw(**world: Any) -> Future[list[End]]:
+            return pool.submit(simulate, given.campaigns, given.seed, World(**world))
 
-    table = Table("prior", "runs scatter by", "truth", *COLUMNS, box=MARKDOWN)
-    for kind, scatter, gain in product(KINDS, SCATTERS, (0.0, 0.02, 0.1)):
-        if gain != 0.02 or scatter == SCATTERS[0]:
-            ends = draw(kind=kind, scatter=scatter, gain=gain)
-            truth = f"+{gain:.0%}" if gain else "equal"
-            table.add_row(kind, f"{scatter:.1%}", truth, *cells(ends))
+        rates = [
+            ((kind, f"{scatter:.1%}", truth_of(gain)), draw(kind=kind, scatter=scatter, gain=gain))
+            for kind, scatter, gain in product(KINDS, SCATTERS, (0.0, 0.02, 0.1))
+            if gain != 0.02 or scatter == SCATTERS[0]
+        ]
+        equal = [
+            [draw(kind=kind, scatter=scatter, confirm=confirm, rounds=rounds) for kind, scatter in WORLDS]
+            for confirm, rounds in EQUAL
+        ]
+        demo = [
+            ((f"{scatter:.0%}", f"{1 + gain:g} times"), draw(scatter=scatter, gain=gain))
+            for scatter, gain in product((0.15, 0.25), (1.0, 2.0, 3.0))
+        ]
+        happens = {"4 runs in a row 30 % slower": {"slow": 0.3}, "one of ten runs is lost": {"lost": 0.1}}
+        spells = [
+            ((kind, f"{scatter:.1%}", truth_of(gain), words), draw(kind=kind, scatter=scatter, gain=gain, **more))
+            for (kind, scatter), gain in product(zip(KINDS, (0.001, 0.05), strict=True), (0.0, 0.1))
+            for words, more in happens.items()
+        ]
+        show(("prior", "runs scatter by", "truth"), rates)
+        table = Table("confirm", "confirm_rounds", *(f"{kind} {scatter:.1%}" for kind, scatter in WORLDS), box=MARKDOWN)
+        for (confirm, rounds), row in zip(EQUAL, equal, strict=True):
+            table.add_row(str(confirm), str(rounds), *(share(end.better for end in ends.result()) for ends in row))
+        console.print(table)
+        show(("runs scatter by", "best plan"), demo)
+        show(("prior", "runs scatter by", "truth", "what happens"), spells)
+
+
+def show(heads: Sequence[str], rows: Sequence[tuple[Sequence[str], Future[list[End]]]]) -> None:
+    table = Table(*heads, *COLUMNS, box=MARKDOWN)
+    for names, ends in rows:
+        table.add_row(*names, *cells(ends.result()))
     console.print(table)
 
-    heads = (f"{kind} {scatter:.1%}" for kind, scatter in product(KINDS, SCATTERS))
-    table = Table("confirm", "confirm_rounds", *heads, box=MARKDOWN)
-    for confirm, rounds in EQUAL:
-        worlds = product(KINDS, SCATTERS)
-        ends_of = (draw(kind=kind, scatter=scatter, confirm=confirm, rounds=rounds) for kind, scatter in worlds)
-        table.add_row(str(confirm), str(rounds), *(share(end.better for end in ends) for ends in ends_of))
-    console.print(table)
 
-    table = Table("runs scatter by", "best plan", *COLUMNS, box=MARKDOWN)
-    for scatter, gain in product((0.15, 0.25), (1.0, 2.0, 3.0)):
-        table.add_row(f"{scatter:.0%}", f"{1 + gain:g} times", *cells(draw(scatter=scatter, gain=gain)))
-    console.print(table)
-
-    table = Table("prior", "runs scatter by", "truth", "what happens", *COLUMNS, box=MARKDOWN)
-    happens = {"4 runs in a row 30 % slower": {"slow": 0.3}, "one of ten runs is lost": {"lost": 0.1}}
-    for (kind, scatter), gain in product(zip(KINDS, (0.001, 0.05), strict=True), (0.0, 0.1)):
-        for words, more in happens.items():
-            ends = draw(kind=kind, scatter=scatter, gain=gain, **more)
-            table.add_row(kind, f"{scatter:.1%}", f"+{gain:.0%}" if gain else "equal", words, *cells(ends))
-    console.print(table)
+def truth_of(gain: float) -> str:
+    return f"+{gain:.0%}" if gain else "equal"
 
 
 def cells(ends: Sequence[End]) -> tuple[str, ...]:
@@ -158,13 +171,14 @@ def _campaign(spec: CampaignSpec, random: np.random.Generator, world: World) -> 
     ]
     drift: dict[int, float] = {}
     begins = PLANS + int(random.integers(8))
-    while (turn := next_turn(spec, trials)) is not None:
-        shift = drift.setdefault(turn.round, random.normal(0, world.scatter / 2))
-        for plan in turn.missing:
-            speed = truth[plan] + shift + random.normal(0, world.scatter)
-            speed -= log(1 + world.slow) * (begins <= len(trials) < begins + world.spell)
-            lost = world.lost > 0 and random.random() < world.lost
-            trials.append(_trial(len(trials), plan, Origin.CONFIRMATION, None if lost else speed, turn.round))
+    with patch.object(second_runs, "_contenders", remembering(second_runs._contenders)):
+        while (turn := second_runs.next_turn(spec, trials)) is not None:
+            shift = drift.setdefault(turn.round, random.normal(0, world.scatter / 2))
+            for plan in turn.missing:
+                speed = truth[plan] + shift + random.normal(0, world.scatter)
+                speed -= log(1 + world.slow) * (begins <= len(trials) < begins + world.spell)
+                lost = world.lost > 0 and random.random() < world.lost
+                trials.append(_trial(len(trials), plan, Origin.CONFIRMATION, None if lost else speed, turn.round))
     campaign = Campaign(
         id="c",
         spec=spec,
@@ -186,6 +200,18 @@ def _campaign(spec: CampaignSpec, random: np.random.Generator, world: World) -> 
         half = log((1 + best.gain.high) / (1 + best.gain.value))
     rounds = max((trial.round for trial in trials), default=0)
     return End(found.better, truth[found.choice.trial.plan], len(trials) - PLANS, rounds, covered, half)
+
+
+def remembering(decide: Callable[..., list[Plan]]) -> Callable[..., list[Plan]]:
+    """Decides each round of one campaign once, while `next_turn` goes through all of them each time."""
+    known: dict[int, list[Plan]] = {}
+
+    def contenders(spec: Any, trials: Any, fit: Any, before: Any, rounds: int, first: int) -> list[Plan]:
+        if rounds not in known:
+            known[rounds] = decide(spec, trials, fit, before, rounds, first)
+        return known[rounds]
+
+    return contenders
 
 
 def _trial(number: int, plan: Plan, origin: Origin, log_speed: float | None, round: int = 0) -> Trial:

@@ -207,9 +207,9 @@ def test_a_plan_that_was_measured_again_is_one_entry_with_the_speed_of_its_secon
 def test_one_repeat_of_one_setting_has_an_interval_by_what_such_devices_do(campaign, runs):
     found = campaign(confirm=1)
     once, two = rank(found, runs(1.0, 0.5, again={1: 0.6})), rank(found, runs(1.0, 0.5, again={0: 1.0, 1: 0.6}))
-    assert once[0].gain_text.endswith("first run, not confirmed)")
+    assert once[0].gain_text.endswith("; first run, not confirmed)")
     assert once[0].gain.low < 1.0 == pytest.approx(once[0].gain.value)
-    assert two[0].gain.low < two[0].gain.value == pytest.approx(1.0 / 0.6 - 1)
+    assert two[0].gain_text.startswith("+66.7 % (")
     assert ranked_document(found, once[0])["interval_known"] is True
 
 
@@ -375,7 +375,7 @@ TURNS = "it takes runs beside the baseline's to know"
 @pytest.mark.parametrize(
     ("steps", "again", "choice", "words"),
     [
-        ((1.0, 0.8), {0: [1.0, 1.0], 1: [0.8, 0.8]}, 1, "+25.0 % (+24.9 to +25.1 %) faster than the base"),
+        ((1.0, 0.8), {0: [1.0, 1.0], 1: [0.8, 0.8]}, 1, "+25.0 % faster than the base"),
         ((1.0, 0.8), {0: [1.0, 1.1], 1: [0.8, 1.0]}, 0, "not beyond the noise; 1 more round would tell"),
         # A sure gain before a larger one within the noise.
         ((1.0, 0.7, 0.8), {0: [1.0] * 6, 1: [0.65, 0.95], 2: [0.8] * 6}, 2, "+25.0 % ("),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import runpy
 from dataclasses import replace
-from math import exp
+from itertools import product
+from math import exp, log, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.scatter import Scatter, bounds
-from meshtune.tuner.campaign.second_runs import next_turn, run_variance, second_run_counts
+from meshtune.tuner.campaign.second_runs import ERROR, next_turn, run_variance, second_run_counts
 from meshtune.tuner.campaign.trial import Origin
 
 
@@ -148,7 +149,15 @@ def test_many_runs_tell_the_scatter_whatever_was_expected_of_the_devices():
         scatter = Scatter(kind, 2000, 2000 * 0.03**2)
         assert scatter.typical == pytest.approx(0.03, rel=0.1)
         assert scatter.reach(0.05) == pytest.approx(0.03 * stats.norm.isf(0.05), rel=0.05)
-    assert Scatter(DeviceKind.CUDA, 0, 0.0).typical == pytest.approx(0.001, rel=0.1)
+
+
+def test_the_kind_of_device_decides_with_the_runs_and_the_runs_alone_against_it():
+    tail = ERROR / 14
+    assert Scatter(DeviceKind.CUDA, 2, 2 * 0.001**2).reach(tail) < log(1.02) / sqrt(2)
+    assert Scatter(DeviceKind.CPU, 2, 2 * 0.1**2).reach(tail) < 0.5 * 0.1 * stats.t.isf(tail, 2)
+    for degrees, scatter in product((3, 4, 8), (0.05, 0.15)):
+        against = Scatter(DeviceKind.CUDA, degrees, degrees * scatter**2)
+        assert against.reach(tail) == pytest.approx(scatter * stats.t.isf(tail, degrees), rel=0.05)
 
 
 @pytest.mark.parametrize("looks", [1, 5, 12])
@@ -179,12 +188,24 @@ def test_on_gpus_a_gain_of_2_percent_is_decided_with_one_second_run(simulation, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [DeviceKind.CUDA, DeviceKind.CPU])
 @pytest.mark.parametrize("scatter", [0.001, 0.01, 0.05, 0.15])
-@pytest.mark.parametrize(("confirm", "rounds"), [(1, 6), (3, 2), (3, 14), (8, 12)])
-def test_of_equal_plans_one_is_recommended_in_at_most_5_percent_of_campaigns(simulation, confirm, rounds, scatter):
-    """However many candidates and looks there are."""
-    world = simulation["World"](scatter=scatter, confirm=confirm, rounds=rounds)
+@pytest.mark.parametrize(("confirm", "rounds"), [(1, 14), (3, 2), (3, 14), (8, 12)])
+def test_of_equal_plans_one_is_recommended_in_at_most_5_percent_of_campaigns(
+    simulation, confirm, rounds, scatter, kind
+):
+    """However many candidates and looks there are, and whatever was expected of the devices."""
+    world = simulation["World"](kind=kind, scatter=scatter, confirm=confirm, rounds=rounds)
     assert simulation["named_of_equal"](200, 3, world) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gain", [0.0, 0.1])
+@pytest.mark.parametrize(("kind", "scatter"), [("cuda", 0.001), ("cuda", 0.01), ("cpu", 0.05), ("cpu", 0.15)])
+def test_90_percent_intervals_cover_85_to_95_percent(simulation, kind, scatter, gain):
+    ends = simulation["simulate"](300, 3, simulation["World"](kind=DeviceKind(kind), scatter=scatter, gain=gain))
+    covered = [end.covered for end in ends if end.covered is not None]
+    assert 0.85 <= np.mean(covered) <= 0.95
 
 
 @pytest.mark.parametrize("scatter", [0.15, 0.25])

@@ -20,9 +20,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import numpy as np
+import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
@@ -35,7 +36,7 @@ from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.campaign.units import Estimate, percent
 
 # The chance that a series of rounds over equal plans recommends one.
-ERROR = 0.04
+ERROR = 0.03
 # Of each side of an interval that is shown.
 SHOWN_TAIL = 0.05
 # A plan with a lower chance to be found better in the rounds that are left runs no more.
@@ -95,29 +96,28 @@ class RunVariance:
         """A ratio of speeds that were measured side by side in so many rounds."""
         return Estimate.around(ratio, exp(self.paired.reach(tail) * sqrt(2 / rounds)))
 
-    def _bounds(self) -> tuple[float, ...]:
-        return bounds(ERROR / self.compared, self.looks)
-
     def sure(self, ratio: float, rounds: int) -> float:
         """The low end of such a ratio by which is decided."""
-        z = self._bounds()[min(rounds, self.looks) - 1]
-        return self.around_paired(ratio, rounds, _NORMAL.cdf(-z)).low
+        return self.around_paired(ratio, rounds, _NORMAL.cdf(-self._bound(rounds))).low
 
     def chance(self, gain: PairedGain, tolerance: float, last: int) -> float:
         """The probability that the plan is worth it by the round `last`."""
-        return self.paired.chance(log(1 + gain.value), log(1 + tolerance), self._bounds()[-1], gain.rounds, last)
+        return self.paired.chance(log(1 + gain.value), log(1 + tolerance), self._bound(), gain.rounds, last)
 
     def rounds_to_tell(self, gain: PairedGain) -> float:
         """How many rounds in all it takes to show that a plan is faster, should the later ones measure the same."""
-        return 2 * (self._bounds()[-1] * self.paired.typical / log(1 + gain.value)) ** 2 if gain.value > 0 else inf
+        return 2 * (self._bound() * self.paired.typical / log(1 + gain.value)) ** 2 if gain.value > 0 else inf
+
+    def _bound(self, rounds: int = 0) -> float:
+        """In standard deviations, after so many rounds; 0: after the last."""
+        return bounds(ERROR / self.compared, self.looks)[min(rounds, self.looks) - 1]
 
     def __str__(self) -> str:
         settings = "1 setting" if len(self.changes) == 1 else f"{len(self.changes)} settings"
         times = "" if self.rounds == 1 else f" in up to {self.rounds} rounds"
-        least, most = min(self.changes), max(self.changes)
-        span = f"{100 * least:+.1f} %" if least == most else f"{100 * least:+.1f} to {100 * most:+.1f} %"
+        span = " to ".join(f"{100 * one:+.1f}" for one in sorted({min(self.changes), max(self.changes)}))
         scatter = f"single runs scatter by {percent(self.runs.typical)}"
-        return f"{settings} measured again{times}: {span} against the first run; {scatter}"
+        return f"{settings} measured again{times}: {span} % against the first run; {scatter}"
 
 
 def run_variance(
@@ -130,7 +130,7 @@ def run_variance(
     again = [plan for plan in by_plan if plan in first]
     if not again:
         return None
-    changes = tuple(exp(_mean(by_plan[plan]) - first[plan]) - 1 for plan in again)
+    changes = tuple(exp(fmean(by_plan[plan]) - first[plan]) - 1 for plan in again)
     rounds = max(map(len, by_plan.values()))
     compared = max(1, sum(plan != baseline for plan in by_plan))
     # First runs tell how far runs scatter, as round 0: one was chosen for being fast, which only widens that.
@@ -146,23 +146,24 @@ def _residuals(cells: Cells, *, rounds: bool) -> tuple[int, float]:
     """What is left of the cells when plans, and rounds, are taken out, by least squares: its degrees of freedom and the
     sum of its squares. A plan that ran in a round of its own tells nothing of pairs: it takes a degree, and leaves
     nothing."""
-    rows = {plan: at for at, plan in enumerate(dict.fromkeys(plan for plan, _ in cells))}
-    numbers = dict.fromkeys(number for _, number in cells if rounds)
-    columns = {number: at for at, number in enumerate(numbers, start=len(rows))}
-    design = np.zeros((len(cells), len(rows) + len(columns)))
-    for at, (plan, number) in enumerate(cells):
-        design[at, [rows[plan], *([columns[number]] if rounds else [])]] = 1.0
+    _, design = _design(cells, rounds=rounds)
     speeds = np.array(list(cells.values()))
     effects, _, rank, _ = np.linalg.lstsq(design, speeds)
     return len(cells) - int(rank), float(np.sum((speeds - design @ effects) ** 2))
+
+
+def _design(cells: Cells, *, rounds: bool = True) -> tuple[list[Plan], npt.NDArray[np.float64]]:
+    """The plans, and a row for each cell: a column for each plan, and for each round, of zeros where those are none."""
+    plans, numbers = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+    rows = [[*(one == plan for one in plans), *(rounds and one == turn for one in numbers)] for plan, turn in cells]
+    return plans, np.array(rows, dtype=float)
 
 
 def plan_effects(first: Mapping[Plan, float], cells: Cells) -> dict[Plan, float]:
     """The logarithms of the speeds of plans that ran again, with the rounds taken out, up to a number that is the same
     for all. first: as of `run_variance`; they tell apart what no round links, and next to nothing else."""
     linked = {**cells, **{(plan, 0): first[plan] for plan, _ in cells if plan in first}}
-    plans, rounds = (list(dict.fromkeys(names)) for names in zip(*linked, strict=True))
-    design = np.array([[*(one == plan for one in plans), *(one == turn for one in rounds)] for plan, turn in linked])
+    plans, design = _design(linked)
     weights = np.array([1.0 if turn else 1e-3 for _, turn in linked])
     effects = np.linalg.lstsq(design * weights[:, None], np.array(list(linked.values())) * weights)[0]
     return {plan: round(float(effect), 9) for plan, effect in zip(plans, effects, strict=False)}
@@ -170,10 +171,10 @@ def plan_effects(first: Mapping[Plan, float], cells: Cells) -> dict[Plan, float]
 
 def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> PairedGain | None:
     """The plan's speed over the baseline's minus 1; None where they have no rounds in common."""
-    rounds = sorted({number for _, number in cells if {(plan, number), (baseline, number)} <= cells.keys()})
+    rounds = [number for one, number in cells if one == plan and (baseline, number) in cells]
     if not rounds:
         return None
-    ratio = exp(_mean([cells[plan, number] - cells[baseline, number] for number in rounds]))
+    ratio = exp(fmean([cells[plan, number] - cells[baseline, number] for number in rounds]))
     shown = variance.around_paired(ratio, len(rounds)).as_gain()
     sure = variance.sure(ratio, len(rounds)) - 1
     return PairedGain(shown.value, shown.low, shown.high, sure, len(rounds))
@@ -314,7 +315,3 @@ def _front_first(measured: Sequence[Trial]) -> list[Trial]:
             front.append(trial)
             lowest = peak
     return front + [trial for trial in measured if trial not in front]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
