@@ -72,10 +72,17 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
             *([number(entry.first_run.value)] if again else []),
             seconds(entry.step_time_s),
             "-" if entry.peak_memory_bytes is None else gibibytes(entry.peak_memory_bytes),
-            "baseline" if entry.trial.origin is Origin.BASELINE else entry.gain_text or "-",
+            _gain(entry),
             style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
         )
     return Constrain(table, WIDEST)
+
+
+def _gain(entry: Ranked) -> str:
+    """Of first runs without its interval, which says nothing of how far runs lie apart."""
+    if entry.gain is None or entry.trial.origin is Origin.BASELINE:
+        return "-" if entry.gain is None else "baseline"
+    return entry.gain_text if entry.gain_rounds else f"{100 * entry.gain.value:+.1f} %, not confirmed"
 
 
 def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
