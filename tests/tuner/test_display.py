@@ -163,7 +163,7 @@ def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_v
     about_time, _, *notes = (note.plain for note in display.best_notes(campaign, ranking, 10))
     assert about_time == "time of the best (trial 4): compute 75 %, tp 25 %"
     assert notes == [
-        "1 setting measured again: -37.5 % against the first run; single runs scatter by 22 %",
+        "1 setting measured again: -37.5 % against the first run; single runs scatter by 27 %",
         f"trial 0 measured again by trial 4: 320 after 512 {unit} (-37.5 % in speed)",
         f"! trial 1 measured again by trial 5: oom after 426.7 {unit}; never recommended",
         "trial 2 measured again by trial 6: lost, which says nothing of the setting",
