@@ -1,8 +1,8 @@
 """How often do second runs in turns name a better plan, rightly and wrongly? Draws campaigns whose truth is known.
 
-`python benchmarks/second_runs.py [--campaigns 100] [--seed 1]`. A campaign measures 15 plans once, of which plan 0 is
-the baseline, and then what `tuner.campaign.second_runs` asks for; `recommend` chooses. All runs have log-normal noise,
-and the cluster drifts between rounds by half as much. `equal`: all plans are as fast as the baseline. `+10 %`: one is
+`python benchmarks/second_runs.py [--campaigns 100] [--seed 1] [--only equal]`. A campaign measures 15 plans once, of
+which plan 0 is the baseline, and then what `tuner.campaign.second_runs` asks for; `recommend` chooses. All runs have
+log-normal noise, and the cluster drifts between rounds by half as much. `equal`: all plans are as fast as the baseline. `+10 %`: one is
 10 % faster, the others 0 to 15 % slower. Four tables: by scatter and prior; of equal plans with more finalists and
 rounds; of gains as of the demo; and with a slow spell in the second runs, and jobs that are lost.
 """
@@ -42,6 +42,7 @@ KINDS = (DeviceKind.CUDA, DeviceKind.CPU)
 WORLDS = tuple(product(KINDS, SCATTERS))
 # Finalists and rounds of campaigns of equal plans.
 EQUAL = ((1, ROUNDS), (3, 2), (8, 6), (8, 12))
+TABLES = ("rates", "equal", "demo", "spells")
 console = Console(width=180)
 
 
@@ -77,38 +78,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--campaigns", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=TABLES, action="append")
     given = parser.parse_args()
+    wanted = given.only or TABLES
     with ProcessPoolExecutor() as pool:
 
         def draw(**world: Any) -> Future[list[End]]:
             return pool.submit(simulate, given.campaigns, given.seed, World(**world))
 
-        rates = [
-            ((kind, f"{scatter:.1%}", truth_of(gain)), draw(kind=kind, scatter=scatter, gain=gain))
-            for kind, scatter, gain in product(KINDS, SCATTERS, (0.0, 0.02, 0.1))
-            if gain != 0.02 or scatter == SCATTERS[0]
-        ]
-        equal = [
-            [draw(kind=kind, scatter=scatter, confirm=confirm, rounds=rounds) for kind, scatter in WORLDS]
-            for confirm, rounds in EQUAL
-        ]
-        demo = [
-            ((f"{scatter:.0%}", f"{1 + gain:g} times"), draw(scatter=scatter, gain=gain))
-            for scatter, gain in product((0.15, 0.25), (1.0, 2.0, 3.0))
-        ]
-        happens = {"4 runs in a row 30 % slower": {"slow": 0.3}, "one of ten runs is lost": {"lost": 0.1}}
-        spells = [
-            ((kind, f"{scatter:.1%}", truth_of(gain), words), draw(kind=kind, scatter=scatter, gain=gain, **more))
-            for (kind, scatter), gain in product(zip(KINDS, (0.001, 0.05), strict=True), (0.0, 0.1))
-            for words, more in happens.items()
-        ]
-        show(("prior", "runs scatter by", "truth"), rates)
-        table = Table("confirm", "confirm_rounds", *(f"{kind} {scatter:.1%}" for kind, scatter in WORLDS), box=MARKDOWN)
-        for (confirm, rounds), row in zip(EQUAL, equal, strict=True):
-            table.add_row(str(confirm), str(rounds), *(share(end.better for end in ends.result()) for ends in row))
-        console.print(table)
-        show(("runs scatter by", "best plan"), demo)
-        show(("prior", "runs scatter by", "truth", "what happens"), spells)
+        if "rates" in wanted:
+            rates = [
+                ((kind, f"{scatter:.1%}", truth_of(gain)), draw(kind=kind, scatter=scatter, gain=gain))
+                for kind, scatter, gain in product(KINDS, SCATTERS, (0.0, 0.02, 0.1))
+                if gain != 0.02 or scatter == SCATTERS[0]
+            ]
+            show(("prior", "runs scatter by", "truth"), rates)
+        if "equal" in wanted:
+            equal = [
+                [draw(kind=kind, scatter=scatter, confirm=confirm, rounds=rounds) for kind, scatter in WORLDS]
+                for confirm, rounds in EQUAL
+            ]
+            names = (f"{kind} {scatter:.1%}" for kind, scatter in WORLDS)
+            table = Table("confirm", "confirm_rounds", *names, box=MARKDOWN)
+            for (confirm, rounds), row in zip(EQUAL, equal, strict=True):
+                table.add_row(str(confirm), str(rounds), *(share(end.better for end in ends.result()) for ends in row))
+            console.print(table)
+        if "demo" in wanted:
+            demo = [
+                ((f"{scatter:.0%}", f"{1 + gain:g} times"), draw(scatter=scatter, gain=gain))
+                for scatter, gain in product((0.15, 0.25), (1.0, 2.0, 3.0))
+            ]
+            show(("runs scatter by", "best plan"), demo)
+        if "spells" in wanted:
+            happens = {"4 runs in a row 30 % slower": {"slow": 0.3}, "one of ten runs is lost": {"lost": 0.1}}
+            spells = [
+                ((kind, f"{scatter:.1%}", truth_of(gain), words), draw(kind=kind, scatter=scatter, gain=gain, **more))
+                for (kind, scatter), gain in product(zip(KINDS, (0.001, 0.05), strict=True), (0.0, 0.1))
+                for words, more in happens.items()
+            ]
+            show(("prior", "runs scatter by", "truth", "what happens"), spells)
 
 
 def show(heads: Sequence[str], rows: Sequence[tuple[Sequence[str], Future[list[End]]]]) -> None:
