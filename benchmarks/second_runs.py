@@ -2,9 +2,9 @@
 
 `python benchmarks/second_runs.py [--campaigns 100] [--seed 1] [--only equal]`. A campaign measures 15 plans once, of
 which plan 0 is the baseline, and then what `tuner.campaign.second_runs` asks for; `recommend` chooses. All runs have
-log-normal noise, and the cluster drifts between rounds by half as much. `equal`: all plans are as fast as the baseline. `+10 %`: one is
-10 % faster, the others 0 to 15 % slower. Four tables: by scatter and prior; of equal plans with more finalists and
-rounds; of gains as of the demo; and with a slow spell in the second runs, and jobs that are lost.
+log-normal noise, and the cluster drifts between rounds by half as much. `equal`: all plans are as fast as the baseline.
+`+10 %`: one is 10 % faster, the others 0 to 15 % slower. Four tables: by scatter and prior; of equal plans with more
+finalists and rounds; of gains as of the demo; and with a slow spell in the second runs, and jobs that are lost.
 """
 
 from __future__ import annotations
