@@ -131,7 +131,7 @@ TIGHT = {
     "model": {"layers": 1, "hidden": 16, "heads": 2, "ffn": 32, "vocab": 32_000, "seq_len": 128},
     "cluster": {"preset": "local-cpu", "devices_per_node": 2, "device": {"memory_bytes": 112 * 2**20}},
     "global_batch_size": 16,
-    "space": {"tp": [1], "pp": [1], "zero_stage": [0], "micro_batch_size": [1, 8]},
+    "space": {"tp": [1], "pp": [1], "zero_stage": [0], "micro_batch_size": [1, 8], "recompute": ["none"]},
     "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 4}},
     "baseline": {"micro_batch_size": 1, "zero_stage": 0},
     "search": "grid",

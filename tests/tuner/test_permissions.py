@@ -118,7 +118,7 @@ PLAIN_FIELDS = {
         *("max_warmup_steps", "min_steps", "max_steps", "max_seconds", "precision", "profile_steps", "loss_steps"),
         *("min_seconds", "start_limit_s", "stall_s"),
     },
-    Budget: {"trials", "wall_time_s", "device_hours"},
+    Budget: {"trials", "wall_time_s", "device_hours", "device_hours_follow"},
     TrialLimits: {"time_limit_s", "time_limit_cap_s", "start_s", "attempts", "racing", "queue_limit_s"},
     StopRule: {"tolerance", "chance"},
 }

@@ -155,7 +155,8 @@ class ShardedAdamW:
     def reduced(self, parameter: nn.Parameter) -> tuple[Tensor, int]:
         assert isinstance(parameter, DTensor)  # FSDP2 keeps it
         whole = parameter.placements[0].is_replicate()
-        return self.gradient(parameter), parameter.device_mesh.size() if whole else 1
+        part = parameter.new_zeros(()) if parameter.grad is None else parameter.grad
+        return local(part), parameter.device_mesh.size() if whole else 1
 
     def update(self) -> None:
         self._adamw.step()

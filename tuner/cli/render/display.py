@@ -82,7 +82,7 @@ def _gain(entry: Ranked) -> str:
     """Of first runs without its interval, which says nothing of how far runs lie apart."""
     if entry.gain is None or entry.trial.origin is Origin.BASELINE:
         return "-" if entry.gain is None else "baseline"
-    return entry.gain_text if entry.gain_rounds else f"{100 * entry.gain.value:+.1f} %, not confirmed"
+    return entry.gain_text if entry.gain_rounds else f"{100 * entry.gain.value:+.1f} %, unconfirmed"
 
 
 def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
