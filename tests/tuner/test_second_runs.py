@@ -168,6 +168,10 @@ def test_the_error_is_spent_evenly_over_the_looks(looks):
     assert np.bincount(first, minlength=looks) / len(sums) == pytest.approx(0.05 / looks, rel=0.1)
 
 
+def long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 @pytest.fixture(scope="module")
 def simulation():
     """benchmarks/second_runs.py, for fewer campaigns."""
@@ -189,8 +193,8 @@ def test_on_gpus_a_gain_of_2_percent_is_decided_with_one_second_run(simulation, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [DeviceKind.CUDA, DeviceKind.CPU])
-@pytest.mark.parametrize("scatter", [0.001, 0.01, 0.05, 0.15])
-@pytest.mark.parametrize(("confirm", "rounds"), [(1, 14), (3, 2), (3, 14), (8, 12)])
+@pytest.mark.parametrize("scatter", [long(0.001), long(0.01), 0.05, long(0.15)])
+@pytest.mark.parametrize(("confirm", "rounds"), [long(1, 14), long(3, 2), (3, 14), long(8, 12)])
 def test_of_equal_plans_one_is_recommended_in_at_most_5_percent_of_campaigns(
     simulation, confirm, rounds, scatter, kind
 ):
@@ -201,8 +205,8 @@ def test_of_equal_plans_one_is_recommended_in_at_most_5_percent_of_campaigns(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gain", [0.0, 0.1])
-@pytest.mark.parametrize(("kind", "scatter"), [("cuda", 0.001), ("cuda", 0.01), ("cpu", 0.05), ("cpu", 0.15)])
+@pytest.mark.parametrize("gain", [long(0.0), 0.1])
+@pytest.mark.parametrize(("kind", "scatter"), [("cuda", 0.001), long("cuda", 0.01), ("cpu", 0.05), long("cpu", 0.15)])
 def test_90_percent_intervals_cover_85_to_95_percent(simulation, kind, scatter, gain):
     ends = simulation["simulate"](300, 3, simulation["World"](kind=DeviceKind(kind), scatter=scatter, gain=gain))
     covered = [end.covered for end in ends if end.covered is not None]
