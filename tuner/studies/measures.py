@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import FAILED
@@ -34,32 +34,37 @@ from meshtune.tuner.studies.evidence import (
 PREDICTED, MEASURED = "predicted", "measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureQuestion(Closed):
+class MeasureQuestion(Protocol):
     """A measure with its parameters."""
-
-    campaign: str
 
     @property
     def campaigns(self) -> Sequence[tuple[str, str]]:
         """The campaigns that it names, each after the path where it does."""
-        return [("campaign", self.campaign)]
 
     def problems(self, way: str, unit: str) -> list[Problem]:
         """Why it cannot be answered this way, or not in this unit."""
-        raise NotImplementedError
 
     def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
         """What it asks that these campaigns have not."""
-        return []
 
     def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
         """A number for each seed, in the unit; math.inf for what never happened. Raises Unanswered."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject(MeasureQuestion):
+class _OfCampaign(Closed):
+    campaign: str
+
+    @property
+    def campaigns(self) -> Sequence[tuple[str, str]]:
+        return [("campaign", self.campaign)]
+
+    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(_OfCampaign):
     plan: PlanOf = "baseline"
 
     def step(self, way: str, run: Run) -> Step:
@@ -121,7 +126,7 @@ class Ratio(Subject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(MeasureQuestion):
+class Failed(_OfCampaign):
     """The share of a campaign's trials that failed, in its first or last third or in all of it."""
 
     part: Literal["first_third", "last_third", "all"] = "all"
@@ -142,7 +147,7 @@ class Failed(MeasureQuestion):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialsTo(MeasureQuestion):
+class TrialsTo(_OfCampaign):
     """The trials that a campaign took to come within a share of the best that any of these campaigns found with the
     same seed."""
 
@@ -173,7 +178,7 @@ class TrialsTo(MeasureQuestion):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnobRank(MeasureQuestion):
+class KnobRank(_OfCampaign):
     """The place of a knob among all that were searched, by the mean of its absolute Shapley values; 1 matters most.
     failures: left out, or counted as the slowest run, as a search is told that knows no more of them."""
 
@@ -195,7 +200,7 @@ class KnobRank(MeasureQuestion):
         return names.index(self.knob) + 1
 
 
-MEASURES: Mapping[str, type[MeasureQuestion]] = {
+MEASURES: Mapping[str, type[Any]] = {
     "value": Value,
     "ratio": Ratio,
     "failed": Failed,
@@ -211,7 +216,10 @@ def read_question(asked: Mapping[str, Any]) -> MeasureQuestion:
         hint = did_you_mean(str(kind), MEASURES)
         problem = "is missing" if kind is None else f"no measure is called {kind!r}"
         raise InvalidValue([Problem("measure", f"{problem}; {hint}")])
-    return read_value(MEASURES[kind], {key: value for key, value in asked.items() if key != "measure"})
+    question: MeasureQuestion = read_value(
+        MEASURES[kind], {key: value for key, value in asked.items() if key != "measure"}
+    )
+    return question
 
 
 def _of_each(way: str, runs: Sequence[Run], number: Callable[[Run], float]) -> list[float]:
