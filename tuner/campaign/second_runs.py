@@ -217,7 +217,8 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     """The round that is not complete; None where no more second runs are needed. It follows from the trials alone, of
     which the search's have all ended."""
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
-    contenders, fit = finalists(spec, trials), eligible(spec, trials)
+    fit = eligible(spec, trials)
+    contenders = _finalists(spec, trials, fit)
     before = _rounds_before(trials, contenders)
     last = before + spec.confirm_rounds
     for number in range(before + 1, last + 1):
@@ -241,11 +242,15 @@ def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
     """The plans of the first round in its order: the best by their first runs, at most `spec.confirm`, and the
     baseline, if it was measured, second; none where only the baseline would run. With `spec.pareto` the front comes
     first. What is never recommended is left out (`tuner.campaign.eligibility`)."""
+    return _finalists(spec, trials, eligible(spec, trials))
+
+
+def _finalists(spec: CampaignSpec, trials: Sequence[Trial], fit: Sequence[Trial]) -> list[Plan]:
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
     scored = [
         (yardstick.score(trial.measurement), trial)
-        for trial in eligible(spec, trials)
+        for trial in fit
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
     scored.sort(key=lambda pair: (-pair[0], pair[1].number))

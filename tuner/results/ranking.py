@@ -33,6 +33,7 @@ from meshtune.tuner.campaign.second_runs import (
     Cells,
     RunVariance,
     cells_of,
+    first_speeds,
     is_worth_it,
     paired_gain,
     plan_effects,
@@ -325,8 +326,8 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
     base = baseline_of(entries)
-    like_it = [one for one in entries if not rules.other_hardware(_measurement(one.trial))]
-    first = {one.trial.plan: log(one.first_speed) for one in like_it}
+    like_it = [one.trial for one in entries if not rules.other_hardware(_measurement(one.trial))]
+    first = first_speeds(spec.objective, like_it)
     ground = replace(
         ground,
         rules=replace(rules, baseline=None if base is None else base.measurement),
