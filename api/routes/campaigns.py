@@ -56,7 +56,7 @@ from meshtune.tuner.service.views.campaigns import (
     trial_counts,
 )
 from meshtune.tuner.specs.document import changed_document
-from meshtune.tuner.specs.read import parse_spec, quoted
+from meshtune.tuner.specs.read import limits_left_open, parse_spec
 from meshtune.tuner.store import Unreadable
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
@@ -229,7 +229,7 @@ def limited(document: object, spec: CampaignSpec, basis: Basis) -> tuple[Campaig
     """The spec with the limits that it leaves open, and the size of its space. Raises InvalidSpec where no plan is
     legal or its time limit cannot hold the baseline, and TooCostly: searches predict what all of them need."""
     space = predictable_space(spec)
-    return quoted(document, spec, space, basis).limits.laid_over(spec), space.totals
+    return limits_left_open(document, spec, space, basis).laid_over(spec), space.totals
 
 
 def _page(

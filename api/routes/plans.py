@@ -40,7 +40,7 @@ from meshtune.tuner.prediction.scaling import count_combinations, make_projectio
 from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.specs.read import legal_space, parse_spec, quoted
+from meshtune.tuner.specs.read import legal_space, limits_left_open, parse_spec, quoted
 
 router = APIRouter(prefix="/v1", tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
@@ -178,7 +178,7 @@ def limited_space_view(document: object, spec: CampaignSpec, basis: Basis) -> Sp
     """With the limits, where the plans are not too many to be predicted. Raises as `space_view_of` and `quoted`."""
     view = space_view_of(spec)
     with suppress(TooCostly):
-        return replace(view, limits=quote_of(document, spec, basis).limits)
+        return replace(view, limits=limits_left_open(document, spec, predictable_space(spec), basis))
     return view
 
 

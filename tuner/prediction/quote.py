@@ -146,15 +146,9 @@ class Quote:
 def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool = False) -> Quote:
     """lifted: where the spec has no limit of device-hours, it is to have none. Raises InvalidValue where its time limit
     cannot hold the baseline."""
-    require_room(spec, basis)
-    training = training_of(spec)
-    outlook = foresee(training, space.columns, basis.calibration, per_device=spec.objective.per_device)
-    cluster = spec.cluster
+    outlook, cost, limits = _priced(spec, space, basis, lifted)
+    training, cluster = training_of(spec), spec.cluster
     best = tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP))
-    counts = counts_of(spec, space[0])
-    limit_s, limit_words = time_limit(spec, outlook, counts, basis)
-    cost = predict_cost(spec, space, outlook, counts, basis, limit_s)
-    device_hours, hours_words = _device_hours(spec, cost, lifted)
     return Quote(
         name=spec.name,
         model=spec.model.name,
@@ -168,15 +162,31 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool =
         memory_needs=memory_needs(space, training, basis.calibration),
         best=best,
         cost=cost,
-        limits=Limits(
-            time_limit_s=limit_s,
-            device_hours=device_hours,
-            follow=device_hours is not None and not _states_hours(spec),
-            words=(limit_words, hours_words),
-        ),
+        limits=limits,
         missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),
         basis=basis.judged(training, [best[0].speed]),
     )
+
+
+def make_limits(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool = False) -> Limits:
+    """Those of the quote alone. Raises as `make_quote`."""
+    return _priced(spec, space, basis, lifted)[2]
+
+
+def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tuple[Predictions, CampaignCost, Limits]:
+    require_room(spec, basis)
+    outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
+    counts = counts_of(spec, space[0])
+    limit_s, limit_words = time_limit(spec, outlook, counts, basis)
+    cost = predict_cost(spec, space, outlook, counts, basis, limit_s)
+    device_hours, hours_words = _device_hours(spec, cost, lifted)
+    limits = Limits(
+        time_limit_s=limit_s,
+        device_hours=device_hours,
+        follow=device_hours is not None and not _states_hours(spec),
+        words=(limit_words, hours_words),
+    )
+    return outlook, cost, limits
 
 
 def count_fits(fits: FloatColumn) -> FitCounts:

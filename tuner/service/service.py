@@ -33,7 +33,7 @@ from meshtune.tuner.service.session import Sessions
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.service.tick import Ticker, node_faults
 from meshtune.tuner.service.trouble import Trouble, TroubleKind
-from meshtune.tuner.specs.read import quoted, read_spec
+from meshtune.tuner.specs.read import limits_left_open, read_spec
 from meshtune.tuner.store import LeaseLost, Store
 
 # Between two looks: short at first, for jobs that take a second, and gentle to a scheduler whose jobs wait for hours.
@@ -90,7 +90,7 @@ class Service:
         is kept for people.
         """
         spec, space = read_spec(document, self.home)
-        spec = quoted(document, spec, space, known_basis(self.store, spec)).limits.laid_over(spec)
+        spec = limits_left_open(document, spec, space, known_basis(self.store, spec)).laid_over(spec)
         return self.add(spec, space.totals, owner, drives=drives, text=text)
 
     def add(

@@ -19,7 +19,7 @@ from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, build_space, workload_of
 from meshtune.tuner.prediction.memory_needs import sure_plans
 from meshtune.tuner.prediction.predict import Basis
-from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.quote import make_limits
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.preflight import preflight
 from meshtune.tuner.specs.read import require_legal
@@ -103,7 +103,7 @@ def calibration_setup(
         confirm=0,
         warm_start=False,
     )
-    chosen = make_quote(chosen, space, Basis()).limits.laid_over(chosen)
+    chosen = make_limits(chosen, space, Basis()).laid_over(chosen)
     return CalibrationSetup(chosen, space, tuple(notes))
 
 

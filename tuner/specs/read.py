@@ -51,9 +51,10 @@ from meshtune.tuner.campaign.spec import (
     build_space,
     space_of,
 )
+from meshtune.tuner.prediction.limits import Limits
 from meshtune.tuner.prediction.memory_needs import open_recompute
 from meshtune.tuner.prediction.predict import Basis
-from meshtune.tuner.prediction.quote import Quote, make_quote
+from meshtune.tuner.prediction.quote import Quote, make_limits, make_quote
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import DEFAULTS, InvalidSpec, find_unstorable
@@ -76,10 +77,20 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
 def quoted(document: object, spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
     """The quote of a spec that was read from the document, with the limits that it leaves open. Raises InvalidSpec
     where the time limit of a trial cannot hold the baseline."""
-    budget = document.get("budget") if isinstance(document, Mapping) else None
-    lifted = isinstance(budget, Mapping) and budget.get("device_hours", 0) is None
     with problems_as(InvalidSpec):
-        return make_quote(spec, space, basis, lifted=lifted)
+        return make_quote(spec, space, basis, lifted=_lifted(document))
+
+
+def limits_left_open(document: object, spec: CampaignSpec, space: Space, basis: Basis) -> Limits:
+    """The limits of that quote alone. Raises as `quoted`."""
+    with problems_as(InvalidSpec):
+        return make_limits(spec, space, basis, lifted=_lifted(document))
+
+
+def _lifted(document: object) -> bool:
+    """True where the document says that there is no limit of device-hours."""
+    budget = document.get("budget") if isinstance(document, Mapping) else None
+    return isinstance(budget, Mapping) and budget.get("device_hours", 0) is None
 
 
 def read_model(section: object) -> ModelSpec:

@@ -63,7 +63,7 @@ def spaces(
     from meshtune.tuner.cli.telling import print_missing
     from meshtune.tuner.prediction.memory_needs import memory_needs
     from meshtune.tuner.prediction.predict import Basis, training_of
-    from meshtune.tuner.specs.read import quoted
+    from meshtune.tuner.specs.read import limits_left_open
 
     document, campaign_spec, space = read_spec_file(spec, None, cluster)
     print_missing(campaign_spec, None)
@@ -74,7 +74,7 @@ def spaces(
         for violation in broken:
             console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
         return
-    limits = quoted(document, campaign_spec, space, Basis()).limits
+    limits = limits_left_open(document, campaign_spec, space, Basis())
     needs = memory_needs(space, training_of(campaign_spec))
     print_page([space_text(space), *needs, space_table(space), *limits.words])
     if knobs:
