@@ -354,6 +354,14 @@ class Lab:
         return [None if trial.verdict is None else str(trial.verdict) for trial in self.trials(id)]
 
 
+@pytest.fixture
+def service(tmp_path) -> Iterator[Service]:
+    with Store.open("sqlite://") as store:
+        service = Service(store, Home(tmp_path / "home"))
+        yield service
+        service.close()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def stores_are_made_fast() -> Iterator[None]:
     with migrations_run_once():

@@ -38,14 +38,6 @@ UNLINKED = {key: value for key, value in toy.CLUSTER.items() if key != "node_lin
 HUGE = {"preset": "gpt-micro", "hidden": 65536, "ffn": 262144, "heads": 64}
 
 
-@pytest.fixture
-def service(tmp_path) -> Iterator[Service]:
-    with Store.open("sqlite://") as store:
-        service = Service(store, Home(tmp_path / "home"))
-        yield service
-        service.close()
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> Iterator[Service]:
     """A service with one calibration, of hidden cluster 1."""

@@ -6,7 +6,6 @@ A model of 70 B parameters on a simulated cluster, whose steps take 50 to 160 s:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from command_lab import shown
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.spec import document_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.render.display import header, progress
@@ -24,7 +23,6 @@ from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import quoted, read_spec
-from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -43,14 +41,6 @@ SPEC = {
 WORDS = ["x", "{tp}", "{micro_batch_size}", "{grad_accum_steps}"]
 PROGRAM = {"workload": {"kind": "command", "command": WORDS}, "runner": "local", "baseline": None, "space": {}}
 SHORT = "trial.time_limit_s: 300 s cannot hold the baseline: 13 steps of 103.1 s (67.19 to 158.2) and 120 s of start; "
-
-
-@pytest.fixture
-def service(tmp_path) -> Iterator[Service]:
-    with Store.open("sqlite://") as store:
-        service = Service(store, Home(tmp_path / "home"))
-        yield service
-        service.close()
 
 
 def driven(service: Service, id: str) -> tuple[Campaign, list[Trial]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,14 +37,6 @@ SPEC = {
     "trial": {"time_limit_s": 1e6},
     "parallel": 2,
 }
-
-
-@pytest.fixture
-def service(tmp_path) -> Iterator[Service]:
-    with Store.open("sqlite://") as store:
-        service = Service(store, Home(tmp_path / "home"))
-        yield service
-        service.close()
 
 
 def campaign(service: Service, **over) -> tuple[Campaign, list[Trial]]:
