@@ -52,9 +52,7 @@ def plan_of(reading: ConfigReading, devices: int | None) -> tuple[dict[str, Any]
     if plan["tp"] > 1:
         plan["sequence_parallel"] = bool(reading.flag("sequence_parallel", "baseline.sequence_parallel"))
     plan |= _ends(reading, plan["pp"])
-    stage = _stage(reading)
-    if stage is not None:
-        plan["zero_stage"] = stage
+    plan["zero_stage"] = _stage(reading)
     checkpointing = reading.flag("checkpoint_activations", "baseline.recompute")
     plan["recompute"] = "full" if checkpointing else "none"
     if checkpointing and (reading.whole("checkpoint_num_layers", "baseline.recompute") or 1) > 1:
