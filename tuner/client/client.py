@@ -41,6 +41,10 @@ class ClientCalls(Calls, Generic[Handle]):
     """Methods raise ServiceError."""
 
     _handle: type[Handle]
+    _kind: type[BlockingLink | AsyncLink]
+
+    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
+        self._link = self._kind(*_opened(url, token), patience_s)
 
     def _of(self, view: CampaignView) -> Handle:
         return self._handle(self._link, view)  # type: ignore[call-arg]  # both handles are made so
@@ -127,10 +131,7 @@ class Client(ClientCalls[Campaign], Blocking):
     """A service. url: default MESHTUNE_SERVER, else a service on this machine. token: default MESHTUNE_TOKEN, else what
     the file holds that MESHTUNE_TOKEN_FILE names. patience_s: for how long a call tries while the service is away."""
 
-    _handle = Campaign
-
-    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
-        self._link: BlockingLink = BlockingLink(*_opened(url, token), patience_s)
+    _handle, _kind = Campaign, BlockingLink
 
     def close(self) -> None:
         self._link.close()
@@ -145,10 +146,7 @@ class Client(ClientCalls[Campaign], Blocking):
 class AsyncClient(ClientCalls[AsyncCampaign], Awaiting):
     """As `Client`, for asyncio: its calls are awaited."""
 
-    _handle = AsyncCampaign
-
-    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
-        self._link: AsyncLink = AsyncLink(*_opened(url, token), patience_s)
+    _handle, _kind = AsyncCampaign, AsyncLink
 
     async def close(self) -> None:
         await self._link.close()
@@ -179,7 +177,7 @@ def body_of(spec: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | str:
     Files that it names beside itself are read into it. Raises OSError, UnreadableText, InvalidSpec and InvalidValue."""
     if isinstance(spec, Mapping):
         return spec
-    if isinstance(spec, str) and not is_file_name(spec):
+    if isinstance(spec, str) and ("\n" in spec or not spec.endswith((".yaml", ".yml", ".json"))):
         return spec
     path = Path(spec)
     text = read_file(path, SLOW_LIMITS.max_bytes, regular=False)
@@ -194,7 +192,3 @@ def document_of(spec: Mapping[str, Any] | str | Path) -> Any:
     """The same as a document. Raises as `body_of`."""
     body = body_of(spec)
     return parse_yaml(body) if isinstance(body, str) else body
-
-
-def is_file_name(text: str) -> bool:
-    return "\n" not in text and text.endswith((".yaml", ".yml", ".json"))
