@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.plan import Plan
@@ -127,7 +128,7 @@ class ClientCalls(Calls, Generic[Handle]):
         return (yield from self._ask(get(place("recommendations"), BestKnown, query)))
 
 
-class Client(ClientCalls[Campaign], Blocking):
+class Client(ClientCalls[Campaign], Blocking, AbstractContextManager["Client"]):
     """A service. url: default MESHTUNE_SERVER, else a service on this machine. token: default MESHTUNE_TOKEN, else what
     the file holds that MESHTUNE_TOKEN_FILE names. patience_s: for how long a call tries while the service is away."""
 
@@ -136,23 +137,17 @@ class Client(ClientCalls[Campaign], Blocking):
     def close(self) -> None:
         self._link.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class AsyncClient(ClientCalls[AsyncCampaign], Awaiting):
+class AsyncClient(ClientCalls[AsyncCampaign], Awaiting, AbstractAsyncContextManager["AsyncClient"]):
     """As `Client`, for asyncio: its calls are awaited."""
 
     _handle, _kind = AsyncCampaign, AsyncLink
 
     async def close(self) -> None:
         await self._link.close()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()

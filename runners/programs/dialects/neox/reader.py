@@ -16,7 +16,6 @@ from meshtune.runners.programs.dialects.bash.expansion import is_known
 from meshtune.runners.programs.dialects.config_import import (
     ConfigReading,
     command_options,
-    holds,
     literal,
     mapping_in,
     program_words,
@@ -162,7 +161,7 @@ def _imported(
     plan, batch = plan_of(reading, devices)
     settings = settings_of(reading, plan, spelled, resolved is not None)
     ask_the_rest(reading, nodes)
-    for key in [key for key in settings.removed if holds(own, key)]:
+    for key in [key for key, value in settings.set.items() if value is None]:
         reading.note(f"{key} is taken out for trials, which leave and load no checkpoints and logs")
     workload: dict[str, Any] = {
         **command_options(reading, launch, words or [], _EXAMPLE),
