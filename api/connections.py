@@ -49,11 +49,12 @@ class Capacity:
 
 def raise_file_limit() -> int:
     """Let this process open as many files as the system allows it, up to MAX_FILES; how many that are."""
-    soft, hard = (MAX_FILES if limit == resource.RLIM_INFINITY else limit for limit in _file_limits())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (MAX_FILES if limit == resource.RLIM_INFINITY else limit for limit in limits)
     wanted = min(hard, MAX_FILES)
     if soft < wanted:
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, _file_limits()[1]))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
             return wanted
     return soft
 
@@ -219,7 +220,3 @@ class _Connection(H11Protocol):
             self.transport.abort()
         else:
             self._watch()
-
-
-def _file_limits() -> tuple[int, int]:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -87,10 +87,6 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
     return chosen
 
 
-def splits_bounded(bounds: Bounds) -> bool:
-    return any(getattr(bounds, name) is not None for name in PIPELINE[2:])
-
-
 def splits_of(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext) -> dict[tuple[int, int], list[Split]]:
     """The splits of each pipeline, by pp and vpp."""
     able = context.capabilities.stage_splits

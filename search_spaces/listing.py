@@ -56,11 +56,6 @@ class Listing(Sequence[Plan]):
         return cls(space, index, codes)._distinct(most)
 
     @classmethod
-    def of_layouts(cls, space: Space) -> Listing:
-        """Every layout once, with its knobs at their defaults."""
-        return cls(space, np.arange(len(space)), space.default_codes)
-
-    @classmethod
     def _given(cls, space: Space, plans: Sequence[Plan]) -> Listing:
         legal = [(at, plan) for plan in plans if (at := space.find(plan)) is not None]
         index = np.array([at for at, _ in legal], dtype=np.int64)

@@ -163,17 +163,13 @@ class Plan:
                 numbers = [str(number) for number in range(axis.low, axis.high + 1)]
                 listed = f"{', '.join(numbers[:-1])} or {numbers[-1]}"
                 checks.require(value <= axis.high, axis.name, f"must be {listed}, not {value}")
-        if self.knobs:
-            self._check_knobs(checks)
-        checks.done()
-        if not isinstance(self.knobs, KnobValues):
-            object.__setattr__(self, "knobs", KnobValues(self.knobs))
-
-    def _check_knobs(self, checks: Checks) -> None:
         for name, value in self.knobs.items():
             fit = KNOB_NAME.fullmatch(name) is not None and name not in PLAN_FIELDS
             checks.require(fit, f"knobs.{name}", "is no name of a knob: letters, digits and _, and no field of a plan")
             checks.require(not (unfit := unfit_value(value)), f"knobs.{name}", unfit)
+        checks.done()
+        if not isinstance(self.knobs, KnobValues):
+            object.__setattr__(self, "knobs", KnobValues(self.knobs))
 
     @property
     def world_size(self) -> int:

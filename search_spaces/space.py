@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.search_spaces.bounds import PIPELINE, dimensions, splits_bounded, splits_of, union
+from meshtune.search_spaces.bounds import PIPELINE, dimensions, splits_of, union
 from meshtune.search_spaces.bounds import Bounds as Bounds
 from meshtune.search_spaces.checks import InvalidValue, Problem, listed, raising
 from meshtune.search_spaces.columns import (
@@ -90,7 +90,8 @@ class Space(Sequence[Plan]):
         sizes = {name: len(values) for name, values in self.dimensions.items()}
         _require_few(sizes, max_combinations)
         # What each pipeline is split into; None: every value of one dimension with every value of the other.
-        self._splits = None if splits_bounded(bounds) else splits_of(self.dimensions, context)
+        bounded = any(getattr(bounds, name) is not None for name in PIPELINE[2:])
+        self._splits = None if bounded else splits_of(self.dimensions, context)
         if self._splits is not None:
             chosen = sum(map(len, self._splits.values()))
             self.dimensions |= union(self._splits)

@@ -128,8 +128,7 @@ def archive_trial(
     option: Options = None,
 ) -> Response:
     """All files of an export in one folder, with a README. 409 as of the export."""
-    service.trial(campaign_id, number)
-    return _archive(_export(service, campaign_id, str(number), format, option), campaign_id)
+    return _archive(export_trial(campaign_id, number, format, service, option), campaign_id)
 
 
 @router.get("/campaigns/{campaign_id}/archive", response_class=Response, responses=ARCHIVE)
@@ -141,7 +140,7 @@ def archive_campaign(
     option: Options = None,
 ) -> Response:
     """The winner's export in one folder, with a README."""
-    return _archive(_export(service, campaign_id, trial, format, option), campaign_id)
+    return _archive(export_campaign(campaign_id, format, service, trial, option), campaign_id)
 
 
 @reports.put(

@@ -7,7 +7,7 @@ another, `Last-Event-ID` says what is missing. `ready` says that a client has ev
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -80,12 +80,12 @@ class EventStream(StreamingResponse):
             seen = None  # of another database, such as one from before a backup came back
         # Nothing is kept for a client that is far behind, so that it is not cut off while it catches up.
         while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:
-            yield _joined(page)
+            yield b"".join(map(frame_of, page))
             seen = page[-1].id
         position = self._hub.go_live(subscriber)
         if seen is not None:
             while page := [event for event in await self._page(seen) if event.id <= position]:
-                yield _joined(page)
+                yield b"".join(map(frame_of, page))
                 seen = page[-1].id
         seen = max(position, seen or 0)
         yield f'id: {seen}\nevent: ready\ndata: {{"id": {seen}}}\n\n'.encode()
@@ -143,7 +143,3 @@ async def stream(
     if hub.of_owner(caller.name) >= hub.max_per_token:
         raise HTTPException(429, f"this token has {hub.max_per_token} streams open, which is the most", RETRY_AFTER)
     return EventStream(hub, service, caller, campaign, after if last_event_id is None else last_event_id)
-
-
-def _joined(events: Iterable[Event]) -> bytes:
-    return b"".join(frame_of(event) for event in events)

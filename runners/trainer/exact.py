@@ -106,11 +106,8 @@ def _line(one: MemorySample, other: MemorySample, way: float) -> MemorySample:
 
 def _moved(sample: MemorySample, start: MemorySample, end: MemorySample) -> MemorySample:
     """`sample`, by as much as `end` is away from `start`."""
-    return replace(
-        sample,
-        peak_bytes=sample.peak_bytes + end.peak_bytes - start.peak_bytes,
-        lasting_bytes=sample.lasting_bytes + end.lasting_bytes - start.lasting_bytes,
-    )
+    numbers = zip(astuple(sample), astuple(start), astuple(end), strict=True)
+    return MemorySample(*(own + there - here for own, here, there in numbers))
 
 
 def count_passes(job: TrainerJob, rank: int) -> float:

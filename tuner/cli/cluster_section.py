@@ -40,7 +40,7 @@ def require_writable(output: Path, *, force: bool) -> None:
         raise WrongCall(f"{output}: is no ordinary file")
     if output.exists() and not force:
         raise WrongCall(f"{output}: is there already; --force replaces it")
-    draft = draft_of(output)
+    draft = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         draft.touch()
     except OSError as error:
@@ -48,10 +48,6 @@ def require_writable(output: Path, *, force: bool) -> None:
     finally:
         with suppress(OSError):
             draft.unlink()
-
-
-def draft_of(output: Path) -> Path:
-    return output.with_name(f".{output.name}.{os.getpid()}")
 
 
 def model_named(text: str) -> ModelSpec:

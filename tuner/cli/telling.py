@@ -109,8 +109,7 @@ def print_best(campaign: Campaign, trials: Sequence[Trial], top: int) -> bool:
     if failures := display.failures_text(trials):
         console.print(failures)
     winners = winners_of(campaign.spec, ranking)
-    for line in winner_lines(winners):
-        console.print(line, soft_wrap=True)
+    print_page(winner_lines(winners))
     if winners.recommended is not None:
         program = measured_with(campaign.spec, winners.recommended.measurement)
         console.print(f"{origin_verb(program)}: {program.words}", soft_wrap=True)
@@ -138,5 +137,4 @@ def print_campaign(record: Record, waits: str, nodes: Sequence[str]) -> None:
     if learns := lessons_text(campaign.lessons, campaign.spec.search.kind):
         console.print(f"{learns}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
     console.print(display.trials_table(trials))
-    for line in winner_lines(winners_of(campaign.spec, rank(campaign, trials))):
-        console.print(line, soft_wrap=True)
+    print_page(winner_lines(winners_of(campaign.spec, rank(campaign, trials))))

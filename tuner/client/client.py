@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.plan import Plan
@@ -41,6 +42,10 @@ class ClientCalls(Calls, Generic[Handle]):
     """Methods raise ServiceError."""
 
     _handle: type[Handle]
+    _kind: type[BlockingLink | AsyncLink]
+
+    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
+        self._link = self._kind(*_opened(url, token), patience_s)
 
     def _of(self, view: CampaignView) -> Handle:
         return self._handle(self._link, view)  # type: ignore[call-arg]  # both handles are made so
@@ -123,38 +128,26 @@ class ClientCalls(Calls, Generic[Handle]):
         return (yield from self._ask(get(place("recommendations"), BestKnown, query)))
 
 
-class Client(ClientCalls[Campaign], Blocking):
+class Client(ClientCalls[Campaign], Blocking, AbstractContextManager["Client"]):
     """A service. url: default MESHTUNE_SERVER, else a service on this machine. token: default MESHTUNE_TOKEN, else what
     the file holds that MESHTUNE_TOKEN_FILE names. patience_s: for how long a call tries while the service is away."""
 
-    _handle = Campaign
-
-    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
-        self._link: BlockingLink = BlockingLink(*_opened(url, token), patience_s)
+    _handle, _kind = Campaign, BlockingLink
 
     def close(self) -> None:
         self._link.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class AsyncClient(ClientCalls[AsyncCampaign], Awaiting):
+class AsyncClient(ClientCalls[AsyncCampaign], Awaiting, AbstractAsyncContextManager["AsyncClient"]):
     """As `Client`, for asyncio: its calls are awaited."""
 
-    _handle = AsyncCampaign
-
-    def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
-        self._link: AsyncLink = AsyncLink(*_opened(url, token), patience_s)
+    _handle, _kind = AsyncCampaign, AsyncLink
 
     async def close(self) -> None:
         await self._link.close()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
@@ -179,7 +172,7 @@ def body_of(spec: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | str:
     Files that it names beside itself are read into it. Raises OSError, UnreadableText, InvalidSpec and InvalidValue."""
     if isinstance(spec, Mapping):
         return spec
-    if isinstance(spec, str) and not is_file_name(spec):
+    if isinstance(spec, str) and ("\n" in spec or not spec.endswith((".yaml", ".yml", ".json"))):
         return spec
     path = Path(spec)
     text = read_file(path, SLOW_LIMITS.max_bytes, regular=False)
@@ -194,7 +187,3 @@ def document_of(spec: Mapping[str, Any] | str | Path) -> Any:
     """The same as a document. Raises as `body_of`."""
     body = body_of(spec)
     return parse_yaml(body) if isinstance(body, str) else body
-
-
-def is_file_name(text: str) -> bool:
-    return "\n" not in text and text.endswith((".yaml", ".yml", ".json"))

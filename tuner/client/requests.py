@@ -35,6 +35,7 @@ PROBLEM = "application/problem+json"
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.25, 15.0
 # What a proxy or the service says when nothing was done.
 PASSING = (429, 502, 503, 504)
+NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +167,7 @@ def ask(request: Request[Answer], patience_s: float) -> Steps[Answer]:
                 trouble = ServiceUnreachable(str(trouble))
         except httpx2.TransportError as error:
             trouble, least_s = unreachable(request, error), 0.0
-            if not (request.repeatable or never_sent(error)):
+            if not (request.repeatable or isinstance(error, NEVER_SENT)):
                 raise trouble from None
         pause_s = tries.pause_s(least_s)
         if time.monotonic() + pause_s > give_up:
@@ -208,10 +209,6 @@ class Calls:
 
 def unreachable(request: Request[Any], error: httpx2.TransportError) -> ServiceUnreachable:
     return ServiceUnreachable(f"{request}: {str(error) or type(error).__name__}")
-
-
-def never_sent(error: httpx2.TransportError) -> bool:
-    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
 
 
 class Tries:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD
 from meshtune.tuner.campaign.calibration import OF_FIT, StoredCalibration
+from meshtune.tuner.results.quantities import rfc3339
 from meshtune.tuner.results.views import view_of
 
 
@@ -58,7 +59,7 @@ def calibration_view(stored: StoredCalibration) -> CalibrationView:
     return view_of(
         CalibrationView,
         stored,
-        created_at=datetime.fromtimestamp(stored.created_at, UTC),
+        created_at=rfc3339(stored.created_at),
         **{name: getattr(fit, name) for name in OF_FIT},
         constants=tuple(
             ConstantView(

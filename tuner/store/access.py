@@ -135,7 +135,9 @@ class Access:
         with self._database.writing() as connection:
             id = connection.execute(insert(audit).returning(audit.c.id), values).scalar_one()
             if id % PRUNE_EVERY == 0:
-                _prune(connection, record.at, id)
+                connection.execute(delete(audit).where(audit.c.at < record.at - KEPT_S))
+                if (connection.scalar(select(func.min(audit.c.id))) or id) <= id - MAX_RECORDS:
+                    connection.execute(delete(audit).where(audit.c.id <= id - MAX_RECORDS))
 
     def audit(self, *, after: int = 0, limit: int) -> list[AuditRecord]:
         """The first records with ids above `after`, in order."""
@@ -219,12 +221,6 @@ def act_once(connection: Connection, campaign_id: str) -> str | None:
 
 def _is(caller: str, key: str) -> ColumnElement[bool]:
     return and_(idempotency.c.caller == caller, idempotency.c.key == key)
-
-
-def _prune(connection: Connection, now: float, newest: int) -> None:
-    connection.execute(delete(audit).where(audit.c.at < now - KEPT_S))
-    if (connection.scalar(select(func.min(audit.c.id))) or newest) <= newest - MAX_RECORDS:
-        connection.execute(delete(audit).where(audit.c.id <= newest - MAX_RECORDS))
 
 
 def _short(text: str) -> str:

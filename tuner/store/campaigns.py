@@ -20,7 +20,7 @@ from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable
 from meshtune.tuner.store.leases import NOBODY, insert_lease
-from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document, node_columns
+from meshtune.tuner.store.rows import campaign_of, campaign_row, node_columns
 from meshtune.tuner.store.tables import attempts, campaigns, events, spec_texts, trials
 from meshtune.tuner.store.usage import ACTIVE, owner_usage, token_quotas
 
@@ -174,7 +174,7 @@ class CampaignRows:
         with self._database.writing() as connection:
             if read_campaign(connection, id).lessons == tuple(lessons):
                 return
-            document = lessons_document(lessons)
+            document = [asdict(lesson) for lesson in lessons]
             update_campaign(connection, id, {"lessons": document, "updated_at": now})
             add_event(connection, id, now, "campaign.learns", {"lessons": document})
 

@@ -84,7 +84,7 @@ def campaign_row(campaign: Campaign) -> dict[str, Any]:
     return {
         **_fields(campaign, _OF_CAMPAIGN),
         "state": str(campaign.state),
-        "lessons": lessons_document(campaign.lessons),
+        "lessons": [asdict(lesson) for lesson in campaign.lessons],
         "tags": f" {' '.join(campaign.tags)} " if campaign.tags else "",
         "spec": encode_spec(spec),
         # Of the spec, for filters and quotas.
@@ -106,10 +106,6 @@ def campaign_of(row: Row[Any]) -> Campaign:
         spec = decode_spec(row.spec)
         own = _stored(row._mapping, _OF_CAMPAIGN, campaigns)
         return Campaign(spec=spec, state=state, lessons=lessons, tags=tags, **own)
-
-
-def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
-    return [asdict(lesson) for lesson in lessons]
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

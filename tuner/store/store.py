@@ -28,7 +28,7 @@ from meshtune.tuner.store.trials import TrialRows
 from meshtune.tuner.store.usage import Usage
 
 
-class Store(CampaignRows, TrialRows, Changes, Usage):
+class Store(CampaignRows, TrialRows, Changes, Usage, AbstractContextManager["Store"]):
     """The only writer of truth. Made by `Store.open`. name, file: see `Database`."""
 
     def __init__(self, database: Database) -> None:
@@ -69,9 +69,6 @@ class Store(CampaignRows, TrialRows, Changes, Usage):
     def close(self) -> None:
         """Close all connections. A store that was closed must not be used; closing twice is nothing."""
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

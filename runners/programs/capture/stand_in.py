@@ -115,7 +115,8 @@ def named_files(words: list[str], folder: str = "") -> dict[str, str]:
     for name in names:
         for place in (os.path.join(folder, inner, name) for inner in folders if name):
             # gpt-neox names its files without the end as well.
-            path = next((path for path in (place, f"{place}.yml") if _is_configuration(path)), "")
+            paths = (path for path in (place, f"{place}.yml") if path.endswith((".json", ".toml", ".yaml", ".yml")))
+            path = next(filter(os.path.isfile, paths), "")
             if path and name not in found and len(found) < _MAX_FILES:
                 with open(path, encoding="utf-8", errors="replace") as file:
                     text = file.read(_MAX_FILE + 1)
@@ -123,10 +124,6 @@ def named_files(words: list[str], folder: str = "") -> dict[str, str]:
                     found[name] = text
                     names += re.findall(r"[\w./-]+\.(?:json|ya?ml|toml)\b", text)[:_MAX_FILES]
     return found
-
-
-def _is_configuration(path: str) -> bool:
-    return path.endswith((".json", ".toml", ".yaml", ".yml")) and os.path.isfile(path)
 
 
 def _record(tool: str, words: list[str]) -> None:

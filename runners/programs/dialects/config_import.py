@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -116,20 +116,20 @@ class ConfigReading(Remarks):
 def command_options(
     reading: ConfigReading, launch: Launch | None, words: Sequence[str], example: str
 ) -> dict[str, Any]:
-    """The options of the workload that say how the program starts.
+    """The kind and the options of the workload that say how the program starts.
 
     words: the program and its arguments, templates; their files are in the job's folder. launch: where the start was
     read; None: from a file alone, and the command is asked. example: a command to answer with."""
     if launch is None:
         reading.ask("workload.command", f"the file does not say how it is started; such as: {example}")
-        return {}
+        return {"kind": "command"}
     unknown = [word for word in words if not is_known(word)]
     if unknown:
         names = ", ".join(map(as_written, unknown))
         reading.ask(
             "workload.command", f"what {names} stands for is not known here; write the words that training starts with"
         )
-    found: dict[str, Any] = {} if unknown else {"command": list(words)}
+    found: dict[str, Any] = {"kind": "command", **({} if unknown else {"command": list(words)})}
     if launch.setup:
         lines = ["# The environment of the command that follows as arguments.", *launch.setup, 'exec "$@"']
         found["files"] = {SETUP_FILE: literal("".join(f"{line}\n" for line in lines))}
@@ -149,30 +149,19 @@ def program_words(launch: Launch) -> list[str]:
     return ["python", *(["-m", literal(script[3:])] if script.startswith("-m ") else [literal(script)])]
 
 
-def imported(
-    reading: ConfigReading,
-    launch: Launch | None,
-    *,
-    model: Mapping[str, Any],
-    plan: Mapping[str, Any],
-    workload: Mapping[str, Any],
-    global_batch_size: int | None,
-    nodes: int | None,
-    devices_per_node: int | None,
-) -> Imported:
-    """What was read, without the values that are asked."""
+def settled(said: Imported, reading: ConfigReading, launch: Launch | None) -> Imported:
+    """What was read, without the values that are asked, and with what was asked and noted."""
     asked = {question.path for question in reading.questions}
 
     def known(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in values.items() if value is not None and f"{section}.{key}" not in asked}
 
-    return Imported(
-        model=known("model", model),
-        plan=known("baseline", plan),
-        workload=known("workload", workload),
-        global_batch_size=None if "global_batch_size" in asked else global_batch_size,
-        nodes=nodes,
-        devices_per_node=devices_per_node,
+    return replace(
+        said,
+        model=known("model", said.model),
+        plan=known("baseline", said.plan),
+        workload=known("workload", said.workload),
+        global_batch_size=None if "global_batch_size" in asked else said.global_batch_size,
         questions=tuple(reading.questions),
         notes=(*(launch.notes if launch else ()), *reading.notes),
     )

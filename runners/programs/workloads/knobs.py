@@ -166,15 +166,12 @@ def _of_option(knob: Knob, telling: Telling) -> Iterator[Problem]:
 
 def _of_placeholder(knob: Knob, telling: Telling) -> Iterator[Problem]:
     if telling.placeholders is None:
-        yield Problem(knob.name, f"is told to nobody: give it one of {', '.join(_ways_of(telling))}")
+        can = {"argument": telling.arguments is not None, "config": telling.files, "option": telling.options}
+        ways = ["env", *(way for way, possible in can.items() if possible)]
+        yield Problem(knob.name, f"is told to nobody: give it one of {', '.join(ways)}")
     elif knob.name not in telling.placeholders:
         told = f"give it argument, env or config, or write {{{knob.name}}} into the command"
         yield Problem(knob.name, f"is told to nobody: {told}")
-
-
-def _ways_of(telling: Telling) -> list[str]:
-    can = {"env": True, "argument": telling.arguments is not None, "config": telling.files, "option": telling.options}
-    return [way for way, possible in can.items() if possible]
 
 
 _WAYS: Mapping[str, Callable[[Knob, Telling], Iterator[Problem]]] = {

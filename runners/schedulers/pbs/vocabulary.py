@@ -131,7 +131,9 @@ _FIRST_NODE_LOST = -20
 def read_status(job: Mapping[str, Any]) -> JobStatus:
     """What the attributes of a job in `qstat -f -F json` say of it. Attributes that PBS left out are unknown."""
     letter = str(job.get("job_state", ""))
-    hosts = tuple(_hosts(str(job.get("exec_host", ""))))
+    # The nodes of an exec_host, gpu7/0*8+gpu8/0*8, each once and in order.
+    parts = str(job.get("exec_host", "")).split("+")
+    hosts = tuple(dict.fromkeys(part.partition("/")[0].partition(":")[0] for part in parts if part))
     started_at = _seconds(job.get("stime"))
     if letter in ENDED:
         return replace(
@@ -203,8 +205,3 @@ def _seconds(text: object) -> float | None:
         return time.mktime(time.strptime(str(text), "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):
         return None
-
-
-def _hosts(text: str) -> list[str]:
-    """The nodes of an exec_host, gpu7/0*8+gpu8/0*8, each once and in order."""
-    return list(dict.fromkeys(part.partition("/")[0].partition(":")[0] for part in text.split("+") if part))

@@ -45,12 +45,12 @@ def probe(
     ] = None,
 ) -> None:
     """Measure this machine, or under torchrun or srun this allocation, and write a spec's `cluster` section."""
+    from meshtune.runners.json_files import write_whole
     from meshtune.runners.trainer_answers import ProbeRequest, read_launch
     from meshtune.runners.trainer_client import probe as measure
     from meshtune.tuner.cli.cluster_section import (
         as_document,
         cluster_section,
-        draft_of,
         model_named,
         render_yaml,
         require_writable,
@@ -68,9 +68,7 @@ def probe(
     section = cluster_section(probed, name or host, memory_bytes_per_device)
     text = render_yaml(probed, section)
     if output is not None:
-        draft = draft_of(output)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(output)
+        write_whole(output, text)
     if as_json:
         print_json(as_document(probed, section))
     elif output is None:

@@ -15,7 +15,7 @@ import typer
 
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, NEVER, Scope
-from meshtune.tuner.cli.common import WrongCall, console, errors
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_page
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, HomePlace, placed
 
 if TYPE_CHECKING:
@@ -347,8 +347,7 @@ def check(place: HomePlace) -> None:
     folder = Home(place.home.absolute())
     lost = [name for campaign_id, name in report.in_flight if not folder.job(campaign_id, name).is_dir()]
     troubles = [*report.troubles, *(f"the job {name} is in flight, but its folder is gone" for name in lost)]
-    for trouble in troubles:
-        console.print(trouble, soft_wrap=True)
+    print_page(troubles)
     rows = ", ".join(f"{count} {name}" for name, count in report.rows.items())
     console.print(f"schema {report.schema}: {rows}; {len(report.in_flight)} jobs in flight", soft_wrap=True)
     if troubles:

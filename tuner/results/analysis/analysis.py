@@ -112,7 +112,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     training = training_of(campaign.spec)
     unknown = ", ".join(problem.path for problem in missing(training))
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)
-    runs = Evidence.of_runs(simulated=campaign.simulated)
+    runs = Evidence.SIMULATED if campaign.simulated else Evidence.MEASURED
     effects = measured_effects(space, measured, runs)
     if basis is not None and usable:
         known = {effect.moves for effect in effects}

@@ -48,10 +48,6 @@ class Evidence(StrEnum):
     SIMULATED = "simulated"
     PREDICTED = "predicted"
 
-    @classmethod
-    def of_runs(cls, *, simulated: bool) -> Evidence:
-        return cls.SIMULATED if simulated else cls.MEASURED
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

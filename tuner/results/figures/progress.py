@@ -120,9 +120,9 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
     for name, offset, mark, values in series:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
         canvas.whiskers(axes, [row + offset for row in range(len(again))], values, lying=True, **style)
-    canvas.name_ticks(
-        axes.yaxis, [f"trial {entry.trial.number}" + _baseline_word(entry) for entry in again], fontsize=8
-    )
+    words = [" (baseline)" if entry.trial.origin is Origin.BASELINE else "" for entry in again]
+    names = [f"trial {entry.trial.number}{word}" for entry, word in zip(again, words, strict=True)]
+    canvas.name_ticks(axes.yaxis, names, fontsize=8)
     axes.invert_yaxis()
     canvas.plain_numbers(axes.xaxis)
     return canvas.finish(axes, again[0].unit)
@@ -190,10 +190,6 @@ def _best_line(axes: Axes, yardstick: Yardstick, first_runs: Sequence[Trial], tr
         axes.step(
             *zip(*best, strict=True), where="post", color=canvas.BLACK, linewidth=1.2, label="best first run so far"
         )
-
-
-def _baseline_word(entry: Ranked) -> str:
-    return " (baseline)" if entry.trial.origin is Origin.BASELINE else ""
 
 
 def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:

@@ -54,6 +54,8 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
     trials = sorted(trials, key=lambda trial: trial.number)
     space, ranking = space_of(campaign.spec), rank(campaign, trials)
     winners, analysis = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
+    # Complete: presets written out, defaults filled in.
+    spec_text = yaml.safe_dump(document_of(campaign.spec), sort_keys=False, width=100)
     return [
         _asked(campaign, space),
         _state(campaign, trials),
@@ -68,13 +70,8 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
         Section(heading="Trials by node", pictures=[drawn(progress.timeline(trials), "Trials by node")]),
         _environment(campaign, trials, analysis),
         Section(heading="Every trial", tables=[_every(campaign, trials)], new_page=True),
-        Section(heading="The spec", verbatim=_spec_text(campaign), new_page=True),
+        Section(heading="The spec", verbatim=spec_text, new_page=True),
     ]
-
-
-def _spec_text(campaign: Campaign) -> str:
-    """Complete: presets written out, defaults filled in."""
-    return yaml.safe_dump(document_of(campaign.spec), sort_keys=False, width=100)
 
 
 def _asked(campaign: Campaign, space: Space) -> Section:

@@ -174,9 +174,9 @@ class _Layouts:
 
     @classmethod
     def of(cls, space: Space, encoding: Encoding) -> _Layouts:
-        layouts = Encoding.of(
-            Listing.of_layouts(space), [name for name in encoding.choices if name in space.dimensions]
-        )
+        # Every layout once, with its knobs at their defaults.
+        every = Listing(space, np.arange(len(space)), space.default_codes)
+        layouts = Encoding.of(every, [name for name in encoding.choices if name in space.dimensions])
         return cls(space, encoding, layouts, layouts.points())
 
     def plan(self, drawn: Features) -> Plan:

@@ -80,20 +80,13 @@ class KnobEffects:
         sizes = [one.features.shape[1] for one in self.effects]
         return Scales(np.repeat(relevances, [3 * size for size in sizes]), np.repeat(peak_relevances, sizes))
 
-    @property
-    def unscaled(self) -> Scales:
-        return self.scales(np.ones(len(self.effects)), np.ones(len(self.effects)))
-
     def changed(self, codes: Codes) -> Codes:
         """The codes of values beside the defaults, else 0."""
         own = codes.copy()
-        own[:, [at for at in range(codes.shape[1]) if at not in self._searched]] = 0
+        searched = {one.at for one in self.effects}
+        own[:, [at for at in range(codes.shape[1]) if at not in searched]] = 0
         changed: Codes = np.where(own == self.defaults, 0, own)
         return changed
-
-    @property
-    def _searched(self) -> set[int]:
-        return {one.at for one in self.effects}
 
     def attach(self, rows: Rows, codes: Codes, shares: Matrix) -> Rows:
         """The rows with the features of these values, and what is expected of them. shares: as `part_shares`."""

@@ -103,10 +103,6 @@ class KnobGround:
         listing = self.space.listing(MAX_LISTED)
         return None if listing is None else self.fresh(Candidates(*listing), set())
 
-    def with_assignments(self, layouts: IntColumn, assignments: Sequence[Codes], known: set[bytes]) -> Candidates:
-        tiled = [Candidates(layouts, np.tile(one, (len(layouts), 1))) for one in assignments]
-        return self.fresh(joined(tiled), known)
-
     def around(self, candidates: Candidates, known: set[bytes]) -> Candidates:
         """Every plan that differs from one of these in one knob's value."""
         parts = []
@@ -248,7 +244,8 @@ class KnobSearch:
             return listed
         assignments, known = self._assignments(seen), set[bytes]()
         most = max(1, MAX_FIRST // max(1, len(layouts)))
-        first = ground.with_assignments(layouts, assignments[:most], known)
+        tiled = [Candidates(layouts, np.tile(one, (len(layouts), 1))) for one in assignments[:most]]
+        first = ground.fresh(joined(tiled), known)
         tops = self._best_layouts(first, seen)
         near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
         others = [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]

@@ -59,11 +59,6 @@ def simple_commands(tokens: Iterable[Token]) -> Iterable[Simple]:
         yield current
 
 
-def is_function(simple: Simple) -> bool:
-    words = [word.plain for word in simple.words]
-    return words[:1] == ["function"] or words[:1] == ["{"]
-
-
 def assignment(word: Word) -> tuple[str, str, Word] | None:
     """The name, the `+` and the value of an assignment; None for other words."""
     if not word.pieces or word.pieces[0].quoted:

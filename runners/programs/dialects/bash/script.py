@@ -16,7 +16,6 @@ from meshtune.runners.programs.dialects.bash.commands import (
     Simple,
     assignment,
     holds,
-    is_function,
     simple_commands,
 )
 from meshtune.runners.programs.dialects.bash.expansion import (
@@ -122,7 +121,7 @@ class _Reader:
         held: bool | None = True
         for simple in simple_commands(tokens):
             first = simple.words[0].plain
-            if self.skipping or first in _UNFOLLOWED or is_function(simple):
+            if self.skipping or first in (*_UNFOLLOWED, "function", "{"):
                 self._skip(simple, first)
             elif first in ("if", "elif", "else", "fi", "then"):
                 self._keyword(simple, first)

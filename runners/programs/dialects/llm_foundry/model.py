@@ -52,8 +52,7 @@ def model_of(reading: ConfigReading) -> dict[str, Any]:
         found = {}
     if reading.get("model.peft_config"):
         reading.ask("", "model.peft_config: few weights are trained, and predictions count all of them; is that meant?")
-    length = reading.whole("max_seq_len", "model.seq_len")
-    return found | ({} if length is None else {"seq_len": length})
+    return {**found, "seq_len": reading.whole("max_seq_len", "model.seq_len")}
 
 
 def _mpt(reading: ConfigReading) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def _mpt(reading: ConfigReading) -> dict[str, Any]:
     if reading.get("model.attn_config.sliding_window_size") not in (None, -1):
         reading.note("model.attn_config.sliding_window_size stays as it is; predictions count full attention")
     hidden = reading.whole("model.d_model", "model.hidden")
-    sizes = {
+    found: dict[str, Any] = {
         "layers": reading.whole("model.n_layers", "model.layers"),
         "hidden": hidden,
         "heads": (heads := reading.whole("model.n_heads", "model.heads")),
@@ -71,7 +70,6 @@ def _mpt(reading: ConfigReading) -> dict[str, Any]:
         "vocab": reading.whole("model.vocab_size", "model.vocab"),
         "kv_heads": _kv_heads(reading),
     }
-    found: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
     norm = str(reading.get("model.norm_type") or "low_precision_layernorm").lower()
     if norm in _NORMS:
         found["norm"] = str(_NORMS[norm])

@@ -16,10 +16,10 @@ from meshtune.runners.programs.dialects.config_import import (
     ConfigReading,
     command_options,
     holds,
-    imported,
     mapping_in,
     program_words,
     read_mapping,
+    settled,
     text_of,
 )
 from meshtune.runners.programs.dialects.llm_foundry.model import model_of
@@ -101,7 +101,6 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, unknown: l
     words = [*(program_words(launch) if launch else []), f"{{directory}}/{CONFIG_FILE}", *(unknown or [])]
     options = command_options(reading, launch, words, _EXAMPLE)
     workload: dict[str, Any] = {
-        "kind": "command",
         **options,
         # composer's launcher sets it; the other variables are those of torchrun (composer/utils/dist.py).
         "env": {**options.get("env", {}), "LOCAL_WORLD_SIZE": "{devices_per_node}"},
@@ -111,9 +110,7 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, unknown: l
         "framework": "fsdp",
         "dtype": _dtype(reading),
     }
-    return imported(
-        reading,
-        launch,
+    found = Imported(
         model=model,
         plan=plan,
         workload=workload,
@@ -121,6 +118,7 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, unknown: l
         nodes=launch.nodes if launch else None,
         devices_per_node=launch.devices_per_node if launch else None,
     )
+    return settled(found, reading, launch)
 
 
 def _plan(reading: ConfigReading, devices: int | None) -> tuple[dict[str, Any], int | None]:

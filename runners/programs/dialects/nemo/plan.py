@@ -42,17 +42,12 @@ class Read:
     dtype: str = ""
 
 
-def degree(reading: ConfigReading, layout: Layout, name: str) -> int:
-    """A degree; the default of every one is 1."""
-    return reading.whole(f"{layout.parallel}.{_DEGREES[name]}", f"baseline.{name}") or 1
-
-
 def read_plan(reading: ConfigReading, layout: Layout, devices: int | None, layers: int | None) -> Read:
     """Raises CannotRead for numbers that the program refuses."""
     found = Read()
     plan, section = found.plan, layout.parallel
     for name, key in _DEGREES.items():
-        plan[name] = degree(reading, layout, name)
+        plan[name] = reading.whole(f"{section}.{key}", f"baseline.{name}") or 1
         # NeMo 1 before 2024 has no cp and ep, and a recipe without experts needs no ep.
         if name in ("tp", "pp") or holds(reading.config, f"{section}.{key}") or (name == "cp" and layout is not NEMO_1):
             found.set[f"{section}.{key}"] = f"{{{name}}}"

@@ -15,11 +15,11 @@ from meshtune.runners.programs.dialects.config_import import (
     ConfigReading,
     command_options,
     holds,
-    imported,
     literal,
     mapping_in,
     program_words,
     read_mapping,
+    settled,
     text_of,
 )
 from meshtune.runners.programs.dialects.nemo.layouts import BRIDGE, NEMO_1, NEMO_1_KEYS, Layout, layout_of
@@ -150,19 +150,15 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, words: lis
     reading.note("trials keep no checkpoints, load none and do not evaluate")
     if layout is not BRIDGE and "TimingCallback" not in str(own.get("trainer")) and layout is not NEMO_1:
         reading.ask("", "trainer.callbacks has no TimingCallback, which prints step times; add it, or a pattern")
-    options = command_options(reading, launch, words, layout.example)
     workload: dict[str, Any] = {
-        "kind": "command",
-        **options,
+        **command_options(reading, launch, words, layout.example),
         "configs": {CONFIG_FILE: {"format": "yaml", "base": own, "set": read.set | dict.fromkeys(removed)}},
         "fixed": read.fixed,
         "log": dict(layout.log),
         "framework": f"megatron-core-{read.dtype or 'bfloat16'}",
         "dtype": read.dtype,
     }
-    return imported(
-        reading,
-        launch,
+    found = Imported(
         model=model,
         plan=read.plan,
         workload=workload,
@@ -170,6 +166,7 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, words: lis
         nodes=nodes,
         devices_per_node=per_node,
     )
+    return settled(found, reading, launch)
 
 
 def _refuse_parts(reading: ConfigReading, layout: Layout) -> None:

@@ -35,7 +35,7 @@ _VOCABULARIES = {
 def model_of(reading: ConfigReading) -> dict[str, Any]:
     """Fields of ModelSpec; what is not said is left out. Raises CannotRead for what is no transformer."""
     _refuse_other_layers(reading)
-    sizes = {
+    found: dict[str, Any] = {
         "layers": reading.whole("num_layers", "model.layers"),
         "hidden": reading.whole("hidden_size", "model.hidden"),
         "heads": reading.whole("num_attention_heads", "model.heads"),
@@ -44,7 +44,6 @@ def model_of(reading: ConfigReading) -> dict[str, Any]:
         "ffn": _ffn(reading),
         **_vocabulary(reading),
     }
-    found: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
     for name, key, default, words in (
         ("norm", "norm", "layernorm", _NORMS),
         ("position", "pos_emb", "learned", _POSITIONS),

@@ -19,11 +19,10 @@ _DTYPES = {"fp16": "float16", "bfloat16": "bfloat16", "fp32": "float32"}
 
 @dataclass(slots=True)
 class Settings:
-    """set: of the configuration, by key, in the user's spelling. removed: keys that trials do without. fixed: as the
-    workload has it. dtype: "" where it is asked."""
+    """set: of the configuration, by key, in the user's spelling; None takes one away. fixed: as the workload has it.
+    dtype: "" where it is asked."""
 
     set: dict[str, Any] = field(default_factory=dict)
-    removed: list[str] = field(default_factory=list)
     fixed: dict[str, Any] = field(default_factory=dict)
     dtype: str = ""
 
@@ -52,9 +51,7 @@ def plan_of(reading: ConfigReading, devices: int | None) -> tuple[dict[str, Any]
     if plan["tp"] > 1:
         plan["sequence_parallel"] = bool(reading.flag("sequence_parallel", "baseline.sequence_parallel"))
     plan |= _ends(reading, plan["pp"])
-    stage = _stage(reading)
-    if stage is not None:
-        plan["zero_stage"] = stage
+    plan["zero_stage"] = _stage(reading)
     checkpointing = reading.flag("checkpoint_activations", "baseline.recompute")
     plan["recompute"] = "full" if checkpointing else "none"
     if checkpointing and (reading.whole("checkpoint_num_layers", "baseline.recompute") or 1) > 1:
@@ -187,8 +184,7 @@ def settings_of(
         found.fixed["sequence_parallel"] = False
     if spelled.keys() & {"use_wandb"}:
         found.set[spell("use_wandb")] = False
-    found.removed = [spelled[key] for key in _REMOVED if key in spelled]
-    found.set |= dict.fromkeys(found.removed)
+    found.set |= {spelled[key]: None for key in _REMOVED if key in spelled}
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,12 +16,11 @@ from meshtune.runners.programs.dialects.bash.expansion import is_known
 from meshtune.runners.programs.dialects.config_import import (
     ConfigReading,
     command_options,
-    holds,
-    imported,
     literal,
     mapping_in,
     program_words,
     read_mapping,
+    settled,
     text_of,
 )
 from meshtune.runners.programs.dialects.neox.arguments import DERIVED, KNOWN
@@ -57,11 +55,8 @@ def read_file_text(name: str, text: str) -> Imported:
 
 def read_log(text: str) -> Imported:
     """What the program resolved, and the user's own files, both from its log. Raises CannotRead."""
-    resolved, files = resolved_arguments(text)
-    own = {name: read_mapping(name, content) for name, content in files.items()}
-    if not own:
-        own = {"the log": {key: value for key, value in resolved.updated.items() if key not in DERIVED}}
-    return _imported(own, None, place="the log", resolved=resolved.values)
+    values, updated = resolved_arguments(text)
+    return _imported(_own(updated, "the log"), None, place="the log", resolved=values)
 
 
 def read_launch(launch: Launch) -> Imported:
@@ -115,12 +110,15 @@ def _worker(launch: Launch) -> Imported:
         config = read_json(base64.b64decode(coded, altchars=b"-_", validate=True))
     if not isinstance(config, dict):
         raise CannotRead(f"{launch.place}: --megatron_config of gpt-neox is no object")
-    files = config.get("config_files")
+    return _imported(_own(config, "--megatron_config"), None, place=launch.place, resolved=config)
+
+
+def _own(told: Mapping[str, Any], place: str) -> dict[str, dict[str, Any]]:
+    """The user's files among what the program tells; without any what it tells, but for what it derives."""
+    files = told.get("config_files")
     if isinstance(files, dict) and files:
-        own = {name: read_mapping(name, str(text)) for name, text in files.items()}
-    else:
-        own = {"--megatron_config": {key: value for key, value in config.items() if key not in DERIVED}}
-    return _imported(own, None, place=launch.place, resolved=config)
+        return {str(name): read_mapping(str(name), str(text)) for name, text in files.items()}
+    return {place: {key: value for key, value in told.items() if key not in DERIVED}}
 
 
 def _plain(key: str) -> str:
@@ -163,10 +161,9 @@ def _imported(
     plan, batch = plan_of(reading, devices)
     settings = settings_of(reading, plan, spelled, resolved is not None)
     ask_the_rest(reading, nodes)
-    for key in [key for key in settings.removed if holds(own, key)]:
+    for key in [key for key, value in settings.set.items() if value is None]:
         reading.note(f"{key} is taken out for trials, which leave and load no checkpoints and logs")
     workload: dict[str, Any] = {
-        "kind": "command",
         **command_options(reading, launch, words or [], _EXAMPLE),
         "start": "job",
         "configs": {CONFIG_FILE: {"format": "yaml", "base": own, "set": settings.set}},
@@ -175,9 +172,7 @@ def _imported(
         "framework": "megatron-deepspeed",
         "dtype": settings.dtype,
     }
-    return imported(
-        reading,
-        launch,
+    found = Imported(
         model=model,
         plan=plan,
         workload=workload,
@@ -185,6 +180,7 @@ def _imported(
         nodes=nodes,
         devices_per_node=per_node,
     )
+    return settled(found, reading, launch)
 
 
 # megatron/logging.py, training_log; megatron/utils.py, report_memory.
@@ -205,21 +201,14 @@ _LINE = re.compile(r"  (?P<name>[a-z]\w*) \.*(?: |$)(?P<value>.*?)\.*(?P<how>def
 _VOCAB = re.compile(r"> padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """values: all arguments. updated: those that differ from their defaults, the user's own among them."""
-
-    values: Mapping[str, Any]
-    updated: Mapping[str, Any]
-
-
 def is_log(text: str) -> bool:
     # Megatron-LM has another head, of 24 dashes.
     return "NeoXArgs." in text and (_HEAD in text or "NeoXArgs.from_ymls()" in text)
 
 
-def resolved_arguments(text: str) -> tuple[Resolved, Mapping[str, str]]:
-    """The last whole list of arguments, and the texts of the user's files in it. Raises CannotRead."""
+def resolved_arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The last whole list of arguments, and those of it that differ from their defaults, the user's own among them.
+    Raises CannotRead."""
     lines, found = list[str](), list[str]()
     inside = False
     for line in text.splitlines():
@@ -243,10 +232,7 @@ def resolved_arguments(text: str) -> tuple[Resolved, Mapping[str, str]]:
     # Without the padding, which follows from each plan.
     if entries := _VOCAB.findall(text):
         values["padded_vocab_size"] = int(entries[-1])
-    files = updated.pop("config_files", None)
-    values.pop("config_files", None)
-    texts = {str(name): str(content) for name, content in files.items()} if isinstance(files, dict) else {}
-    return Resolved(values, updated), texts
+    return values, updated
 
 
 def _value(text: str) -> Any:

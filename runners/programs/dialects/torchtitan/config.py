@@ -104,11 +104,6 @@ def modern(config: Config) -> dict[Key, Any]:
     return renamed | kept
 
 
-def old_keys(config: Config) -> list[str]:
-    """Keys that are no more in 0.2, as people write them."""
-    return [written(key) for key in config if key in OLD]
-
-
 def file_release(config: Config) -> Release:
     """Which of the releases 0.2.0 to 0.2.2 a file without older keys is for: 0.2.0 where it has what 0.2.1 refuses."""
     return Release.TOML_0_2_0 if ONLY_0_2_0 & config.keys() and not SINCE_0_2_1 & config.keys() else Release.TOML

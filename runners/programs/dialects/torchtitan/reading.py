@@ -19,11 +19,10 @@ from meshtune.runners.programs.dialects.torchtitan.config import (
     Values,
     file_release,
     modern,
-    old_keys,
     unknown_keys,
     written,
 )
-from meshtune.runners.programs.dialects.torchtitan.keys import GONE_FEATURES, SETTINGS
+from meshtune.runners.programs.dialects.torchtitan.keys import GONE_FEATURES, OLD, SETTINGS
 from meshtune.runners.programs.dialects.torchtitan.models import NO_DECODER, UNLIKE, shapes_of
 from meshtune.runners.programs.dialects.torchtitan.options import SCHEDULES, Dtype, Release
 from meshtune.search_spaces.checks import MAX_WHOLE
@@ -48,7 +47,8 @@ class Reading(Values):
         for name, near in unknown_keys(self.config, self.release):
             hint = f" (did you mean {near}?)" if near else ""
             self.ask("", f"{name} is no key of torchtitan{hint}; it stays as it is")
-        self._old = old_keys(self.config)
+        # Keys that are no more in 0.2, as people write them.
+        self._old = [written(key) for key in self.config if key in OLD]
         for key in GONE_FEATURES & self.config.keys():
             if self.config[key] and key not in SETTINGS:
                 self.ask(
