@@ -41,4 +41,4 @@ def test_a_spec_that_states_nothing_is_stored_with_what_was_opened(client):
     clone = client.post(f"/v1/campaigns/{campaign['id']}:clone", json={}).json()
     assert clone["spec"]["space"] == campaign["spec"]["space"]
     (why,) = client.post("/v1/spaces", json=opened).json()["memory_needs"]
-    assert why.startswith("recomputation: opened, since no plan without it fits with 90 %; ")
+    assert why.startswith("recomputation: open, since no plan without it fits with 90 %; ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def meshtune(tmp_path: Path) -> Callable[..., Result]:
     return lambda *arguments: run_meshtune(tmp_path, *arguments)
 
 
-def test_it_measures_lists_and_deletes_and_predictions_follow(meshtune):
+def test_it_measures_lists_and_deletes_and_predictions_follow(meshtune, tmp_path):
     before = meshtune("estimate", "spec.yaml").out
     assert "uncalibrated: nothing was measured of toy and Megatron-DeepSpeed, fp16: times may be off" in before
     made = meshtune("calibrate", "spec.yaml", "--trials", "4")
@@ -60,6 +61,9 @@ def test_it_measures_lists_and_deletes_and_predictions_follow(meshtune):
         ["run", "spec.yaml", "--dry-run"],
     ):
         assert f"of {found['campaign']} (" in meshtune(*command).out
+    (tmp_path / "large.yaml").write_text(yaml.safe_dump(toy.SPEC | {"trial": {}, "global_batch_size": 2**18}))
+    limit = re.search(r"\ntrial.time_limit_s .*", meshtune("spaces", "large.yaml").out)[0]
+    assert limit in meshtune("run", "large.yaml", "--dry-run").out
     assert "is deleted" in meshtune("calibrate", "--delete", found["campaign"]).out
     assert json.loads(meshtune("calibrate", "--list", "--json").out) == {"calibrations": []}
     assert "basis: uncalibrated" in meshtune("estimate", "spec.yaml").out

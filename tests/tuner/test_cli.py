@@ -161,6 +161,12 @@ def test_asking_where_nothing_is_creates_nothing(meshtune, tmp_path, command):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("command", [["spaces"], ["run", "--dry-run"]])
+def test_predictions_need_no_database(meshtune, spec, tmp_path, command):
+    assert meshtune(*command, spec(), "--db", "sqlite:///new.db").code == 0
+    assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
 @pytest.mark.slow
 def test_what_a_finished_campaign_does_not_have_or_take_is_refused(finished, tmp_path):
     id = campaign_of(finished).id

@@ -125,6 +125,9 @@ def test_a_late_baseline_pauses_the_campaign_and_runs_again_under_a_larger_limit
     assert campaign.state is CampaignState.COMPLETED
     assert [attempt.number for attempt in trials[0].attempts] == [1, 2]
     assert trials[0].verdict is Verdict.OK
+    # Predicted alone, 13 steps take 873 s at the least; its own trials say more.
+    with pytest.raises(InvalidValue, match="1,000 s cannot hold the baseline"):
+        service.changing.change(id, {"trial": {"time_limit_s": 1000}})
 
 
 def test_a_limit_that_is_taken_back_stays(service):

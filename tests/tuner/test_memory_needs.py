@@ -42,7 +42,7 @@ def test_recomputation_is_open_where_no_plan_surely_fits_without_it():
     assert spec.space.recompute == space.dimensions["recompute"] == EVERY
     quote = make_quote(spec, space, Basis())
     assert quote.memory_needs == (
-        "recomputation: opened, since no plan without it fits with 90 %; 1600 combinations more",
+        "recomputation: open, since no plan without it fits with 90 %; 1600 combinations more",
     )
     assert quote.fit.sure > 50
     best = quote.best[0]
@@ -54,7 +54,7 @@ def test_it_is_open_where_the_plans_that_fit_are_much_slower_without_it():
     assert spec.space.recompute == (Recompute.NONE, Recompute.FULL)
     (why,) = memory_needs(space, training_of(spec))
     assert re.fullmatch(
-        r"recomputation: opened, since the best plan's speed x P\(fits\) is \d\d % higher with it; 560 .*", why
+        r"recomputation: open, since the best plan's speed x P\(fits\) is \d\d % higher with it; 560 .*", why
     )
 
 
@@ -78,7 +78,7 @@ def test_a_large_space_is_judged_by_an_even_sample():
     spec, space = read(space={"recompute_interval": list(range(1, 13)), "vpp": [1, 2, 4, 8, 16]})
     assert (spec.space.recompute, len(space) > module.MAX_JUDGED) == (EVERY, True)
     assert [words.partition(";")[0] for words in memory_needs(space, training_of(spec))] == [
-        "recomputation: opened, since no plan without it fits with 90 %"
+        "recomputation: open, since no plan without it fits with 90 %"
     ]
 
 
@@ -107,6 +107,11 @@ def test_a_stored_spec_has_its_space_whatever_the_physics_says_later(monkeypatch
         ),
         ({"cluster": {"preset": "dgx-h100", "nodes": 1}}, "cluster.nodes: 4 (32 devices) would: 14 plans"),
         ({"workload": "megatron", "model": "llama3-405b"}, "cluster.nodes: "),
+        # Opened together its axes are too many to be tried on more nodes.
+        (
+            {"model": "mixtral-8x7b", "cluster": {"preset": "dgx-h100", "nodes": 1}, "global_batch_size": 64},
+            "cluster.nodes: 2 (16 devices) would: 28 plans",
+        ),
         (
             {"model": "mixtral-8x22b", "cluster": {"preset": "dgx-a100", "nodes": 4}, "space": {"zero_stage": [1]}},
             "cluster.nodes: 8 (64 devices), space.zero_stage: [0, 1, 2, 3] would: 18 plans",
@@ -138,11 +143,31 @@ def test_a_model_that_no_number_of_devices_holds_is_said_to_be_that():
     assert memory_needs(space, training_of(spec))[-1].endswith(" would, nor up to 1024 times the nodes")
 
 
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        (
+            {"workload": {"kind": "deepspeed", "script": "train.py", "directory": "."}},
+            "no axis would, nor up to 1024 times the nodes; the workload is told no {recompute}",
+        ),
+        (
+            {"cluster": {"preset": "dgx-h100", "nodes": 1}, "space": {"recompute_interval": list(range(1, 17))}},
+            "changes are tried in up to 16384 combinations, not in 26880: bound the space",
+        ),
+    ],
+    ids=["nothing to open", "too large"],
+)
+def test_where_no_change_can_be_named_the_reason_is(over, words):
+    spec, space = read(**over)
+    *_, head, last = memory_needs(space, training_of(spec))
+    assert (head.startswith("no plan fits with 90 %: the least memory is "), last) == (True, words)
+
+
 def test_the_command_line_says_it(tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
     said = partial(command_lab.said, tmp_path)
-    assert "\nrecomputation: opened, since no plan without it fits with 90 %; 1600 " in said("spaces", "spec.yaml")
-    assert "\nrecomputation: opened, since " in said("estimate", "spec.yaml")
+    assert "\nrecomputation: open, since no plan without it fits with 90 %; 1600 " in said("spaces", "spec.yaml")
+    assert "\nrecomputation: open, since " in said("estimate", "spec.yaml")
 
 
 @pytest.mark.parametrize("stated", [True, False])

@@ -178,8 +178,7 @@ def decide(
     campaign may have in flight; no more plans are chosen, so that they are chosen when they can run. trials_left: how
     many trials its owner may plan just now. None: no limit.
     """
-    news = _news(campaign, trials, observations, now)
-    if news:
+    if news := _news(campaign, trials, observations, now):
         return news
     next_steps = _next_steps(campaign, trials, observations, share, trials_left)
     return [*_waits(trials, observations), *next_steps]
@@ -195,20 +194,18 @@ def _next_steps(
     unfinished = [trial for trial in trials if not trial.state.final]
     if campaign.state is CampaignState.CANCELLING:
         return _wind_down(unfinished, CampaignState.CANCELLED, campaign.reason or "cancelled")
-    overtime = [*_overtime(campaign, unfinished, observations), *_overdue(campaign, unfinished, observations)]
+    known = [(trial, observations[trial.number]) for trial in unfinished if trial.number in observations]
+    overtime = [*_overtime(campaign, known), *_overdue(campaign, known)]
     if campaign.state is not CampaignState.RUNNING:
         return overtime
-    spent = time_spent(campaign, trials, observations)
-    if spent:
+    if spent := time_spent(campaign, trials, observations):
         return _wind_down(unfinished, CampaignState.COMPLETED, spent)
     if failure := hopeless_reason(trials):
         return _wind_down(unfinished, CampaignState.FAILED, failure)
     if lost := loses_every_job(campaign, trials):
         return [Pause(lost)]
-    if withdrawn := withdrawn_reason(campaign, trials):
-        return [*overtime, Pause(withdrawn)]
-    if late := late_baseline(campaign, trials):
-        return [*overtime, Pause(late)]
+    if why := withdrawn_reason(campaign, trials) or late_baseline(campaign, trials):
+        return [*overtime, Pause(why)]
     if campaign.spec.baseline is not None and all(trial.origin is Origin.ENQUEUED for trial in trials):
         return overtime if trials_left == 0 else [*overtime, PlanBaseline()]
     attempts = campaign.spec.trial.attempts
@@ -317,9 +314,8 @@ def _waits(trials: Sequence[Trial], observations: Mapping[int, PolledJob]) -> li
     return waits
 
 
-def _overdue(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
+def _overdue(campaign: Campaign, known: Sequence[tuple[Trial, PolledJob]]) -> list[Intent]:
     """Withdraw what had waited longer than the queue limit, and still waited, when the runner was asked."""
-    known = [(trial, observations[trial.number]) for trial in unfinished if trial.number in observations]
     queued = [(trial, seen.waited_s) for trial, seen in known if seen.status.state is JobState.QUEUED]
     if campaign.spec.runner.kind == EXTERNAL and any(seen.listened_s < GRACE_S for _, seen in known):
         return []  # nobody could claim them while we were away
@@ -332,14 +328,14 @@ def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -
     return [Close(state, reason)]
 
 
-def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
+def _overtime(campaign: Campaign, known: Sequence[tuple[Trial, PolledJob]]) -> list[Intent]:
     limit = campaign.spec.trial.limit_s
-    known = [(trial.number, observations[trial.number]) for trial in unfinished if trial.number in observations]
     if campaign.spec.runner.kind == EXTERNAL:
-        untold = [number for number, seen in known if seen.running_s >= limit and seen.listened_s >= GRACE_S]
-        return [EndClaim(number, f"its claim told no result within its time limit of {limit:g} s") for number in untold]
-    late = [number for number, seen in known if seen.running_s > limit + OVERTIME_S]
-    return [Cancel(number, f"ran longer than its time limit of {limit:g} s") for number in late]
+        why = f"its claim told no result within its time limit of {limit:g} s"
+        untold = [trial for trial, seen in known if seen.running_s >= limit and seen.listened_s >= GRACE_S]
+        return [EndClaim(trial.number, why) for trial in untold]
+    late = [trial for trial, seen in known if seen.running_s > limit + OVERTIME_S]
+    return [Cancel(trial.number, f"ran longer than its time limit of {limit:g} s") for trial in late]
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:

@@ -182,6 +182,8 @@ def read_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial]) ->
     try:
         with open_service(place) as service:
             return known_basis(service.store, spec, trials=trials)
+    except WrongCall:  # there is none yet
+        return Basis()
     except StoreError as error:
         errors.print(f"meshtune: no calibration was looked for: {error}", style="yellow", soft_wrap=True)
         return Basis()

@@ -60,16 +60,16 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
 
 def memory_needs(space: Space, training: Training, calibration: Calibration = UNCALIBRATED) -> tuple[str, ...]:
     """Why recomputation is open; and where no plan surely fits, the least memory and what would help, the smallest
-    change first. Nothing of a space that is too large to be tried."""
+    change first. Nothing of a space whose plans are too many to be judged."""
     if not (closed := _with(space, MAX_OPENED, recompute=(Recompute.NONE,))):
         return ()
     opened, why = open_recompute(closed, training)
     more = opened.combinations - closed.combinations
-    needs = [f"recomputation: opened, since {why}; {more} combinations more"] if why else []
+    needs = [f"recomputation: open, since {why}; {more} combinations more"] if why else []
     needs = needs if opened.bounds == space.bounds else []
     memory = estimate_memory(training, space.columns, calibration)
     fits = memory.fits(usable_bytes(training))
-    if fits.max() < SURE and space.combinations <= MAX_TRIED:
+    if fits.max() < SURE:
         least = int(memory.peak_bytes.argmin())
         peak, device = gibibytes(int(memory.peak_bytes[least])), gibibytes(training.cluster.device.memory_bytes)
         words = f"the least memory is {peak} of {device}, P(fits) {percent(fits[least])}, with {space[least].key}"
@@ -87,6 +87,8 @@ def sure_plans(space: Space | None, training: Training, calibration: Calibration
 
 def _remedies(space: Space, training: Training, calibration: Calibration) -> Sequence[str]:
     """Each axis that would help alone; else the fewest of them together, on more nodes where it takes these."""
+    if space.combinations > MAX_TRIED:
+        return [f"changes are tried in up to {MAX_TRIED} combinations, not in {space.combinations}: bound the space"]
     changes = _changes(space)
 
     def would(axes: Sequence[str], times: int = 1) -> list[str]:
@@ -99,15 +101,24 @@ def _remedies(space: Space, training: Training, calibration: Calibration) -> Seq
         words = [*size, *(f"space.{axis}: [{listed(changes[axis])}]" for axis in axes)]
         return [f"{', '.join(words)} would: {count} plan{' fits' if count == 1 else 's fit'} with {percent(SURE)}"]
 
+    def opened(times: int) -> list[str]:
+        """The axes that can be opened together."""
+        axes: list[str] = []
+        for axis in changes:
+            values = {one: changes[one] for one in (*axes, axis)}
+            axes += [axis] if _with(space, MAX_TRIED, times, **values) is not None else []
+        return axes
+
     if alone := [words for axis in changes for words in would([axis])]:
         return alone
-    every: list[str] = []
-    for axis in changes:
-        every += [axis] if _with(space, MAX_TRIED, **{one: changes[one] for one in (*every, axis)}) else []
     times = 1
-    while not would(every, times):
-        if (times := 2 * times) > MAX_TIMES_NODES:
-            return [f"no other value of {', '.join(every)} would, nor up to {MAX_TIMES_NODES} times the nodes"]
+    while not would(every := opened(times), times):
+        if times == MAX_TIMES_NODES or _with(space, MAX_TRIED, 2 * times) is None:
+            axes = f"other value of {', '.join(every)}" if every else "axis"
+            able = space.context.capabilities.recompute - {Recompute.NONE}
+            told = "" if able else "; the workload is told no {recompute}"
+            return [f"no {axes} would, nor up to {times} times the nodes{told}"]
+        times *= 2
     for axis in reversed(every):
         fewer = [one for one in every if one != axis]
         every = fewer if would(fewer, times) else every

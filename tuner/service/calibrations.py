@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.training import missing
-from meshtune.tuner.access.tokens import OPERATOR, Rights
+from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import LEAST_TRIALS, StoredCalibration, best_of, framework_version, key_of
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -20,6 +20,13 @@ from meshtune.tuner.store import Store
 
 class TooFewTrials(ValueError):
     """Too few trials were measured for a calibration."""
+
+
+def readers_of(store: Store, campaign: Campaign) -> Rights:
+    """What everybody who may read the campaign may read: its lessons name no other campaigns."""
+    if project := campaign.spec.project:
+        return Rights(projects=frozenset({f"{project}{READ_ONLY}"}))
+    return store.access.rights(campaign.owner) if campaign.owner else OPERATOR
 
 
 def known_calibration(

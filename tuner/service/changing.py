@@ -4,10 +4,11 @@ are measured once more. The process that drives the campaign may be another, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from meshtune.runners.documents import plain, read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.access.quotas import QuotaExceeded
@@ -15,9 +16,10 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, running_again
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.prediction.limits import require_room
-from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.winners import winners_of
+from meshtune.tuner.service.calibrations import known_basis, readers_of
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.store import IllegalMove, Store
@@ -38,12 +40,13 @@ class Changing:
         hold. Then nothing was written.
         """
         now = self._clock()
+        basis = self._basis(campaign_id) if isinstance(patch, Mapping) and "trial" in patch else Basis()
 
         def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
             details = read_value(CampaignDetails, changed_document(plain(details_of(campaign)), patch))
             after = changed(campaign, details, trials, now)
             if after.spec.trial != campaign.spec.trial:
-                require_room(after.spec, Basis())
+                require_room(after.spec, basis)
             if not resume or after.state is CampaignState.RUNNING:
                 return after
             if not after.state.may_become(CampaignState.RUNNING):
@@ -51,6 +54,12 @@ class Changing:
             return running_again(after, now)
 
         return self._store.change_campaign(campaign_id, laid_over, now=now)
+
+    def _basis(self, campaign_id: str) -> Basis:
+        """What stored calibrations and the campaign's own trials say."""
+        campaign, trials = self._store.recorded(campaign_id)
+        basis = known_basis(self._store, campaign.spec, readers_of(self._store, campaign), trials)
+        return basis if missing(training_of(campaign.spec)) else learn(campaign.label, campaign.spec, trials, basis)
 
     def enqueue(self, campaign_id: str, plan: Plan) -> Trial:
         """Plan a trial of this plan, which is complete and legal (`require_legal`); it runs before the search's next

@@ -27,7 +27,6 @@ from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import EXTERNAL, create_runner, scheduler_name
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
-from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.calibration import framework_version
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, Lesson
 from meshtune.tuner.campaign.decide import OVERTIME_S
@@ -38,7 +37,7 @@ from meshtune.tuner.search.base import Search, Task, task_of
 from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.answers import SchedulerSilence, WatchedRunner
-from meshtune.tuner.service.calibrations import known_calibration
+from meshtune.tuner.service.calibrations import known_calibration, readers_of
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import JobReading, read_outcome
 from meshtune.tuner.service.trouble import Refusal
@@ -182,7 +181,7 @@ class Session:
         spec, software = self.campaign.spec, software_of(self.trials)
         if not spec.warm_start or not searches()[spec.search.kind].learns or software == self._software:
             return
-        readers, version = self._readers(), framework_version(software)
+        readers, version = readers_of(self.store, self.campaign), framework_version(software)
         anchor = known_calibration(self.store, spec, version, readers)
         # Two more, since the campaign itself is among them, and the calibration's.
         others = self.store.campaigns_on(
@@ -200,13 +199,6 @@ class Session:
             self.task = replace(self.task, past=past, calibration=calibration)
         self._start = start
         self._software = software
-
-    def _readers(self) -> Rights:
-        """What everybody who may read the campaign may read: its lessons name no other campaigns."""
-        if project := self.campaign.spec.project:
-            return Rights(projects=frozenset({f"{project}{READ_ONLY}"}))
-        owner = self.campaign.owner
-        return self.store.access.rights(owner) if owner else OPERATOR
 
     def send(self, trial: Trial, job: JobSpec) -> None:
         """Send the planned attempt, unless the runner has it: a crash after sending is healed by finding its name.

@@ -54,20 +54,19 @@ def run(
     # Before anything is created, so that a mistake leaves nothing behind.
     document, campaign_spec, space = read_spec_file(spec, place.home, cluster)
     if project:
-        replace(campaign_spec, project=project)  # raises InvalidValue
+        campaign_spec = replace(campaign_spec, project=project)  # raises InvalidValue
         document = changed_document(document, {"project": project})
     print_missing(campaign_spec, place.home)
+    quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
     if dry_run:
-        quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
         print_page(dry_run_lines(campaign_spec, quote, place.home))
         return
     from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
-    from meshtune.tuner.prediction.memory_needs import memory_needs
-    from meshtune.tuner.prediction.predict import training_of
 
-    print_page(memory_needs(space, training_of(campaign_spec)))
+    print_page(quote.memory_needs)
     with open_service(place, create=True) as service:
-        created = service.create(document, drives=True, text=text_of(spec, document))
+        chosen = quote.limits.laid_over(campaign_spec)
+        created = service.add(chosen, space.totals, drives=True, text=text_of(spec, document))
         print_result(CampaignAtHome(service, created).followed())
 
 

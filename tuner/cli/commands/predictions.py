@@ -48,8 +48,10 @@ CalibrateOption = Annotated[
 
 
 @app.command(rich_help_panel=PANEL, short_help="Count the legal plans of a spec; say why one is not legal.")
+@placed
 def spaces(
     spec: SpecFile,
+    place: HomePlace,
     why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,zero_stage=1,KNOB=value.")] = "",
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
     knobs: Annotated[bool, typer.Option("--knobs", help="Say what each knob adds.")] = False,
@@ -59,11 +61,9 @@ def spaces(
     from meshtune.search_spaces.knobs import count_with_knobs
     from meshtune.tuner.cli.render.display import space_table, space_text
     from meshtune.tuner.cli.render.knobs import knobs_table
-    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
+    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
     from meshtune.tuner.cli.telling import print_missing
-    from meshtune.tuner.prediction.memory_needs import memory_needs
-    from meshtune.tuner.prediction.predict import Basis, training_of
-    from meshtune.tuner.specs.read import limits_left_open
+    from meshtune.tuner.specs.read import quoted
 
     document, campaign_spec, space = read_spec_file(spec, None, cluster)
     print_missing(campaign_spec, None)
@@ -74,9 +74,8 @@ def spaces(
         for violation in broken:
             console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
         return
-    limits = limits_left_open(document, campaign_spec, space, Basis())
-    needs = memory_needs(space, training_of(campaign_spec))
-    print_page([space_text(space), *needs, space_table(space), *limits.words])
+    quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
+    print_page([space_text(space), *quote.memory_needs, space_table(space), *quote.limits.words])
     if knobs:
         if not space.knobs:
             raise WrongCall("--knobs: the spec has no knobs; `meshtune knobs` lists catalogs of them")
