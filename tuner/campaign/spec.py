@@ -49,7 +49,7 @@ class Budget(Closed):
     wall_time_s: Positive | None = None
     # Devices times the hours that jobs held them. Left out: what the quote says, with a margin; null: no limit.
     device_hours: Positive | None = None
-    # Whether those follow the quote: more trials later raise them in proportion, and they ask for no quota.
+    # Whether those follow the quote: other trials or time limits later change them alike, and they ask for no quota.
     device_hours_follow: bool = False
 
     def _check(self, checks: Checks) -> None:

@@ -18,7 +18,7 @@ from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Counts, Space
-from meshtune.tuner.campaign.second_runs import second_run_counts
+from meshtune.tuner.campaign.second_runs import planned_runs
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.prediction.limits import (
     HOURS_MARGIN,
@@ -199,9 +199,7 @@ def predict_cost(
     spec: CampaignSpec, space: Space, outlook: Predictions, counts: StepCounts | None, basis: Basis, limit_s: float
 ) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
-    there = space.plans + (spec.baseline is not None and spec.baseline not in space)
-    chosen = min(spec.budget.trials or there, there)
-    least, most = second_run_counts(spec, chosen)
+    chosen, (least, most) = planned_runs(spec, space.plans)
     startup_s, second = start_of(spec, basis), _second_runs(spec, least, most)
     if outlook.time is None or counts is None:
         devices, runs = _devices(space.columns), np.array([chosen + least, chosen + most])
