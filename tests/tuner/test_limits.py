@@ -141,6 +141,17 @@ def test_a_limit_that_is_taken_back_stays(service):
     assert service.changing.change(id, {"trial": {"time_limit_s": None}}).spec.trial == before
 
 
+def test_a_spec_made_of_another_has_the_limits_of_its_own_prediction(service):
+    document = document_of(service.create(SPEC).spec)
+    longer = {**document, "model": {**document["model"], "seq_len": 32768}}
+    assert service.create(longer).spec.trial.limit_s > 3 * document["trial"]["time_limit_s"]
+    id = service.create(SPEC).id
+    stated = service.changing.change(id, {"trial": {"time_limit_s": 4500}})
+    assert service.create(document_of(stated.spec)).spec.trial.limit_s == 4500
+    with pytest.raises(InvalidSpec, match="4,500 s cannot hold the baseline"):
+        service.create({**document_of(stated.spec), "model": longer["model"]})
+
+
 # The quote
 
 

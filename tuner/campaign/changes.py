@@ -64,7 +64,9 @@ def extendable(campaign: Campaign) -> bool:
 def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial], now: float) -> Campaign:
     """The campaign with these details; RUNNING where it was complete and its budget is another. trials: its own, as
     lists have them. Raises CannotChange."""
-    trial = replace(details.trial, time_limit_s=details.trial.time_limit_s or campaign.spec.trial.time_limit_s)
+    before, limit_s = campaign.spec.trial, details.trial.time_limit_s or campaign.spec.trial.time_limit_s
+    follow = details.trial.time_limit_follow and limit_s == before.time_limit_s
+    trial = replace(details.trial, time_limit_s=limit_s, time_limit_follow=follow)
     spec = replace(campaign.spec, name=details.name, budget=details.budget, trial=trial)
     spec = replace(spec, budget=_followed(campaign, spec, len(first_runs(trials))))
     altered = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)

@@ -70,6 +70,8 @@ class TrialLimits(Closed):
     # Of each attempt. Left out: time for the predicted steps and the start, with a margin, and 300 at least; without a
     # prediction 300, and twice `start_s` where that is stated.
     time_limit_s: TimeLimit | None = None
+    # Whether it was left out: a spec made of this one gets its own.
+    time_limit_follow: bool = False
     # The most that such a prediction may give: a queue, say, takes no longer jobs.
     time_limit_cap_s: TimeLimit | None = None
     # What a trial takes before its first step, for predictions; by default 5 on CPUs, else 120.

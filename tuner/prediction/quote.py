@@ -7,7 +7,7 @@ plan that can be written down, legal or not. Predicted, never measured; `basis` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -174,6 +174,8 @@ def make_limits(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool 
 
 
 def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tuple[Predictions, CampaignCost, Limits]:
+    if spec.trial.time_limit_follow:
+        spec = replace(spec, trial=replace(spec.trial, time_limit_s=None))
     require_room(spec, basis)
     outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
     counts = counts_of(spec, space[0])
