@@ -244,9 +244,10 @@ def test_what_people_change_of_a_campaign_is_changed_and_a_finished_one_goes_on(
     campaign = client.create(text)
     assert campaign.wait(limit_s=60).state == "completed"
     assert campaign.spec() == text
-    view = campaign.update(name="renamed", tags=["paper"], notes="the second try")
+    view = campaign.update(name="renamed", tags=["paper"], notes="the second try", trial={"time_limit_s": 777})
     assert (view.name, view.tags, view.notes) == ("renamed", ("paper",), "the second try")
     assert campaign.view == view
+    assert campaign.record().campaign.spec.trial.limit_s == 777
     seen = campaign.events()[-1].id
     assert campaign.extend(trials=3).state == "running"
     followed = [event.kind for event in campaign.follow(after=seen)]

@@ -130,6 +130,20 @@ def test_a_campaign_is_paused_resumed_and_cancelled_at_the_service(remote, clien
     assert remote("cancel", campaign.id).out == f"{campaign.id} is cancelled\n"
 
 
+def test_an_edit_says_the_limits_that_it_leaves(remote, client):
+    campaign = client.create(SPEC)
+    campaign.wait()
+    done = remote("edit", campaign.id, "--time-limit-s", "700", "--wall-time-s", "7200", "--trials", "9")
+    assert done.err == ""
+    words = f"{campaign.id} is changed: budget, trial; 9 trials and \\d+ to \\d+ second runs; "
+    assert re.match(
+        f"{words}a trial may take 11 min 40 s, the campaign [\\d.]+ device-hours, 2 h 00 min of work\n", done.out
+    )
+    assert campaign.refresh().summary.budget.wall_time_s == 7200
+    remote("edit", campaign.id, "--device-hours", "inf", "--trials", "11")
+    assert campaign.refresh().summary.budget.device_hours is None
+
+
 def test_settings_are_measured_again_as_second_runs_of_the_campaign(remote, client):
     campaign = client.create({**SPEC, "name": "again", "confirm": 0})
     campaign.wait()

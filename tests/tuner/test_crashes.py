@@ -18,7 +18,7 @@ import pytest
 from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.second_runs import second_run_counts
+from meshtune.tuner.campaign.second_runs import planned_runs
 from meshtune.tuner.campaign.trial import Choice, Origin, Proposal
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import IllegalMove
@@ -189,7 +189,7 @@ def test_campaigns_that_go_wrong_in_every_way_end_and_keep_their_limits(lab, mak
     again = [trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION]
     chosen = [trial for trial in trials if trial.origin is not Origin.CONFIRMATION]
     assert len(chosen) <= most
-    assert len(again) <= second_run_counts(campaign.spec, len(chosen))[1]
+    assert len(again) <= planned_runs(campaign.spec, campaign.legal)[1][1]
     assert set(again) <= {trial.plan for trial in chosen if trial.measurement is not None}
     assert all(len(trial.attempts) <= attempts for trial in trials)
     lost = [attempt.outcome.verdict for trial in trials for attempt in trial.attempts[:-1]]

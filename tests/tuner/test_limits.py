@@ -14,8 +14,9 @@ from command_lab import shown
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.second_runs import planned_runs
 from meshtune.tuner.campaign.spec import document_of
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.trial import Trial, first_runs
 from meshtune.tuner.cli.render.display import header, progress
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.prediction.predict import Basis
@@ -117,12 +118,19 @@ def test_a_late_baseline_pauses_the_campaign_and_runs_again_under_a_larger_limit
     id = service.create({**SPEC, "trial": {"time_limit_s": 900}, "parallel": 1}).id
     campaign, trials = driven(service, id)
     assert (campaign.state, len(trials)) == (CampaignState.PAUSED, 1)
-    assert re.search(r"limit of 900 s; [67] steps of \d+\.\d s each are done then; `meshtune edit", campaign.reason)
+    assert re.search(r"limit of 900 s; [67] steps of [\d.]+ s each are done then; `meshtune edit", campaign.reason)
     with pytest.raises(InvalidValue, match="300 s cannot hold the baseline"):
         service.changing.change(id, {"trial": {"time_limit_s": 300}})
-    service.changing.change(id, {"trial": {"time_limit_s": 4000}}, resume=True)
+    own = campaign.spec.budget.device_hours
+    service.changing.change(id, {"trial": {"time_limit_s": 4300}}, resume=True)
     campaign, trials = driven(service, id)
     assert campaign.state is CampaignState.COMPLETED
+    # Those of the quote had been of trials that end after 900 s.
+    assert campaign.spec.budget.device_hours == pytest.approx(own * 4300 / 900)
+    assert own < quote().limits.device_hours < own * 4300 / 900
+    events = [event.data for event in service.events(id, after=0, limit=999) if event.kind == "campaign.changed"]
+    assert [event["trial"]["time_limit_s"] for event in events] == [4300]
+    assert service.changing.change(id, {"trial": {"time_limit_s": 5000}}).state is CampaignState.COMPLETED
     assert [attempt.number for attempt in trials[0].attempts] == [1, 2]
     assert trials[0].verdict is Verdict.OK
     # Predicted alone, 13 steps take 873 s at the least; its own trials say more.
@@ -134,6 +142,17 @@ def test_a_limit_that_is_taken_back_stays(service):
     id = service.create(SPEC).id
     before = service.campaign(id).spec.trial
     assert service.changing.change(id, {"trial": {"time_limit_s": None}}).spec.trial == before
+
+
+def test_a_spec_made_of_another_has_the_limits_of_its_own_prediction(service):
+    document = document_of(service.create(SPEC).spec)
+    longer = {**document, "model": {**document["model"], "seq_len": 32768}}
+    assert service.create(longer).spec.trial.limit_s > 3 * document["trial"]["time_limit_s"]
+    id = service.create(SPEC).id
+    stated = service.changing.change(id, {"trial": {"time_limit_s": 4500}})
+    assert service.create(document_of(stated.spec)).spec.trial.limit_s == 4500
+    with pytest.raises(InvalidSpec, match="4,500 s cannot hold the baseline"):
+        service.create({**document_of(stated.spec), "model": longer["model"]})
 
 
 # The quote
@@ -175,11 +194,18 @@ def test_device_hours_are_limited_unless_the_spec_states_them_or_lifts_them(serv
 def test_more_trials_later_raise_device_hours_that_nobody_stated(service):
     id = service.create(SPEC).id
     own = service.campaign(id).spec.budget.device_hours
-    change = service.changing.change
-    assert change(id, {"budget": {"trials": 30}}).spec.budget.device_hours == 5 * own
-    assert change(id, {"budget": {"trials": 3}}).spec.budget.device_hours == 5 * own
-    assert change(id, {"budget": {"device_hours": 9}}).spec.budget.device_hours == 9
-    assert change(id, {"budget": {"trials": 60}}).spec.budget.device_hours == 9
+
+    def hours(**patch: object) -> float:
+        return service.changing.change(id, patch).spec.budget.device_hours
+
+    # 3 second runs at the least, whatever the trials.
+    assert hours(budget={"trials": 30}) == pytest.approx(own * 33 / 9)
+    assert hours(budget={"trials": 3}) == pytest.approx(own * 6 / 9)
+    assert hours(budget={"trials": 6}) == pytest.approx(own)
+    for trials in (3, 30, 60):
+        assert hours(budget={"trials": trials}) > quote(budget={"trials": trials}).cost.device_hours.high
+    assert hours(budget={"device_hours": 9}) == 9
+    assert hours(budget={"trials": 60}) == 9
     document = document_of(service.create(SPEC).spec)
     more = service.create({**document, "budget": {**document["budget"], "trials": 30}}).spec.budget.device_hours
     assert more == quote(budget={"trials": 30}).limits.device_hours > own
@@ -193,3 +219,24 @@ def test_second_runs_are_counted_from_the_start_on(service):
     alone = service.create({**SPEC, "baseline": None})
     assert "6 trials and 6 second runs" in header(alone)
     assert sum(trial.round > 0 for trial in driven(service, alone.id)[1]) == 6
+
+
+@pytest.mark.parametrize(
+    ("tp", "trials", "runs"),
+    [([1, 2, 4], None, 3), ([2, 4], None, 3), ([1, 2, 4], 99, 3), ([2, 4], 99, 3), ([2, 4], 2, 2)],
+)
+def test_as_many_first_runs_are_planned_as_run(service, tp, trials, runs):
+    """The baseline, tp 1, is in the space or not."""
+    budget = {"wall_time_s": 1000} if trials is None else {"trials": trials}
+    micro = {
+        "model": "gpt-micro",
+        "cluster": {"preset": "dgx-h100", "nodes": 1, "devices_per_node": 4},
+        "global_batch_size": 16,
+    }
+    space = {"tp": tp, "pp": [1], "cp": [1], "micro_batch_size": [1], "zero_stage": [0], "recompute": ["none"]}
+    document = SPEC | micro | {"space": space, "budget": budget, "workload": "simulated", "search": "grid"}
+    document |= {"baseline": {"tp": 1, "micro_batch_size": 1}}
+    campaign, found = driven(service, service.create(document).id)
+    assert campaign.state is CampaignState.COMPLETED
+    assert len(first_runs(found)) == planned_runs(campaign.spec, campaign.legal)[0] == runs
+    assert quoted(document, *read_spec(document, None), Basis()).cost.first_runs == runs

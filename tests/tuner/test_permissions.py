@@ -119,7 +119,15 @@ PLAIN_FIELDS = {
         *("min_seconds", "start_limit_s", "stall_s"),
     },
     Budget: {"trials", "wall_time_s", "device_hours", "device_hours_follow"},
-    TrialLimits: {"time_limit_s", "time_limit_cap_s", "start_s", "attempts", "racing", "queue_limit_s"},
+    TrialLimits: {
+        "time_limit_s",
+        "time_limit_follow",
+        "time_limit_cap_s",
+        "start_s",
+        "attempts",
+        "racing",
+        "queue_limit_s",
+    },
     StopRule: {"tolerance", "chance"},
 }
 

@@ -17,7 +17,8 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.scatter import Scatter, bounds
-from meshtune.tuner.campaign.second_runs import ERROR, next_turn, run_variance, second_run_counts
+from meshtune.tuner.campaign.second_runs import ERROR, next_turn, planned_runs, run_variance
+from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin
 
 
@@ -135,7 +136,7 @@ def test_a_plan_that_trains_otherwise_is_not_measured_again(spec, make):
     [(3, 6, (3, 24)), (1, 6, (0, 12)), (3, 1, (3, 4)), (0, 6, (0, 0)), (99, 2, (10, 22))],
 )
 def test_the_number_of_second_runs_is_bounded(spec, confirm, rounds, counts):
-    assert second_run_counts(spec(confirm=confirm, confirm_rounds=rounds), 10) == counts
+    assert planned_runs(spec(confirm=confirm, confirm_rounds=rounds, budget=Budget(trials=10)), 99) == (10, counts)
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 57])

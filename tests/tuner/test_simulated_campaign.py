@@ -11,7 +11,7 @@ from rich.console import Console
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
-from meshtune.tuner.campaign.second_runs import second_run_counts
+from meshtune.tuner.campaign.second_runs import planned_runs
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.telling import print_best
 from meshtune.tuner.results.ranking import rank
@@ -80,9 +80,9 @@ def test_an_example_recommends_a_setting(name, service, monkeypatch):
     monkeypatch.setattr("meshtune.tuner.cli.telling.console", Console(file=printed, width=200))
     text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
     ended, trials = campaign(service, **{"confirm": 3, **parse_yaml(text)})
-    least, most = second_run_counts(ended.spec, 25)
+    chosen, (least, most) = planned_runs(ended.spec, ended.legal)
     assert ended.state is CampaignState.COMPLETED
-    assert 25 < 25 + least <= len(trials) <= 25 + most
+    assert 25 == chosen < chosen + least <= len(trials) <= chosen + most
     assert print_best(ended, trials, 3)
     assert printed.getvalue().startswith("simulated: nothing below was measured on any device\n")
     assert "Recommended: tp" in printed.getvalue()

@@ -16,8 +16,8 @@ from meshtune.search_spaces.checks import Checks, Closed, Name, UserError
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.decide import time_spent
-from meshtune.tuner.campaign.spec import Budget, TrialLimits
-from meshtune.tuner.campaign.stopping import planned_runs
+from meshtune.tuner.campaign.second_runs import planned_runs
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec, TrialLimits
 from meshtune.tuner.campaign.trial import Trial, first_runs
 
 MAX_TAGS, MAX_NOTES = 20, 10_000
@@ -64,11 +64,13 @@ def extendable(campaign: Campaign) -> bool:
 def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial], now: float) -> Campaign:
     """The campaign with these details; RUNNING where it was complete and its budget is another. trials: its own, as
     lists have them. Raises CannotChange."""
-    trial = replace(details.trial, time_limit_s=details.trial.time_limit_s or campaign.spec.trial.time_limit_s)
-    budget = _followed(campaign, details.budget)
-    spec = replace(campaign.spec, name=details.name, budget=budget, trial=trial)
+    before, limit_s = campaign.spec.trial, details.trial.time_limit_s or campaign.spec.trial.time_limit_s
+    follow = details.trial.time_limit_follow and limit_s == before.time_limit_s
+    trial = replace(details.trial, time_limit_s=limit_s, time_limit_follow=follow)
+    spec = replace(campaign.spec, name=details.name, budget=details.budget, trial=trial)
+    spec = replace(spec, budget=_followed(campaign, spec, len(first_runs(trials))))
     altered = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)
-    if budget == campaign.spec.budget:
+    if details.budget == campaign.spec.budget:
         return altered
     if campaign.state is CampaignState.COMPLETED:
         require_extendable(campaign)
@@ -87,13 +89,15 @@ def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial
     return replace(altered, search_ended="", spec=replace(spec, stop=stop))
 
 
-def _followed(campaign: Campaign, budget: Budget) -> Budget:
-    """With device-hours for more first runs, where they are the quote's and nobody stated others."""
-    before = campaign.spec.budget
-    if not budget.device_hours_follow or budget.device_hours is None or budget.device_hours != before.device_hours:
+def _followed(campaign: Campaign, spec: CampaignSpec, planned: int) -> Budget:
+    """With device-hours for other numbers of runs and longer ones, where they are the quote's and nobody stated others.
+    planned: first runs."""
+    budget, hours = spec.budget, spec.budget.device_hours
+    if not budget.device_hours_follow or hours is None or hours != campaign.spec.budget.device_hours:
         return replace(budget, device_hours_follow=False)
-    more = planned_runs(replace(campaign, spec=replace(campaign.spec, budget=budget)))[0]
-    return replace(budget, device_hours=budget.device_hours * max(1.0, more / planned_runs(campaign)[0]))
+    (before, (again, _)), (after, (least, _)) = (planned_runs(one, campaign.legal) for one in (campaign.spec, spec))
+    runs = (max(after, planned) + least) / (max(before, planned) + again)
+    return replace(budget, device_hours=hours * runs * spec.trial.limit_s / campaign.spec.trial.limit_s)
 
 
 def require_extendable(campaign: Campaign) -> None:

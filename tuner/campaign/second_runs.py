@@ -31,7 +31,7 @@ from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.node_kinds import is_elsewhere
 from meshtune.tuner.campaign.objective import Objective, Yardstick
 from meshtune.tuner.campaign.scatter import Scatter, bounds
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.campaign.units import Estimate, percent
 
@@ -185,14 +185,17 @@ def is_worth_it(gain: Estimate, tolerance: float) -> bool:
     return isinstance(gain, PairedGain) and gain.sure > 0 and gain.value >= tolerance
 
 
-def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
-    """The least and the most second runs of a campaign that measures so many plans. Least: where the baseline is among
-    the best."""
+def planned_runs(spec: CampaignSpec, legal: int) -> tuple[int, tuple[int, int]]:
+    """First runs: the budget's, or all legal plans and a baseline outside of their space. Then the least and the most
+    second runs; least: where the baseline is among the best."""
+    chosen, baseline = spec.budget.trials or legal + 1, spec.baseline
+    if chosen > legal:
+        chosen = legal + (baseline is not None and bool(space_of(spec).explain(baseline)))
     best = min(spec.confirm, chosen)
-    if spec.baseline is None:
+    if baseline is None:
         rounds = min(ROUNDS_ALONE, spec.confirm_rounds)
-        return best * rounds, best * rounds
-    return best if best > 1 else 0, (best + (best > 0)) * spec.confirm_rounds
+        return chosen, (best * rounds, best * rounds)
+    return chosen, (best if best > 1 else 0, (best + (best > 0)) * spec.confirm_rounds)
 
 
 def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:

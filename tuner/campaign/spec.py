@@ -49,7 +49,7 @@ class Budget(Closed):
     wall_time_s: Positive | None = None
     # Devices times the hours that jobs held them. Left out: what the quote says, with a margin; null: no limit.
     device_hours: Positive | None = None
-    # Whether those follow the quote: more trials later raise them in proportion, and they ask for no quota.
+    # Whether those follow the quote: other trials or time limits later change them alike, and they ask for no quota.
     device_hours_follow: bool = False
 
     def _check(self, checks: Checks) -> None:
@@ -70,6 +70,8 @@ class TrialLimits(Closed):
     # Of each attempt. Left out: time for the predicted steps and the start, with a margin, and 300 at least; without a
     # prediction 300, and twice `start_s` where that is stated.
     time_limit_s: TimeLimit | None = None
+    # Whether it was left out: a spec made of this one gets its own.
+    time_limit_follow: bool = False
     # The most that such a prediction may give: a queue, say, takes no longer jobs.
     time_limit_cap_s: TimeLimit | None = None
     # What a trial takes before its first step, for predictions; by default 5 on CPUs, else 120.

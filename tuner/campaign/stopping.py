@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.second_runs import next_turn, second_run_counts
+from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Proposal, Trial
 
@@ -60,15 +60,6 @@ def chance_text(spec: CampaignSpec, plans: str, chance: float) -> str:
     share = "less than 0.01 %" if chance < 1e-4 else f"{100 * chance:.2g} %"
     better = "extends the front" if spec.pareto else "beats the best"
     return f"the probability that {plans} {better} by more than {100 * spec.stop.tolerance:g} % is {share}"
-
-
-def planned_runs(campaign: Campaign) -> tuple[int, tuple[int, int]]:
-    """First runs: the budget's, or the whole space and a baseline outside of it; then the least and the most second
-    ones."""
-    spec = campaign.spec
-    there = campaign.legal + (spec.baseline is not None)
-    chosen = min(spec.budget.trials or there, there)
-    return chosen, second_run_counts(spec, chosen)
 
 
 def confirmations(trials: Sequence[Trial]) -> list[Trial]:

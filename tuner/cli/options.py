@@ -52,10 +52,11 @@ ServerOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 TrialsOption = Annotated[int | None, typer.Option("--trials", min=1, help="The budget of trials, all together.")]
 WallTimeOption = Annotated[
-    float | None, typer.Option("--wall-time-s", min=0, help="The budget of seconds of work, all together.")
+    float | None,
+    typer.Option("--wall-time-s", min=0, help="The budget of seconds of work, all together; inf: no limit."),
 ]
 DeviceHoursOption = Annotated[
-    float | None, typer.Option("--device-hours", min=0, help="The budget of device-hours, all together.")
+    float | None, typer.Option("--device-hours", min=0, help="The budget of device-hours, all together; inf: no limit.")
 ]
 TimeLimitOption = Annotated[float | None, typer.Option("--time-limit-s", min=0, help="The seconds of one trial.")]
 DEFAULT_HOME = Path(".meshtune")

@@ -159,11 +159,10 @@ class CampaignCalls(Calls):
         tags: Sequence[str] | None = None,
         notes: str | None = None,
         budget: Mapping[str, float | None] | None = None,
-        time_limit_s: float | None = None,
+        trial: Mapping[str, float | None] | None = None,
     ) -> Steps[CampaignView]:
         """Change what is given. budget: of `trials`, `wall_time_s` and `device_hours` those that are named; None lifts
-        a limit. An ended campaign goes on with a larger budget. time_limit_s: of a trial."""
-        trial = None if time_limit_s is None else {"time_limit_s": time_limit_s}
+        a limit. An ended campaign goes on with a larger budget. trial: those of `time_limit_s` and others, alike."""
         given = {"name": name, "tags": tags, "notes": notes, "budget": budget, "trial": trial}
         return (yield from self._patched({key: value for key, value in given.items() if value is not None}))
 

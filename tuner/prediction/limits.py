@@ -43,9 +43,10 @@ class Limits:
 
     def laid_over(self, spec: CampaignSpec) -> CampaignSpec:
         """The spec as if it had stated them."""
+        left_out = spec.trial.time_limit_s is None or spec.trial.time_limit_follow
         return replace(
             spec,
-            trial=replace(spec.trial, time_limit_s=self.time_limit_s),
+            trial=replace(spec.trial, time_limit_s=self.time_limit_s, time_limit_follow=left_out),
             budget=replace(spec.budget, device_hours=self.device_hours, device_hours_follow=self.follow),
         )
 

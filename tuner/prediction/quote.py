@@ -7,7 +7,7 @@ plan that can be written down, legal or not. Predicted, never measured; `basis` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Counts, Space
-from meshtune.tuner.campaign.second_runs import second_run_counts
+from meshtune.tuner.campaign.second_runs import planned_runs
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.prediction.limits import (
     HOURS_MARGIN,
@@ -174,6 +174,8 @@ def make_limits(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool 
 
 
 def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tuple[Predictions, CampaignCost, Limits]:
+    if spec.trial.time_limit_follow:
+        spec = replace(spec, trial=replace(spec.trial, time_limit_s=None))
     require_room(spec, basis)
     outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
     counts = counts_of(spec, space[0])
@@ -199,9 +201,7 @@ def predict_cost(
     spec: CampaignSpec, space: Space, outlook: Predictions, counts: StepCounts | None, basis: Basis, limit_s: float
 ) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
-    there = space.plans + (spec.baseline is not None and spec.baseline not in space)
-    chosen = min(spec.budget.trials or there, there)
-    least, most = second_run_counts(spec, chosen)
+    chosen, (least, most) = planned_runs(spec, space.plans)
     startup_s, second = start_of(spec, basis), _second_runs(spec, least, most)
     if outlook.time is None or counts is None:
         devices, runs = _devices(space.columns), np.array([chosen + least, chosen + most])

@@ -100,7 +100,7 @@ def _write(connection: Connection, before: Campaign, after: Campaign, now: float
         "search_ended": after.search_ended,
     }
     data: dict[str, object] = {name: word for name, word in words.items() if name in values}
-    data |= {part: row["spec"][part] for part in ("budget", "stop") if row["spec"][part] != old["spec"][part]}
+    data |= {part: row["spec"][part] for part in ("budget", "trial", "stop") if row["spec"][part] != old["spec"][part]}
     if data:
         add_event(connection, after.id, now, "campaign.changed", data)
     if after.state is not before.state:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,6 +140,8 @@ def edit(
     time_limit_s: TimeLimitOption = None,
 ) -> None:
     """Change a campaign's name, tags, notes or budget; one that is complete goes on with a larger budget."""
+    from meshtune.tuner.cli.render.display import limits_text
+
     given: dict[str, Any] = {"name": name, "tags": [] if no_tags else tag, "notes": notes}
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= limits(trials, wall_time_s, device_hours, time_limit_s)
@@ -150,7 +153,8 @@ def edit(
     with place.there.opened(campaign) as chosen:
         was_over = chosen.state.final
         chosen.change(changes)
-    console.print(f"{chosen.id} is changed: {', '.join(changes)}", soft_wrap=True)
+        numbers = f"; {limits_text(chosen.record().campaign)}" if {"budget", "trial"} & {*changes} else ""
+    console.print(f"{chosen.id} is changed: {', '.join(changes)}{numbers}", soft_wrap=True)
     if was_over and chosen.state.active:
         console.print(f"it goes on: `meshtune resume {chosen.id}{place.option}` works on it", soft_wrap=True)
 
@@ -163,7 +167,10 @@ def limits(
         "budget": {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours},
         "trial": {"time_limit_s": time_limit_s},
     }
-    given = {name: {key: one for key, one in own.items() if one is not None} for name, own in named.items()}
+    given = {
+        name: {key: None if one == inf else one for key, one in own.items() if one is not None}
+        for name, own in named.items()
+    }
     return {name: own for name, own in given.items() if own}
 
 

@@ -21,7 +21,8 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.eligibility import Reason
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.stopping import confirmations, hopeless_reason, planned_runs
+from meshtune.tuner.campaign.second_runs import planned_runs
+from meshtune.tuner.campaign.stopping import confirmations, hopeless_reason
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
@@ -239,16 +240,19 @@ def space_text(space: Space) -> str:
 
 def header(campaign: Campaign) -> str:
     spec = campaign.spec
-    first, (least, most) = planned_runs(campaign)
-    hours = (
-        "" if spec.budget.device_hours is None else f", the campaign {number(spec.budget.device_hours)} device-hours"
-    )
     return (
         f"{campaign.id}: {spec.model.name} on {spec.cluster.devices} x {spec.cluster.device.name}, "
         f"{campaign.legal} legal plans of {campaign.combinations} combinations, search {spec.search.kind}, "
-        f"runner {spec.runner.kind}; {runs_text(first, (least, most))}; "
-        f"a trial may take {seconds(spec.trial.limit_s)}{hours}"
+        f"runner {spec.runner.kind}; {limits_text(campaign)}"
     )
+
+
+def limits_text(campaign: Campaign) -> str:
+    spec, budget = campaign.spec, campaign.spec.budget
+    hours = "" if budget.device_hours is None else f", the campaign {number(budget.device_hours)} device-hours"
+    hours += "" if budget.wall_time_s is None else f", {seconds(budget.wall_time_s)} of work"
+    runs = runs_text(*planned_runs(spec, campaign.legal))
+    return f"{runs}; a trial may take {seconds(spec.trial.limit_s)}{hours}"
 
 
 def runs_text(first: int, second: Sequence[int]) -> str:
@@ -265,7 +269,7 @@ def runs_text(first: int, second: Sequence[int]) -> str:
 def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked], trouble: str) -> RenderableType:
     """The live view: done, the fastest so far, running now, failures by kind, time left."""
     done = sum(trial.state.final for trial in trials)
-    first, (least, most) = planned_runs(campaign)
+    first, (least, most) = planned_runs(campaign.spec, campaign.legal)
     again = sum(trial.state.final for trial in confirmations(trials))
     more = f", {again} of {least} to {max(most, again)} second runs" if most else ""
     total = max(first + least, len(trials))
@@ -339,7 +343,7 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
         trial.last.finished_at - trial.attempts[0].planned_at for trial in trials if trial.last.finished_at is not None
     ]
     if spans:
-        first, (least, _) = planned_runs(campaign)
+        first, (least, _) = planned_runs(campaign.spec, campaign.legal)
         remaining = first + least - len(spans)
         estimates.append(max(0, remaining) * sum(spans) / len(spans) / campaign.spec.parallel)
     if budget.wall_time_s is not None:

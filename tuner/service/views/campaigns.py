@@ -15,8 +15,8 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Les
 from meshtune.tuner.campaign.changes import extendable
 from meshtune.tuner.campaign.listing import STEP_TIME, TOKENS_PER_S_PER_DEVICE, Order, TrialKey
 from meshtune.tuner.campaign.objective import Objective
+from meshtune.tuner.campaign.second_runs import planned_runs
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, document_of, space_of
-from meshtune.tuner.campaign.stopping import planned_runs
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.prediction.limits import Limits
@@ -232,7 +232,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
         confirmations=sum(
             tally.attempts for tally in last if tally.origin is Origin.CONFIRMATION and tally.state.final
         ),
-        second_runs=planned_runs(campaign)[1],
+        second_runs=planned_runs(campaign.spec, campaign.legal)[1],
         in_flight=sum(tally.attempts for tally in last if tally.state in (TrialState.SUBMITTED, TrialState.RUNNING)),
         failed=sum(failures.values()),
         failures={cause: count for cause, count in failures.items() if count},

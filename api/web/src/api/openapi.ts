@@ -736,6 +736,8 @@ export interface components {
                 start_s: number | null;
                 /** @default null */
                 time_limit_cap_s: number | null;
+                /** @default false */
+                time_limit_follow: boolean;
                 /** @default null */
                 time_limit_s: number | null;
             };
