@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import exp, inf, log, sqrt
 from statistics import NormalDist, fmean
 
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.node_kinds import is_elsewhere
@@ -217,19 +217,23 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     """The round that is not complete; None where no more second runs are needed. It follows from the trials alone, of
     which the search's have all ended."""
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
-    fit = eligible(spec, trials)
+    fit, newest = eligible(spec, trials), max((trial.number for trial in first_runs(trials)), default=-1)
     contenders = _finalists(spec, trials, fit)
     before = _rounds_before(trials, contenders)
-    last = before + spec.confirm_rounds
-    for number in range(before + 1, last + 1):
-        if not contenders:
+    contenders = _stable(contenders, trials, fit, before)
+    for number in count(before + 1):
+        last = before + spec.confirm_rounds
+        if number > last or not contenders:
             return None
         order = contenders if (number - before) % 2 else contenders[::-1]
         missing = tuple(plan for plan in order if (plan, number) not in again)
-        if missing or not all(again[plan, number].state.final for plan in order):
+        if missing and any(run.round == number and run.number < newest for run in again.values()):
+            before = number  # what is missing would run at another time, so this round stays as it is
+        elif missing or not all(again[plan, number].state.final for plan in order):
             return Turn(number, last, missing)
-        contenders = _contenders(spec, trials, fit, contenders, number, before)
-    return None
+        else:
+            contenders = _contenders(spec, trials, fit, contenders, number, before)
+    raise AssertionError  # numbers do not end
 
 
 def _rounds_before(trials: Sequence[Trial], contenders: Sequence[Plan]) -> int:
@@ -279,17 +283,9 @@ def _contenders(
     is clear. fit: the trials that are eligible. before: see `_rounds_before`."""
     cells = {cell: speed for cell, speed in cells_of(spec.objective, fit).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
-    # A lost run says nothing of its plan; one on other hardware would be there again.
-    lost = {
-        trial.plan
-        for trial in trials
-        if trial.round == rounds and trial.verdict is Verdict.LOST and not is_elsewhere(trial.last)
-    }
-    stable = [plan for plan in contenders if (plan, rounds) in cells or plan in lost]
+    stable = _stable(contenders, trials, fit, rounds)
     if baseline is None:
         return stable if rounds - before < ROUNDS_ALONE else []
-    if baseline not in stable:
-        return []
     variance = run_variance(first_speeds(spec.objective, fit), cells, baseline, spec)
     if variance is None:
         return stable
@@ -309,6 +305,20 @@ def _contenders(
         if undecided and not any(other is not None and other.sure > 0 for other in others):
             left.append(plan)
     return [plan for plan in stable if plan in left] if len(left) > 1 else []
+
+
+def _stable(plans: Sequence[Plan], trials: Sequence[Trial], fit: Sequence[Trial], rounds: int) -> list[Plan]:
+    """Those that no second run of these rounds shows to be never recommended; none without the baseline, where it was
+    measured, or with that alone. A run that was lost or cancelled says nothing; one elsewhere would be there again."""
+    well = {trial.number for trial in fit}
+    left = {
+        trial.plan
+        for trial in trials
+        if 0 < trial.round <= rounds and trial.number not in well and trial.verdict is not None
+        if trial.verdict.informative or is_elsewhere(trial.last)
+    }
+    stable, baseline = [plan for plan in plans if plan not in left], _baseline(trials)
+    return stable if baseline is None or (baseline in stable and len(stable) > 1) else []
 
 
 def _front_first(measured: Sequence[Trial]) -> list[Trial]:

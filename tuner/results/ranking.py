@@ -88,10 +88,14 @@ class Ranked:
     interval_known: ClassVar[bool] = True
 
     @cached_property
+    def runs(self) -> tuple[Measurement, ...]:
+        """The first, and the second ones that were measured."""
+        return tuple(run for trial in (self.trial, *self.again) if (run := trial.measurement) is not None)
+
+    @property
     def counted(self) -> tuple[Measurement, ...]:
         """Of the second runs where there are any, of the first where not."""
-        measured = [trial.measurement for trial in self.again if trial.measurement is not None]
-        return tuple(measured) or (_measurement(self.trial),)
+        return self.runs[1:] or self.runs
 
     @cached_property
     def step_time_s(self) -> float:
@@ -151,8 +155,7 @@ class Ranked:
     def once(self) -> Ranked:
         """The same setting with the numbers of its first run alone, against the baseline's first run."""
         base = None if self.ground.base is None else replace(self.ground.base, again=())
-        rules = replace(self.ground.rules, baseline=None if base is None else base.measurement)
-        return replace(self, again=(), ground=replace(self.ground, rules=rules, base=base, cells={}))
+        return replace(self, again=(), ground=replace(self.ground, base=base, cells={}))
 
     @property
     def first_run(self) -> Estimate:
@@ -187,8 +190,7 @@ class Ranked:
     @property
     def headroom_bytes(self) -> float | None:
         """As the yardstick has it, in the fullest of the runs."""
-        runs = [trial.measurement for trial in (self.trial, *self.again)]
-        return self.ground.yardstick.headroom_bytes(run for run in runs if run is not None)
+        return self.ground.yardstick.headroom_bytes(self.runs)
 
     @property
     def tflops_per_device(self) -> float:
@@ -236,8 +238,10 @@ class Ranked:
 
     @cached_property
     def training(self) -> TrainingCheck | None:
-        """The first losses and gradient norms against the baseline's; None where there is nothing to compare."""
-        return self.ground.rules.training(self.measurement)
+        """The first losses and gradient norms against those of the baseline's first run, of a run that differs where
+        one does; None where there is nothing to compare."""
+        checks = [self.ground.rules.training(run) for run in self.runs]
+        return next((check for check in checks if trains_otherwise(check, self.changed_numerics)), checks[-1])
 
     @property
     def confirmation(self) -> Confirmation | None:
@@ -303,8 +307,9 @@ class Ranked:
 
     @cached_property
     def ineligible(self) -> Reason | None:
-        """As of `eligibility`."""
-        return eligibility(self.ground.rules, self.trial.plan, self.measurement)
+        """As of `eligibility`; also where one run alone trains otherwise."""
+        reason = eligibility(self.ground.rules, self.trial.plan, self.measurement)
+        return Reason.TRAINING if reason is None and self.trains_otherwise else reason
 
     @property
     def usable(self) -> bool:
@@ -330,7 +335,6 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     first = first_speeds(spec.objective, like_it)
     ground = replace(
         ground,
-        rules=replace(rules, baseline=None if base is None else base.measurement),
         base=base,
         effects=plan_effects(first, ground.cells) if ground.cells else {},
         variance=run_variance(first, ground.cells, None if base is None else base.trial.plan, spec),
