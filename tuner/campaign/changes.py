@@ -16,8 +16,8 @@ from meshtune.search_spaces.checks import Checks, Closed, Name, UserError
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.decide import time_spent
-from meshtune.tuner.campaign.spec import Budget, TrialLimits
 from meshtune.tuner.campaign.second_runs import next_turn
+from meshtune.tuner.campaign.spec import Budget, TrialLimits
 from meshtune.tuner.campaign.stopping import planned_runs
 from meshtune.tuner.campaign.trial import Trial, first_runs
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import exp, inf, log, sqrt
 from statistics import NormalDist, fmean
 
@@ -218,13 +217,11 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     which the search's have all ended."""
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
     fit, newest = eligible(spec, trials), max((trial.number for trial in first_runs(trials)), default=-1)
-    contenders = _finalists(spec, trials, fit)
-    before = _rounds_before(trials, contenders)
+    contenders = finalists(spec, trials, fit)
+    before = number = _rounds_before(trials, contenders)
     contenders = _stable(contenders, trials, fit, before)
-    for number in count(before + 1):
-        last = before + spec.confirm_rounds
-        if number > last or not contenders:
-            return None
+    while contenders and number < (last := before + spec.confirm_rounds):
+        number += 1
         order = contenders if (number - before) % 2 else contenders[::-1]
         missing = tuple(plan for plan in order if (plan, number) not in again)
         if missing and any(run.round == number and run.number < newest for run in again.values()):
@@ -233,7 +230,7 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
             return Turn(number, last, missing)
         else:
             contenders = _contenders(spec, trials, fit, contenders, number, before)
-    raise AssertionError  # numbers do not end
+    return None
 
 
 def _rounds_before(trials: Sequence[Trial], contenders: Sequence[Plan]) -> int:
@@ -242,21 +239,13 @@ def _rounds_before(trials: Sequence[Trial], contenders: Sequence[Plan]) -> int:
     return max((trial.round for trial in trials if trial.number < newest), default=0)
 
 
-def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
+def finalists(spec: CampaignSpec, trials: Sequence[Trial], fit: Sequence[Trial]) -> list[Plan]:
     """The plans of the first round in its order: the best by their first runs, at most `spec.confirm`, and the
     baseline, if it was measured, second; none where only the baseline would run. With `spec.pareto` the front comes
-    first. What is never recommended is left out (`tuner.campaign.eligibility`)."""
-    return _finalists(spec, trials, eligible(spec, trials))
-
-
-def _finalists(spec: CampaignSpec, trials: Sequence[Trial], fit: Sequence[Trial]) -> list[Plan]:
+    first. fit: the trials that are eligible; what is never recommended is left out."""
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
-    scored = [
-        (yardstick.score(trial.measurement), trial)
-        for trial in fit
-        if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
-    ]
+    scored = [(yardstick.score(run), trial) for trial in first_runs(fit) if (run := trial.measurement) is not None]
     scored.sort(key=lambda pair: (-pair[0], pair[1].number))
     measured = [trial for _, trial in scored]
     if spec.pareto:
@@ -289,12 +278,10 @@ def _contenders(
     variance = run_variance(first_speeds(spec.objective, fit), cells, baseline, spec)
     if variance is None:
         return stable
-    tolerance, left = spec.stop.tolerance, [baseline]
+    tolerance, left = spec.stop.tolerance, list[Plan]()
     for plan in stable:
-        if plan == baseline:
-            continue
         gain = paired_gain(plan, baseline, cells, variance)
-        if gain is None:
+        if plan == baseline or gain is None:
             left.append(plan)
             continue
         if is_worth_it(gain, tolerance):
@@ -304,7 +291,7 @@ def _contenders(
         others = (paired_gain(other, plan, cells, variance) for other in stable if other not in (plan, baseline))
         if undecided and not any(other is not None and other.sure > 0 for other in others):
             left.append(plan)
-    return [plan for plan in stable if plan in left] if len(left) > 1 else []
+    return left if len(left) > 1 else []
 
 
 def _stable(plans: Sequence[Plan], trials: Sequence[Trial], fit: Sequence[Trial], rounds: int) -> list[Plan]:

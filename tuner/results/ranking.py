@@ -56,11 +56,6 @@ class Confirmation:
     runs: int
     change: float | None
 
-    @property
-    def failed(self) -> bool:
-        """True when the plan itself failed in a second run."""
-        return self.change is None and _failed(self.trial)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
@@ -116,8 +111,7 @@ class Ranked:
     @property
     def first_speed(self) -> float:
         """As the objective compares speeds."""
-        first = _measurement(self.trial)
-        return self.ground.yardstick.objective.speed(first, first.step_time_s)
+        return self.ground.yardstick.objective.speed(self.runs[0], self.runs[0].step_time_s)
 
     def pairs(self, other: Ranked) -> list[tuple[Measurement, Measurement]]:
         """Its second runs, each with the other's of the same round."""
@@ -127,7 +121,7 @@ class Ranked:
 
     def alike(self, other: Ranked) -> tuple[Measurement, Measurement]:
         """Two runs that compare: of one round, else the first ones."""
-        return next(iter(self.pairs(other)), (_measurement(self.trial), _measurement(other.trial)))
+        return next(iter(self.pairs(other)), (self.runs[0], other.runs[0]))
 
     def _estimate(self, interval: Estimate, value: float) -> Estimate:
         """A quantity of these runs. interval: at the steps of `measured_by`, for a single run."""
@@ -165,7 +159,7 @@ class Ranked:
     @property
     def first_score(self) -> float:
         """The objective by the first run as a number to maximise."""
-        return self.ground.yardstick.score(_measurement(self.trial))
+        return self.ground.yardstick.score(self.runs[0])
 
     @property
     def merit(self) -> tuple[bool, float]:
@@ -248,8 +242,7 @@ class Ranked:
         again = self.again
         if not again:
             return None
-        first = _measurement(self.trial)
-        measured = [trial for trial in again if trial.measurement is not None]
+        first, *measured = self.runs
         failed = next((trial for trial in again if _failed(trial)), None)
         return Confirmation(
             trial=failed or (self.measured_by if measured else again[-1]),
@@ -260,19 +253,18 @@ class Ranked:
     @property
     def confirmed(self) -> bool:
         """True when the plan was measured again, and never failed meanwhile."""
-        confirmation = self.confirmation
-        return confirmation is not None and confirmation.change is not None
+        return len(self.runs) > 1 and not self.failed_again
 
     @property
     def runs_text(self) -> str:
         """What its numbers are of, for people."""
-        runs = 0 if self.confirmation is None else self.confirmation.runs
+        runs = len(self.runs) - 1
         return f"{runs} second run{'' if runs == 1 else 's'}" if runs else "its first run alone"
 
     @property
     def failed_again(self) -> bool:
         """True when the plan ran once and failed when it was to be measured again."""
-        return self.confirmation is not None and self.confirmation.failed
+        return any(map(_failed, self.again))
 
     @property
     def trains_otherwise(self) -> bool:
@@ -332,12 +324,14 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     ]
     base = baseline_of(entries)
     like_it = [one.trial for one in entries if not rules.other_hardware(_measurement(one.trial))]
-    first = first_speeds(spec.objective, like_it)
+    first, plan = first_speeds(spec.objective, like_it), None if base is None else base.trial.plan
+    # By what decided the rounds.
+    fit = [one for one in alike if one.round and (run := one.measurement) and eligibility(rules, one.plan, run) is None]
     ground = replace(
         ground,
         base=base,
         effects=plan_effects(first, ground.cells) if ground.cells else {},
-        variance=run_variance(first, ground.cells, None if base is None else base.trial.plan, spec),
+        variance=run_variance(first, cells_of(spec.objective, fit) or ground.cells, plan, spec),
     )
     ranked = [replace(one, ground=ground) for one in entries]
     ranked.sort(key=lambda one: (*one.merit, -one.trial.number), reverse=True)
