@@ -121,7 +121,7 @@ class TrainerReport:
         # Of several steps the Trainer logs the mean.
         if "loss" in (logs or {}) and state.global_step == self._logged + 1:
             self._reporter.losses.append(float(logs["loss"]))
-            # Since 4.38, where gradients are clipped: before that, and without a loss scale.
+            # Since 4.38, in 4.x where gradients are clipped: before that, and without a loss scale.
             if logs.get("grad_norm") is not None:
                 self._reporter.gradient_norms.append(float(logs["grad_norm"]))
             self._logged += 1

@@ -59,6 +59,20 @@ def test_a_budget_that_is_raised_while_a_search_or_a_campaign_ends_is_used(lab, 
     assert lab.verdicts(id) == ["ok"] * 4
 
 
+def test_a_budget_of_time_that_ended_second_runs_is_raised_for_them_alone(lab):
+    # Of three jobs, each of a second on four devices; both plans were to run again.
+    id = lab.create(baseline={"zero_stage": 1}, confirm=1, budget={"trials": 2, "device_hours": 11 / 3600})
+    lab.run(id)
+    assert (lab.campaign(id).state, len(lab.trials(id))) == (CampaignState.COMPLETED, 3)
+    with pytest.raises(CannotChange, match="device-hours is spent"):
+        lab.service.changing.change(id, {"budget": {"device_hours": 10 / 3600}})
+    lab.service.changing.change(id, {"budget": {"device_hours": 1}})
+    lab.run(id)
+    assert [trial.round for trial in lab.trials(id)][:4] == [0, 0, 1, 1]
+    with pytest.raises(CannotChange, match="2 of 2 trials are planned; name more"):
+        lab.service.changing.change(id, {"budget": {"device_hours": 2}})
+
+
 def test_a_budget_that_is_lowered_while_the_search_is_asked_is_kept_to(lab, before):
     id = lab.create(budget={"trials": 4}, parallel=4)
     before("plan_trials", lambda: lab.service.changing.change(id, {"budget": {"trials": 2}}))

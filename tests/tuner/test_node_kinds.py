@@ -13,6 +13,7 @@ from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.decide import Finish, PolledJob, decide, nodes_to_avoid
+from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.node_kinds import comparable, reference_of
 from meshtune.tuner.campaign.second_runs import finalists
 from meshtune.tuner.campaign.trial import Origin, TrialState
@@ -179,7 +180,8 @@ def test_nothing_is_learnt_from_the_speed_of_other_hardware(trials):
 
 def test_what_was_measured_elsewhere_takes_no_place_among_the_second_runs(campaign, trials):
     history = trials(A100, H100)
-    assert finalists(replace(campaign().spec, confirm=1), history) == [history[2].plan, history[0].plan]
+    spec = replace(campaign().spec, confirm=1)
+    assert finalists(spec, history, eligible(spec, history)) == [history[2].plan, history[0].plan]
 
 
 def test_a_second_run_elsewhere_says_nothing_of_its_plan(campaign, trials, make):

@@ -9,7 +9,13 @@ import pytest
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.decide import incumbent_step_time_s
-from meshtune.tuner.campaign.eligibility import TrainingCheck, changed_numerics, check_losses, trains_otherwise
+from meshtune.tuner.campaign.eligibility import (
+    TrainingCheck,
+    changed_numerics,
+    check_losses,
+    eligible,
+    trains_otherwise,
+)
 from meshtune.tuner.campaign.second_runs import finalists, next_turn
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -128,8 +134,8 @@ def test_a_loss_that_is_no_number_is_never_accepted(make: Any, trials: Any) -> N
 
 def test_only_what_may_be_recommended_is_measured_again(trials: Any) -> None:
     history = trials((BASE, 1.0, 2.0), (FP8, 0.5, 2.5), (FASTER, 0.8, 2.0))
-    assert finalists(spec_of(), history) == [FASTER, BASE]
-    assert finalists(spec_of(BASELINE + ACCEPT), history) == [FP8, BASE, FASTER]
+    for spec, plans in ((spec_of(), [FASTER, BASE]), (spec_of(BASELINE + ACCEPT), [FP8, BASE, FASTER])):
+        assert finalists(spec, history, eligible(spec, history)) == plans
     assert next_turn(spec_of(), trials((BASE, 1.0, 2.0), (FP8, 0.5, 2.5))) is None
 
 

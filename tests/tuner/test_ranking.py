@@ -360,8 +360,21 @@ def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it
 def test_when_all_that_is_faster_trains_otherwise_the_baseline_stays_and_slower_ones_go_unmentioned(campaign, losing):
     found = recommend(campaign(), losing((1.0, (2.0,)), (0.5, (3.0,)), (0.6, (4.0,)), (2.0, (5.0,))))
     assert (found.choice.trial.number, found.better) == (0, False)
-    assert found.reason.startswith("no setting was measured faster than the baseline; ")
+    assert found.reason.startswith("no setting that may be recommended was measured faster than the baseline; ")
     assert "(1 more likewise)" in found.reason
+
+
+def test_a_single_run_that_trains_otherwise_keeps_its_plan_from_being_recommended(campaign, make, losing):
+    measured = make.thrice(losing((1.0, (2.0,)), (0.5, (2.0,)), (0.8, (2.0,))))
+    (other,) = losing((0.5, (3.0,)))
+    for number in (1, 4, 7):  # the first run, and both second ones
+        trials = list(measured)
+        trials[number] = replace(measured[number], attempts=other.attempts)
+        found = recommend(campaign(), trials)
+        assert (found.choice.trial.number, found.better) == (2, True)
+        assert "3 measured, 2 comparable: 1 do not train the same" in found.reason
+        (none,) = [entry for entry in rank(campaign(), trials) if not entry.usable]
+        assert "the losses of step 0 differ by 1 from the baseline's" in none.trains_as_baseline
 
 
 GIB = 2**30
@@ -369,6 +382,7 @@ CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flo
 
 
 KEEP = "keep the baseline; the fastest other setting, "
+ANEW = "would tell whether that is real (a new campaign, with confirm_rounds: 3)"
 TURNS = "it takes runs beside the baseline's to know"
 
 
@@ -376,7 +390,7 @@ TURNS = "it takes runs beside the baseline's to know"
     ("steps", "again", "choice", "words"),
     [
         ((1.0, 0.8), {0: [1.0, 1.0], 1: [0.8, 0.8]}, 1, "+25.0 % faster than the base"),
-        ((1.0, 0.8), {0: [1.0, 1.1], 1: [0.8, 1.0]}, 0, "not beyond the noise; 1 more round would tell"),
+        ((1.0, 0.8), {0: [1.0, 1.1], 1: [0.8, 1.0]}, 0, f"not beyond the noise; 1 more round {ANEW}"),
         # A sure gain before a larger one within the noise.
         ((1.0, 0.7, 0.8), {0: [1.0] * 6, 1: [0.65, 0.95], 2: [0.8] * 6}, 2, "+25.0 % ("),
         ((1.0, 0.9999), {0: [1.0, 1.0], 1: [0.9999, 0.9999]}, 0, "less than stop.tolerance, 2.0 %, however many"),

@@ -103,12 +103,12 @@ def test_a_plan_that_fails_leaves(spec, make, runs):
 
 
 def test_a_plan_whose_run_was_lost_stays(on, make, runs):
-    for lost in (0, 1):
+    for lost, verdict in product((0, 1), (Verdict.LOST, Verdict.CANCELLED)):
         order = play(
             on(DeviceKind.CUDA, confirm=1),
             make,
             runs(1.0, 0.8),
-            lambda plan, round, lost=lost: Verdict.LOST if (plan, round) == (lost, 1) else 1.0 + 0.25 * (plan == 1),
+            lambda *at, lost=(lost, 1), verdict=verdict: verdict if at == lost else 1.0 + 0.25 * (at[0] == 1),
         )
         assert order == [(1, 1), (1, 0), (2, 0), (2, 1)]
 
@@ -243,6 +243,28 @@ def test_after_an_extension_a_new_one_of_the_best_runs_beside_the_others_in_roun
     trials.append(make.trial(10, make.measurement(0.5), plan=fast.plan))
     turn = next_turn(few, trials)
     assert (turn.round, turn.last, turn.missing) == (3, 4, (fast.plan, trials[0].plan, trials[1].plan))
+
+
+def test_a_round_that_first_runs_came_after_is_not_completed_at_another_time(spec, make, runs):
+    few = spec(confirm=2, confirm_rounds=2)
+    best, base, other = (runs(1.0, 0.8, 0.9)[number].plan for number in (1, 0, 2))
+    # A budget ended the first round when the baseline ran; it was raised, and the search went on.
+    trials = again(make, list(runs(1.0, 0.8, 0.9)), best, 1, 0.8)
+    trials.append(make.trial(4, Verdict.CANCELLED, origin=Origin.CONFIRMATION, plan=base, round=1))
+    assert next_turn(few, trials).missing == (other,)
+    slow = make.trial(5, make.measurement(2.0), plan=Plan(dp=4, micro_batch_size=4))
+    turn = next_turn(few, [*trials, slow])
+    assert (turn.round, turn.last, turn.missing) == (2, 3, (best, base, other))
+
+
+def test_a_plan_that_failed_in_a_second_run_is_in_no_later_series(spec, make, runs):
+    few = spec(confirm=2, confirm_rounds=1)
+    trials = list(runs(1.0, 0.8, 0.9))
+    trials.append(make.trial(3, Verdict.OOM, origin=Origin.CONFIRMATION, plan=trials[1].plan, round=1))
+    for number in (0, 2):
+        trials = again(make, trials, trials[number].plan, 1, 1.0)
+    new = make.trial(6, make.measurement(0.7), plan=Plan(dp=4, micro_batch_size=4))
+    assert next_turn(few, [*trials, new]).missing == (new.plan, trials[0].plan)
 
 
 def test_a_second_run_that_somebody_asked_for_asks_for_no_others_and_ends_no_round(spec, make, runs):

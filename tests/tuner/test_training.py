@@ -136,6 +136,26 @@ def test_a_plan_whose_second_run_trains_otherwise_runs_no_more(spec, make, trial
     assert [trial.plan for trial in runs].count(CUT) == 1
 
 
+def test_what_decided_the_rounds_recommends_whatever_else_ran_in_them(spec, make, trials):
+    known = trials(*((plan, 1.0, (8.0,), ()) for plan in (BASELINE, CUT, SEQUENTIAL)))
+    runs = [(BASELINE, 1.0, 8.0), (CUT, 0.8, 8.0), (SEQUENTIAL, 0.9, 4.0)]
+
+    def sure(runs):
+        again = [
+            make.trial(
+                number,
+                make.measurement(seconds, first_losses=(loss,)),
+                origin=Origin.CONFIRMATION,
+                plan=plan,
+                round=1,
+            )
+            for number, (plan, seconds, loss) in enumerate(runs, start=len(known))
+        ]
+        return next(one for one in rank(make.campaign(spec), [*known, *again]) if one.trial.plan == CUT).gain.sure
+
+    assert sure(runs) == sure(runs[:2])
+
+
 def test_a_program_without_a_seed_takes_one_round_and_is_named(spec, make, trials):
     known = trials(*((plan, 1.0, (8.0,), ()) for plan in (BASELINE, CUT, SEQUENTIAL)))
     losses = iter((8.1, 8.2, 8.3, 8.4, 8.5, 8.6))

@@ -16,7 +16,7 @@ from meshtune.search_spaces.checks import Checks, Closed, Name, UserError
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.decide import time_spent
-from meshtune.tuner.campaign.second_runs import planned_runs
+from meshtune.tuner.campaign.second_runs import next_turn, planned_runs
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, TrialLimits
 from meshtune.tuner.campaign.trial import Trial, first_runs
 
@@ -74,7 +74,8 @@ def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial
         return altered
     if campaign.state is CampaignState.COMPLETED:
         require_extendable(campaign)
-        if used := spent(altered, trials):
+        owed = next_turn(spec, trials)
+        if used := time_spent(altered, trials) or ("" if owed else _planned(altered, trials)):
             raise CannotChange(f"campaign {campaign.id} does not go on with this budget: {used}; name more")
         altered = running_again(altered, now)
     elif campaign.state not in (CampaignState.RUNNING, CampaignState.PAUSED):
@@ -112,11 +113,7 @@ def running_again(campaign: Campaign, now: float) -> Campaign:
     return replace(campaign, state=CampaignState.RUNNING, reason="", running_since=now)
 
 
-def spent(campaign: Campaign, trials: Sequence[Trial]) -> str:
-    """Which limit of the budget is spent; empty while none is."""
-    return _planned(campaign, trials) or time_spent(campaign, trials)
-
-
 def _planned(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """Of how many trials the budget is spent; empty while it is not."""
     most, planned = campaign.spec.budget.trials, len(first_runs(trials))
     return f"{planned} of {most} trials are planned" if most is not None and planned >= most else ""

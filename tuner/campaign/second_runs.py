@@ -25,7 +25,6 @@ from statistics import NormalDist, fmean
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.node_kinds import is_elsewhere
@@ -220,18 +219,20 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     """The round that is not complete; None where no more second runs are needed. It follows from the trials alone, of
     which the search's have all ended."""
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
-    fit = eligible(spec, trials)
-    contenders = _finalists(spec, trials, fit)
-    before = _rounds_before(trials, contenders)
-    last = before + spec.confirm_rounds
-    for number in range(before + 1, last + 1):
-        if not contenders:
-            return None
+    fit, newest = eligible(spec, trials), max((trial.number for trial in first_runs(trials)), default=-1)
+    contenders = finalists(spec, trials, fit)
+    before = number = _rounds_before(trials, contenders)
+    contenders = _stable(contenders, trials, fit, before)
+    while contenders and number < (last := before + spec.confirm_rounds):
+        number += 1
         order = contenders if (number - before) % 2 else contenders[::-1]
         missing = tuple(plan for plan in order if (plan, number) not in again)
-        if missing or not all(again[plan, number].state.final for plan in order):
+        if missing and any(run.round == number and run.number < newest for run in again.values()):
+            before = number  # what is missing would run at another time, so this round stays as it is
+        elif missing or not all(again[plan, number].state.final for plan in order):
             return Turn(number, last, missing)
-        contenders = _contenders(spec, trials, fit, contenders, number, before)
+        else:
+            contenders = _contenders(spec, trials, fit, contenders, number, before)
     return None
 
 
@@ -241,21 +242,13 @@ def _rounds_before(trials: Sequence[Trial], contenders: Sequence[Plan]) -> int:
     return max((trial.round for trial in trials if trial.number < newest), default=0)
 
 
-def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
+def finalists(spec: CampaignSpec, trials: Sequence[Trial], fit: Sequence[Trial]) -> list[Plan]:
     """The plans of the first round in its order: the best by their first runs, at most `spec.confirm`, and the
     baseline, if it was measured, second; none where only the baseline would run. With `spec.pareto` the front comes
-    first. What is never recommended is left out (`tuner.campaign.eligibility`)."""
-    return _finalists(spec, trials, eligible(spec, trials))
-
-
-def _finalists(spec: CampaignSpec, trials: Sequence[Trial], fit: Sequence[Trial]) -> list[Plan]:
+    first. fit: the trials that are eligible; what is never recommended is left out."""
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
-    scored = [
-        (yardstick.score(trial.measurement), trial)
-        for trial in fit
-        if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
-    ]
+    scored = [(yardstick.score(run), trial) for trial in first_runs(fit) if (run := trial.measurement) is not None]
     scored.sort(key=lambda pair: (-pair[0], pair[1].number))
     measured = [trial for _, trial in scored]
     if spec.pareto:
@@ -282,26 +275,16 @@ def _contenders(
     is clear. fit: the trials that are eligible. before: see `_rounds_before`."""
     cells = {cell: speed for cell, speed in cells_of(spec.objective, fit).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
-    # A lost run says nothing of its plan; one on other hardware would be there again.
-    lost = {
-        trial.plan
-        for trial in trials
-        if trial.round == rounds and trial.verdict is Verdict.LOST and not is_elsewhere(trial.last)
-    }
-    stable = [plan for plan in contenders if (plan, rounds) in cells or plan in lost]
+    stable = _stable(contenders, trials, fit, rounds)
     if baseline is None:
         return stable if rounds - before < ROUNDS_ALONE else []
-    if baseline not in stable:
-        return []
     variance = run_variance(first_speeds(spec.objective, fit), cells, baseline, spec)
     if variance is None:
         return stable
-    tolerance, left = spec.stop.tolerance, [baseline]
+    tolerance, left = spec.stop.tolerance, list[Plan]()
     for plan in stable:
-        if plan == baseline:
-            continue
         gain = paired_gain(plan, baseline, cells, variance)
-        if gain is None:
+        if plan == baseline or gain is None:
             left.append(plan)
             continue
         if is_worth_it(gain, tolerance):
@@ -311,7 +294,21 @@ def _contenders(
         others = (paired_gain(other, plan, cells, variance) for other in stable if other not in (plan, baseline))
         if undecided and not any(other is not None and other.sure > 0 for other in others):
             left.append(plan)
-    return [plan for plan in stable if plan in left] if len(left) > 1 else []
+    return left if len(left) > 1 else []
+
+
+def _stable(plans: Sequence[Plan], trials: Sequence[Trial], fit: Sequence[Trial], rounds: int) -> list[Plan]:
+    """Those that no second run of these rounds shows to be never recommended; none without the baseline, where it was
+    measured, or with that alone. A run that was lost or cancelled says nothing; one elsewhere would be there again."""
+    well = {trial.number for trial in fit}
+    left = {
+        trial.plan
+        for trial in trials
+        if 0 < trial.round <= rounds and trial.number not in well and trial.verdict is not None
+        if trial.verdict.informative or is_elsewhere(trial.last)
+    }
+    stable, baseline = [plan for plan in plans if plan not in left], _baseline(trials)
+    return stable if baseline is None or (baseline in stable and len(stable) > 1) else []
 
 
 def _front_first(measured: Sequence[Trial]) -> list[Trial]:

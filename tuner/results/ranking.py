@@ -56,11 +56,6 @@ class Confirmation:
     runs: int
     change: float | None
 
-    @property
-    def failed(self) -> bool:
-        """True when the plan itself failed in a second run."""
-        return self.change is None and _failed(self.trial)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
@@ -88,10 +83,14 @@ class Ranked:
     interval_known: ClassVar[bool] = True
 
     @cached_property
+    def runs(self) -> tuple[Measurement, ...]:
+        """The first, and the second ones that were measured."""
+        return tuple(run for trial in (self.trial, *self.again) if (run := trial.measurement) is not None)
+
+    @property
     def counted(self) -> tuple[Measurement, ...]:
         """Of the second runs where there are any, of the first where not."""
-        measured = [trial.measurement for trial in self.again if trial.measurement is not None]
-        return tuple(measured) or (_measurement(self.trial),)
+        return self.runs[1:] or self.runs
 
     @cached_property
     def step_time_s(self) -> float:
@@ -112,8 +111,7 @@ class Ranked:
     @property
     def first_speed(self) -> float:
         """As the objective compares speeds."""
-        first = _measurement(self.trial)
-        return self.ground.yardstick.objective.speed(first, first.step_time_s)
+        return self.ground.yardstick.objective.speed(self.runs[0], self.runs[0].step_time_s)
 
     def pairs(self, other: Ranked) -> list[tuple[Measurement, Measurement]]:
         """Its second runs, each with the other's of the same round."""
@@ -123,7 +121,7 @@ class Ranked:
 
     def alike(self, other: Ranked) -> tuple[Measurement, Measurement]:
         """Two runs that compare: of one round, else the first ones."""
-        return next(iter(self.pairs(other)), (_measurement(self.trial), _measurement(other.trial)))
+        return next(iter(self.pairs(other)), (self.runs[0], other.runs[0]))
 
     def _estimate(self, interval: Estimate, value: float) -> Estimate:
         """A quantity of these runs. interval: at the steps of `measured_by`, for a single run."""
@@ -151,8 +149,7 @@ class Ranked:
     def once(self) -> Ranked:
         """The same setting with the numbers of its first run alone, against the baseline's first run."""
         base = None if self.ground.base is None else replace(self.ground.base, again=())
-        rules = replace(self.ground.rules, baseline=None if base is None else base.measurement)
-        return replace(self, again=(), ground=replace(self.ground, rules=rules, base=base, cells={}))
+        return replace(self, again=(), ground=replace(self.ground, base=base, cells={}))
 
     @property
     def first_run(self) -> Estimate:
@@ -162,7 +159,7 @@ class Ranked:
     @property
     def first_score(self) -> float:
         """The objective by the first run as a number to maximise."""
-        return self.ground.yardstick.score(_measurement(self.trial))
+        return self.ground.yardstick.score(self.runs[0])
 
     @property
     def merit(self) -> tuple[bool, float]:
@@ -187,8 +184,7 @@ class Ranked:
     @property
     def headroom_bytes(self) -> float | None:
         """As the yardstick has it, in the fullest of the runs."""
-        runs = [trial.measurement for trial in (self.trial, *self.again)]
-        return self.ground.yardstick.headroom_bytes(run for run in runs if run is not None)
+        return self.ground.yardstick.headroom_bytes(self.runs)
 
     @property
     def tflops_per_device(self) -> float:
@@ -236,16 +232,17 @@ class Ranked:
 
     @cached_property
     def training(self) -> TrainingCheck | None:
-        """The first losses and gradient norms against the baseline's; None where there is nothing to compare."""
-        return self.ground.rules.training(self.measurement)
+        """The first losses and gradient norms against those of the baseline's first run, of a run that differs where
+        one does; None where there is nothing to compare."""
+        checks = [self.ground.rules.training(run) for run in self.runs]
+        return next((check for check in checks if trains_otherwise(check, self.changed_numerics)), checks[-1])
 
     @property
     def confirmation(self) -> Confirmation | None:
         again = self.again
         if not again:
             return None
-        first = _measurement(self.trial)
-        measured = [trial for trial in again if trial.measurement is not None]
+        first, *measured = self.runs
         failed = next((trial for trial in again if _failed(trial)), None)
         return Confirmation(
             trial=failed or (self.measured_by if measured else again[-1]),
@@ -256,19 +253,18 @@ class Ranked:
     @property
     def confirmed(self) -> bool:
         """True when the plan was measured again, and never failed meanwhile."""
-        confirmation = self.confirmation
-        return confirmation is not None and confirmation.change is not None
+        return len(self.runs) > 1 and not self.failed_again
 
     @property
     def runs_text(self) -> str:
         """What its numbers are of, for people."""
-        runs = 0 if self.confirmation is None else self.confirmation.runs
+        runs = len(self.runs) - 1
         return f"{runs} second run{'' if runs == 1 else 's'}" if runs else "its first run alone"
 
     @property
     def failed_again(self) -> bool:
         """True when the plan ran once and failed when it was to be measured again."""
-        return self.confirmation is not None and self.confirmation.failed
+        return any(map(_failed, self.again))
 
     @property
     def trains_otherwise(self) -> bool:
@@ -303,8 +299,9 @@ class Ranked:
 
     @cached_property
     def ineligible(self) -> Reason | None:
-        """As of `eligibility`."""
-        return eligibility(self.ground.rules, self.trial.plan, self.measurement)
+        """As of `eligibility`; also where one run alone trains otherwise."""
+        reason = eligibility(self.ground.rules, self.trial.plan, self.measurement)
+        return Reason.TRAINING if reason is None and self.trains_otherwise else reason
 
     @property
     def usable(self) -> bool:
@@ -327,13 +324,14 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     ]
     base = baseline_of(entries)
     like_it = [one.trial for one in entries if not rules.other_hardware(_measurement(one.trial))]
-    first = first_speeds(spec.objective, like_it)
+    first, plan = first_speeds(spec.objective, like_it), None if base is None else base.trial.plan
+    # By what decided the rounds.
+    fit = [one for one in alike if one.round and (run := one.measurement) and eligibility(rules, one.plan, run) is None]
     ground = replace(
         ground,
-        rules=replace(rules, baseline=None if base is None else base.measurement),
         base=base,
         effects=plan_effects(first, ground.cells) if ground.cells else {},
-        variance=run_variance(first, ground.cells, None if base is None else base.trial.plan, spec),
+        variance=run_variance(first, cells_of(spec.objective, fit) or ground.cells, plan, spec),
     )
     ranked = [replace(one, ground=ground) for one in entries]
     ranked.sort(key=lambda one: (*one.merit, -one.trial.number), reverse=True)

@@ -99,7 +99,7 @@ def _choose(
     """The choice, whether it is better than the baseline, and why."""
     baseline = baseline_of(ranking)
     if baseline is not None and not baseline.failed_again:
-        return _against(spec, baseline, candidates)
+        return _against(spec, baseline, candidates, all(entry.usable for entry in ranking))
     if not candidates:
         return None, False, "no setting that was measured can be used"
     if spec.baseline is None:
@@ -113,12 +113,16 @@ def _choose(
     return candidates[0], False, f"the fastest setting {measured}; {why}"
 
 
-def _against(spec: CampaignSpec, baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bool, str]:
+def _against(
+    spec: CampaignSpec, baseline: Ranked, candidates: Sequence[Ranked], whole: bool
+) -> tuple[Ranked, bool, str]:
+    """whole: there is no other setting, which may be faster and cannot be used."""
     faster = [entry for entry in candidates if entry.gain is not None and entry.gain.value > 0]
     if not faster:
-        if any(entry.confirmed for entry in candidates):
-            return baseline, False, "no setting that was measured again is faster than the baseline"
-        return baseline, False, "no setting was measured faster than the baseline"
+        again = any(entry.confirmed for entry in candidates)
+        which = [*(["was measured again"] if again else []), *([] if whole else ["may be recommended"])]
+        none = f"no setting{' that ' if which else ''}{' and '.join(which)}"
+        return baseline, False, f"{none} {'is' if again else 'was measured'} faster than the baseline"
     # Not always the first: a noisy measurement may rank above a sure one.
     for entry in faster:
         if entry.worth_it and entry.faster_by_median:
@@ -142,7 +146,8 @@ def _doubt(spec: CampaignSpec, entry: Ranked) -> str:
     if more > MAX_ROUNDS:
         return f"not beyond the noise, and more than {MAX_ROUNDS} further rounds would not tell"
     rounds = "1 more round" if more == 1 else f"some {more} more rounds"
-    return f"not beyond the noise; {rounds} would tell whether that is real (confirm_rounds: {gain.rounds + more})"
+    anew = f"a new campaign, with confirm_rounds: {gain.rounds + more}"
+    return f"not beyond the noise; {rounds} would tell whether that is real ({anew})"
 
 
 def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: bool) -> list[str]:

@@ -111,8 +111,8 @@ class BestView:
 
     fastest_once: the setting with the best first run, with the numbers of that run alone. fastest_confirmed: the best
     of those that were measured again, by their second runs; null where none was. best: the ranking, confirmed settings
-    first. front: the settings of which none is both slower and fuller than another one, the fastest
-    first, as many as there are. scaling: the best of each size, where a knob sizes the jobs.
+    first. front: the settings of which none is both slower and fuller than another one, the fastest first, as many as
+    there are. scaling: the best of each size, where a knob sizes the jobs.
     """
 
     campaign: str

@@ -142,7 +142,7 @@ def _confirmation_note(entry: Ranked, confirmation: Confirmation) -> Text:
     if confirmation.change is not None:
         value = f"{number(entry.objective.value)} after {first}"
         return Text(f"{said}: {value} ({100 * confirmation.change:+.1f} % in speed)")
-    if confirmation.failed:
+    if entry.failed_again:
         return Text(f"! {said}: {again.verdict} after {first}; never recommended", style="red")
     return Text(f"{said}: {again.verdict}, which says nothing of the setting", style="yellow")
 

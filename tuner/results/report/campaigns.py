@@ -177,7 +177,7 @@ def _again(ranking: Sequence[Ranked]) -> Section:
     for entry in again:
         confirmation = entry.confirmation
         assert confirmation is not None
-        change = f"failed: {confirmation.trial.verdict}" if confirmation.failed else NONE
+        change = f"failed: {confirmation.trial.verdict}" if entry.failed_again else NONE
         if confirmation.change is not None:
             change = f"{100 * confirmation.change:+.1f} %"
         value = NONE if confirmation.change is None else _interval(entry.objective)

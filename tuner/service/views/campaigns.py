@@ -38,9 +38,8 @@ MAX_FIRST = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryBestView:
     """A setting. trial: the one that chose it; the numbers are of its second runs where there are any, but for the
-    fastest once. first_run: the objective by its first run. interval_known: always true.
-    gain_over_baseline: a ratio of speeds minus 1;
-    null without a measured baseline. gain_rounds: as of RankedView."""
+    fastest once. first_run: the objective by its first run. interval_known: always true. gain_over_baseline: a ratio of
+    speeds minus 1; null without a measured baseline. gain_rounds: as of RankedView."""
 
     trial: int
     plan_key: str
