@@ -8,7 +8,7 @@ checked for those that were read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -341,16 +341,25 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     if chosen is not None and runner is not None:
         reading.problems += check_pair(runner.kind, chosen.kind)
     with reading.noting("runner"):
-        if runner is not None and (home is None or "cluster" not in values):
-            check_options(runner.kind, runner.options)
-        elif runner is not None and home is not None:
+        if runner is not None and home is not None and "cluster" in values:
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
-            if chosen is not None and workload is not None:
-                reading.problems += [problem for problem, sure in preflight(chosen, runner, home.root) if sure]
+        elif runner is not None:
+            check_options(runner.kind, runner.options)
+    if home is not None and chosen is not None and runner is not None:
+        with suppress(InvalidValue, UnknownBackend):  # told above
+            found = preflight(_fit(reading, "workload"), _fit(reading, "runner"), home.root)
+            reading.problems += [problem for problem, sure in found if sure]
     with reading.noting("search"):
         if search is not None:
             create_search(search.kind, seed=values.get("seed", 0), options=search.options)
     return workload
+
+
+def _fit(reading: _Reading, section: str) -> Backend:
+    """A backend without the options that a problem names."""
+    chosen: Backend = reading.values[section]
+    unfit = {problem.path.partition(".")[2].partition(".")[0] for problem in reading.problems if problem.path.startswith(section)}
+    return replace(chosen, options={name: value for name, value in chosen.options.items() if name not in unfit})
 
 
 def _check_baseline_alone(reading: _Reading) -> None:

@@ -54,7 +54,10 @@ _RANK_NAMES = frozenset(
     {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 )
 # What a container's or a wrapper's words before the launcher amount to, by its name; any other changes nothing.
-_BINDING = frozenset({"numactl", "taskset", "nsys", "ncu", "rocprof", "chrt"})
+_BINDING = frozenset({"numactl", "taskset", "nsys", "ncu", "rocprof", "chrt", "nice"})
+_PASSING = frozenset({"env", "time", "timeout", "stdbuf", "nohup", "exec", "bash", "sh"})
+# They take srun's options, and start what is behind them.
+_OF_SLURM = ("salloc", "sbatch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +92,8 @@ def call_of(words: Sequence[str]) -> Call | None:
     while index < len(words):
         name = PurePath(words[index]).name
         rest = list(words[index + 1 :])
-        if name in AROUND:
-            end = index + 1 + options_end(name, rest)
+        if name in (*AROUND, *_OF_SLURM):
+            end = index + 1 + options_end("srun" if name in _OF_SLURM else name, rest)
             under.append((name, tuple(words[index + 1 : end])))
             index = end
         elif tool := _tool(words[index], rest):
@@ -103,12 +106,28 @@ def call_of(words: Sequence[str]) -> Call | None:
             under.append((name, tuple(words[index + 1 : end])))
             index = end
         else:
-            index += 1
+            end = next((at for at in range(index + 1, len(words)) if _starts(words, at)), 0)
+            if end and _is_wrapper(words[index], name):
+                under.append((words[index], tuple(words[index + 1 : end])))
+            else:
+                end = index + 1
+            index = end
     # `$LAUNCHER train.py --num-layers 2`, of which nobody knows what it is.
     at = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
     if at and not is_known(" ".join(words[:at])):
         return Call(tool="", words=tuple(words[at:]), under=tuple(under))
     return None
+
+
+def _is_wrapper(word: str, name: str) -> bool:
+    """Whether a word before the launcher is a program of the user's, such as ./bind.sh, or nobody knows what."""
+    return name not in _PASSING and "=" not in word and ("/" in word or name.endswith(".sh") or not is_known(word))
+
+
+def _starts(words: Sequence[str], at: int) -> bool:
+    """Whether a word is a launcher, or one of those that may stand before it."""
+    name = PurePath(words[at]).name
+    return name in (*AROUND, *_OF_SLURM, *CONTAINERS, *_BINDING) or bool(_tool(words[at], words[at + 1 :]))
 
 
 def _tool(word: str, rest: Sequence[str]) -> str:
@@ -210,7 +229,7 @@ def _surrounding(found: Call, remarks: Remarks) -> None:
                 f"inside of it: an executable file of two lines, `#!/bin/sh` and "
                 f'`exec apptainer exec --nv IMAGE python3 "$@"`, on a file system that all nodes see',
             )
-        elif tool in _BINDING:
+        elif tool not in (*AROUND, *_OF_SLURM):
             remarks.ask("", f"`{written}` stands before the launcher, and trials run without it")
 
 

@@ -40,6 +40,9 @@ _VALUE = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]+")
 _PLACEHOLDER = re.compile(
     r"[<>${}]|^x{3,}$|^(your|my|change|todo|fixme|account|partition|project|queue)[_-]?\w*$", re.I
 )
+_OPEN = re.compile(r"[$`]")
+# Variables that srun reads instead of options; a rank has no use for them.
+_OF_A_STEP = re.compile(r"SRUN_|SLURM_(?:(?:CPU|GPU|MEM)_BIND|MPI_TYPE|DISTRIBUTION|HINT|NETWORK)")
 _WHOLE = re.compile(r"[1-9][0-9]{0,6}")
 _TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,4}(?::\d{1,2}){0,2})(?:\.\d+)?")
 _OTHERS = {"#BSUB": "LSF", "#COBALT": "Cobalt", "#flux:": "Flux", "#OAR": "OAR", "#$ -": "Grid Engine"}
@@ -97,7 +100,11 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
         trial["time_limit_cap_s"] = longest
         told = f"time_limit_cap_s {longest}: the script's job may take {job.time_limit_s} s, start and end included"
         notes = (*notes, told)
-    runner, questions = imported.runner or {**job.runner, **ready}, (*imported.questions, *job.questions)
+    runner, questions = dict(imported.runner or {**job.runner, **ready}), (*imported.questions, *job.questions)
+    env = dict(imported.workload.get("env", {}))
+    if job.runner.get("kind") == "slurm" and (names := [name for name in env if _OF_A_STEP.match(name)]):
+        runner["environment"] = {**{name: env.pop(name) for name in names}, **runner.get("environment", {})}
+        imported = replace(imported, workload={**imported.workload, "env": env})
     return replace(imported, runner=runner, trial=trial, questions=questions, notes=notes)
 
 
@@ -122,7 +129,7 @@ def _sets(name: str, value: str) -> bool:
 
 def with_devices(launch: Launch, script: str) -> Launch:
     """With the nodes and devices that the script's job has, where the launcher takes what it finds."""
-    job = None if not all(map(is_known, launch.launcher)) else read_job(script)
+    job = None if not all(map(is_known, launch.launcher)) else read_job(script, launch.under)
     if job is None:
         return launch
     devices = launch.devices_per_node or job.devices_per_node
@@ -131,11 +138,12 @@ def with_devices(launch: Launch, script: str) -> Launch:
 
 def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Job | None:
     """What a batch script asks for; None where it asks no scheduler. under: see `Launch`. Raises CannotRead."""
-    step: dict[str, str] = {}
-    for _, words in (around for around in under if around[0] == "srun"):
-        step |= _options([as_written(word) for word in words])
+    said: dict[str, dict[str, str]] = {"srun": {}, "salloc": {}, "sbatch": {}}
+    for tool, words in under:
+        said.get(tool, {}).update(_options([as_written(word) for word in words]))
+    step = said["srun"]
     with raising(CannotRead, "its lines for the scheduler", UnreadableText):
-        if options := slurm_options(script):
+        if options := slurm_options(script) | said["salloc"] | said["sbatch"]:
             return _slurm(options, step, login=bool(_LOGIN.match(script)))
         if words := directives(script, "PBS"):
             return _pbs(words, under)
@@ -211,13 +219,13 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
     for name, value in step.items():
         if name in _OF_SRUN:
             reading.take(name.replace("-", "_"), f"srun --{name}", value)
-        elif name not in OF_SRUN and "$" in value:
+        elif name not in OF_SRUN and _OPEN.search(value):
             reading.ask("runner.srun_arguments", f"srun has --{name}={value}: name the real value")
         elif name not in OF_SRUN:
             reading.add("srun_arguments", _line(name, value))
     for part in f"{options.get('export', '')},{step.get('export', '')}".split(","):
         name, joined, value = part.partition("=")
-        if joined and (SECRET.search(name) or "$" in value):
+        if joined and (SECRET.search(name) or _OPEN.search(value)):
             reading.ask("", f"--export sets {name}, whose value is not copied: write it where trials need it")
         elif joined:
             reading.runner.setdefault("environment", {})[name] = value

@@ -153,10 +153,16 @@ def _modules(options: BatchOptions, host: SubmitHost, spec: JobSpec | None) -> s
 _OF_MODULES = ("LMOD_PKG", "MODULESHOME", "MODULEPATH")
 # In a line of a shell: a call of the functions of a modules system.
 CALLS_MODULE = re.compile(r"(?m)(?:^|[;&|(]|\b(?:then|do|else)\b)[ \t]*(?:module|ml)[ \t]")
-# Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is found.
-_FIND_MODULES = """\
-    for file in {"$LMOD_PKG","$MODULESHOME"}/init/bash /etc/profile.d/{00-modulepath,z00_lmod,lmod,modules}.sh \\
-        /usr/share/{lmod/lmod,modules}/init/bash; do
+# Where sites have a modules system. Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is
+# found.
+MODULE_FILES = (
+    *("$LMOD_PKG/init/bash", "$MODULESHOME/init/bash"),
+    *(f"/etc/profile.d/{name}.sh" for name in ("00-modulepath", "z00_lmod", "lmod", "modules")),
+    *("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash"),
+)
+_AND = " \\\n        "
+_FIND_MODULES = f"""\
+    for file in {_AND.join(f'"{file}"' for file in MODULE_FILES)}; do
         [ ! -r "$file" ] || . "$file"
         [ -z "$MODULEPATH" ] || ! declare -F module >/dev/null || break
     done
