@@ -119,14 +119,18 @@ def test_a_program_before_the_launcher_is_asked(start, wrapper):
     assert f"`{wrapper}` stands before the launcher, and trials run without it" in remarks(imported(start))[0]
 
 
-@pytest.mark.parametrize("start", ["/usr/bin/env A=/b", "timeout 9h /bin/bash -c 'exec", "time nohup", "mpirun -pernode"])
+@pytest.mark.parametrize(
+    "start", ["/usr/bin/env A=/b", "timeout 9h /bin/bash -c 'exec", "time nohup", "mpirun -pernode"]
+)
 def test_what_only_starts_the_launcher_is_not_asked(start):
     text = f"#!/bin/bash\n{SLURM}{start} python {PROGRAM}" + "'\n" * start.count("'")
     assert "stands before" not in remarks(read_start(find_launch(text)))[0]
 
 
 def test_the_options_of_sbatch_and_of_what_it_wraps_are_kept():
-    text = f"sbatch -N 2 -A me --ntasks-per-node=8 --gpus-per-node=8 --mem=0 --wrap='srun --mpi=pmix python {PROGRAM}'\n"
+    text = (
+        f"sbatch -N 2 -A me --ntasks-per-node=8 --gpus-per-node=8 --mem=0 --wrap='srun --mpi=pmix python {PROGRAM}'\n"
+    )
     launch = find_launch(text)
     found = with_job(read_start(launch), text, launch)
     assert found.runner == {"kind": "slurm", "account": "me", "extra_lines": ["#SBATCH --mem=0"], "mpi": "pmix"}

@@ -44,11 +44,11 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
     needs += [("runner.prefix", word, os.R_OK) for word in prefix if word.endswith((".sif", ".sqsh"))]
     needs += [("runner.prefix", word, os.X_OK) for word in prefix[:1] if "/" in word]
     needs += [("runner.container_image", image, os.R_OK)] if image.startswith("/") else []
-    modules = [key for key, line in setup if CALLS_MODULE.search(line)]
+    calls = runner.kind in ("slurm", "pbs") and [key for key, line in setup if CALLS_MODULE.search(line)]
     named = around.get("login_shell") or any(_SOURCES.fullmatch(line) for _, line in setup)
-    if modules and runner.kind in ("slurm", "pbs") and not named and not any(map(os.path.isfile, map(os.path.expandvars, MODULE_FILES))):
+    if calls and not named and not any(os.path.isfile(os.path.expandvars(file)) for file in MODULE_FILES):
         told = "no file that makes `module` a command is found here: source the site's, or set login_shell"
-        yield Problem(modules[0], told), False
+        yield Problem(calls[0], told), False
     if runner.kind == "kubernetes" or image or {PurePath(word).name for word in prefix} & {*CONTAINERS}:
         yield Problem("workload", "not checked: what jobs find in their container"), False
     else:

@@ -325,6 +325,7 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     values = reading.values
     runner, chosen, search = (values.get(section) for section in ("runner", "workload", "search"))
     workload: Workload | None = None
+    fit: dict[str, Backend] = {}
     with reading.noting("workload"):
         if chosen is not None:
             if "cluster" in values:
@@ -346,20 +347,15 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
         elif runner is not None:
             check_options(runner.kind, runner.options)
     if home is not None and chosen is not None and runner is not None:
+        unfit = {tuple(problem.path.split(".")[:2]) for problem in reading.problems}
+        for name, part in (("workload", chosen), ("runner", runner)):
+            fit[name] = replace(part, options={k: part.options[k] for k in part.options if (name, k) not in unfit})
         with suppress(InvalidValue, UnknownBackend):  # told above
-            found = preflight(_fit(reading, "workload"), _fit(reading, "runner"), home.root)
-            reading.problems += [problem for problem, sure in found if sure]
+            reading.problems += [problem for problem, sure in preflight(**fit, home=home.root) if sure]
     with reading.noting("search"):
         if search is not None:
             create_search(search.kind, seed=values.get("seed", 0), options=search.options)
     return workload
-
-
-def _fit(reading: _Reading, section: str) -> Backend:
-    """A backend without the options that a problem names."""
-    chosen: Backend = reading.values[section]
-    unfit = {problem.path.partition(".")[2].partition(".")[0] for problem in reading.problems if problem.path.startswith(section)}
-    return replace(chosen, options={name: value for name, value in chosen.options.items() if name not in unfit})
 
 
 def _check_baseline_alone(reading: _Reading) -> None:

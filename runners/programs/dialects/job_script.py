@@ -14,6 +14,7 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.call import whole
 from meshtune.runners.programs.dialects.launcher_options import OF_SBATCH, OF_SRUN, binding_of, options_of, tell
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
@@ -43,7 +44,6 @@ _PLACEHOLDER = re.compile(
 _OPEN = re.compile(r"[$`]")
 # Variables that srun reads instead of options; a rank has no use for them.
 _OF_A_STEP = re.compile(r"SRUN_|SLURM_(?:(?:CPU|GPU|MEM)_BIND|MPI_TYPE|DISTRIBUTION|HINT|NETWORK)")
-_WHOLE = re.compile(r"[1-9][0-9]{0,6}")
 _TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,4}(?::\d{1,2}){0,2})(?:\.\d+)?")
 _OTHERS = {"#BSUB": "LSF", "#COBALT": "Cobalt", "#flux:": "Flux", "#OAR": "OAR", "#$ -": "Grid Engine"}
 
@@ -183,10 +183,10 @@ def devices_per_node(options: Mapping[str, str]) -> int | None:
     """The GPUs of a node that a Slurm script asks for."""
     gres = options.get("gres", "")
     for value in (options.get("gpus-per-node", ""), gres if gres.startswith("gpu") else ""):
-        if number := _whole(value.partition("(")[0].rpartition(":")[2]):
+        if number := whole(value.partition("(")[0].rpartition(":")[2]):
             return number
-    nodes, tasks = _whole(options.get("nodes", "1")), _whole(_tasks_per_node(options))
-    total, each = (_whole(options.get(name, "").rpartition(":")[2]) for name in ("gpus", "gpus-per-task"))
+    nodes, tasks = whole(options.get("nodes", "1")), whole(_tasks_per_node(options))
+    total, each = (whole(options.get(name, "").rpartition(":")[2]) for name in ("gpus", "gpus-per-task"))
     if total and nodes and total % nodes == 0:
         return total // nodes
     return tasks * each if tasks and each else None
@@ -201,15 +201,15 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
             reading.take(name, f"--{name}", options[name])
     gres = options.get("gres") or "gpu:" + options.get("gpus-per-node", options.get("gpus", ""))
     kind = gres.split("(")[0].split(":")
-    if kind[0] == "gpu" and len(kind) > 1 and kind[1] and not _whole(kind[1]):
+    if kind[0] == "gpu" and len(kind) > 1 and kind[1] and not whole(kind[1]):
         reading.take("gres", "--gres", f"gpu:{kind[1]}")
     elif "gres" in options and kind[0] != "gpu":
         reading.add("extra_lines", f"#SBATCH --gres={options['gres']}")
     if excluded := options.get("exclude"):
         reading.runner["exclude"] = re.findall(r"[^,\[]+(?:\[[^]]*\])?[^,\[]*", excluded)
     devices = devices_per_node(options)
-    each, tasks = _whole(options.get("cpus-per-task", "")), _whole(_tasks_per_node(options)) or 1
-    if cpus := _whole(options.get("cpus-per-gpu", "")):
+    each, tasks = whole(options.get("cpus-per-task", "")), whole(_tasks_per_node(options)) or 1
+    if cpus := whole(options.get("cpus-per-gpu", "")):
         reading.runner["cpus_per_device"] = cpus
     elif each and devices and each * tasks % devices == 0:
         reading.runner["cpus_per_device"] = each * tasks // devices
@@ -239,7 +239,7 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
             f"the script's job runs in the container {image}, and trials start `python` as it is. Name a Python inside "
             f'of it: an executable file with `exec srun --container-image={image} python3 "$@"` or the like',
         )
-    return reading.job(options.get("time", ""), _whole(options.get("nodes", "")), devices)
+    return reading.job(options.get("time", ""), whole(options.get("nodes", "")), devices)
 
 
 _WHICH = "which of its settings is the baseline?"
@@ -278,9 +278,9 @@ def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Jo
                     elif name in ("filesystems", "place"):
                         reading.take(name, f"-l {name}", said)
                     elif name in ("select", "nodes"):
-                        nodes = _whole(count)
+                        nodes = whole(count)
                         found = re.search(r"\bn?gpus=(\d+)", chunk)
-                        devices = _whole(found[1]) if found else devices
+                        devices = whole(found[1]) if found else devices
                         if name == "nodes":
                             told = f"`-l nodes={said}` are Torque's words; say what a node must have in PBS Pro's"
                             reading.ask("runner.select", told)
@@ -303,10 +303,6 @@ def _seconds(text: str) -> int | None:
     return ((int(found["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
 
 
-def _whole(text: str) -> int | None:
-    return int(text) if _WHOLE.fullmatch(text) else None
-
-
 def slurm_variables(script: str) -> dict[str, str]:
     """What Slurm would set for the script, by name; empty where it has no `#SBATCH` line. What no line says and Slurm
     does not default is left out."""
@@ -317,15 +313,15 @@ def slurm_variables(script: str) -> dict[str, str]:
     if not asked:
         return {}
 
-    nodes = _whole(asked.get("nodes", "")) or 1
-    per_node = _whole(asked.get("ntasks-per-node", ""))
+    nodes = whole(asked.get("nodes", "")) or 1
+    per_node = whole(asked.get("ntasks-per-node", ""))
     # Set where somebody said how many: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
-    tasks = _whole(asked.get("ntasks", "")) or (nodes * per_node if per_node else None)
+    tasks = whole(asked.get("ntasks", "")) or (nodes * per_node if per_node else None)
     names = {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), tasks),
         "SLURM_NTASKS_PER_NODE": per_node,
-        "SLURM_CPUS_PER_TASK": _whole(asked.get("cpus-per-task", "")),
+        "SLURM_CPUS_PER_TASK": whole(asked.get("cpus-per-task", "")),
         **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), devices_per_node(asked)),
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), 1),
         **dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), 0),
