@@ -11,9 +11,9 @@ from glob import escape, iglob
 from pathlib import Path, PurePath
 
 from meshtune.runners.processes.job_user import RUN_AS
+from meshtune.runners.processes.shell_modules import CALLS_MODULE, MODULE_FILES
 from meshtune.runners.programs.capture.stand_in import CONTAINERS
 from meshtune.runners.registry import EXTERNAL, SIMULATED, create_workload
-from meshtune.runners.schedulers.batch.script import CALLS_MODULE, MODULE_FILES
 from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.campaign.spec import Backend

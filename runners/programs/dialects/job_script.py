@@ -93,8 +93,7 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
     if job is None:
         told = f"trials do not run the script's setup ({'; '.join(setup)[:200]}): start `meshtune run` where it has run"
         return replace(imported, notes=(*imported.notes, told)) if ready else imported
-    trial = dict(imported.trial)
-    notes = imported.notes
+    trial, notes = dict(imported.trial), imported.notes
     longest = None if job.time_limit_s is None else max(60, job.time_limit_s - int(BACKSTOP_S))
     if longest is not None:
         trial["time_limit_cap_s"] = longest
@@ -113,18 +112,17 @@ def _around(launch: Launch, job: Job | None) -> Remarks:
     remarks = Remarks(place=launch.place)
     for tool, words in launch.under:
         if tool == "srun":
-            step = _options([as_written(word) for word in words])
-            left = {name: value for name, value in step.items() if name in OF_SRUN and not _sets(name, value)}
-            tell(remarks, tool, [(name, [_line(name, value)]) for name, value in left.items()])
+            step = _options([as_written(word) for word in words]).items()
+            tell(remarks, tool, [(name, [_line(name, value)]) for name, value in step if _is_left(name, value)])
         elif tool in _MPIRUN:
             kept = binding_of(words) if job is not None and job.runner.get("kind") == "pbs" else ()
             tell(remarks, "mpirun", [each for each in options_of(words) if each[1][0] not in kept])
     return remarks
 
 
-def _sets(name: str, value: str) -> bool:
-    """Whether an option of srun sets variables."""
-    return name == "export" and "=" in value
+def _is_left(name: str, value: str) -> bool:
+    """Whether trials do without an option of srun; they have the variables that it sets."""
+    return name in OF_SRUN and not (name == "export" and "=" in value)
 
 
 def with_devices(launch: Launch, script: str) -> Launch:
@@ -148,8 +146,7 @@ def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Jo
         if words := directives(script, "PBS"):
             return _pbs(words, under)
     told = ""
-    kept = [_line(*one) for one in step.items() if one[0] not in OF_SRUN or one[0] in _NAMED or _sets(*one)]
-    if kept:
+    if kept := [_line(*one) for one in step.items() if one[0] in _NAMED or not _is_left(*one)]:
         told = f"srun starts the program with {' '.join(kept)}: say where trials run; runner slurm has srun_arguments"
     for mark, name in _OTHERS.items():
         if re.search(rf"(?m)^{re.escape(mark)}", script):

@@ -16,6 +16,7 @@ from typing import ClassVar
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
+from meshtune.runners.processes.shell_modules import CALLS_MODULE, MODULE_FILES
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import Amount, Checks, Closed, Positive
 
@@ -151,15 +152,7 @@ def _modules(options: BatchOptions, host: SubmitHost, spec: JobSpec | None) -> s
 
 
 _OF_MODULES = ("LMOD_PKG", "MODULESHOME", "MODULEPATH")
-# In a line of a shell: a call of the functions of a modules system.
-CALLS_MODULE = re.compile(r"(?m)(?:^|[;&|(]|\b(?:then|do|else)\b)[ \t]*(?:module|ml)[ \t]")
-# Where sites have a modules system. Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is
-# found.
-MODULE_FILES = (
-    *("$LMOD_PKG/init/bash", "$MODULESHOME/init/bash"),
-    *(f"/etc/profile.d/{name}.sh" for name in ("00-modulepath", "z00_lmod", "lmod", "modules")),
-    *("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash"),
-)
+# Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is found.
 _AND = " \\\n        "
 _FIND_MODULES = f"""\
     for file in {_AND.join(f'"{file}"' for file in MODULE_FILES)}; do
