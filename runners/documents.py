@@ -101,7 +101,7 @@ def _problems(kind: type, entry: Mapping[str, Any]) -> Iterable[Problem]:
     if entry["type"] in ("missing", "missing_argument"):
         return [Problem(path, MISSING)]
     if entry["type"].startswith("dataclass") or entry["type"].endswith("_type"):
-        wanted = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ").replace("tuple", "list")
+        wanted = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ").replace("tuple", "a list")
         wanted = "a mapping of keys" if entry["type"].startswith(("dataclass", "dict", "mapping")) else wanted
         return [Problem(path, f"must be {wanted}, not {shown(entry['input'])}")]
     message = entry["msg"][:1].lower() + entry["msg"][1:]

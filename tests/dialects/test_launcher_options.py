@@ -37,6 +37,7 @@ def remarks(found: Imported) -> tuple[str, str]:
         ("srun -m block:cyclic python", SLURM, {"srun_arguments": ["--distribution=block:cyclic"]}),
         ("srun --hint=nomultithread python", SLURM, {"srun_arguments": ["--hint=nomultithread"]}),
         ("srun --export=ALL,NCCL_DEBUG=WARN python", SLURM, {"environment": {"NCCL_DEBUG": "WARN"}}),
+        ("salloc -p gpu -N 2 --gres=gpu:4 srun --mpi=pmix python", "", {"partition": "gpu", "mpi": "pmix"}),
         ("mpiexec -n 8 --bind-to none python", PBS, {"binding": "--bind-to none"}),
         ("mpirun -np 8 -bind-to core -map-by slot:PE=4 python", PBS, {"binding": "-bind-to core -map-by slot:PE=4"}),
         ("mpirun -np 8 --mca btl ^openib python", PBS, {"binding": "--mca btl '^openib'"}),
@@ -102,6 +103,50 @@ def test_what_may_change_the_speed_and_has_no_place_is_asked(launcher, option):
     asked, notes = remarks(imported(launcher.format(option)))
     assert f"has `{option}`, and trials start without it" in asked
     assert "left out" not in notes
+
+
+@pytest.mark.parametrize(
+    ("start", "wrapper"),
+    [
+        ("srun --label ./select_gpu --cores 7 python", "./select_gpu --cores 7"),
+        ("srun /opt/site/bind srun --mpi=pmix python", "/opt/site/bind"),
+        ("mpiexec -n 8 env A=1 bind.sh python", "bind.sh"),
+        ("mpirun -np 8 -pernode nice -n 5 python", "nice -n 5"),
+        ("srun $STEP $IMAGE torchrun --nnodes 2 --nproc_per_node 4", "$STEP $IMAGE"),
+    ],
+)
+def test_a_program_before_the_launcher_is_asked(start, wrapper):
+    assert f"`{wrapper}` stands before the launcher, and trials run without it" in remarks(imported(start))[0]
+
+
+@pytest.mark.parametrize(
+    "start", ["/usr/bin/env A=/b", "timeout 9h /bin/bash -c 'exec", "time nohup", "mpirun -pernode"]
+)
+def test_what_only_starts_the_launcher_is_not_asked(start):
+    text = f"#!/bin/bash\n{SLURM}{start} python {PROGRAM}" + "'\n" * start.count("'")
+    assert "stands before" not in remarks(read_start(find_launch(text)))[0]
+
+
+def test_the_options_of_sbatch_and_of_what_it_wraps_are_kept():
+    text = (
+        f"sbatch -N 2 -A me --ntasks-per-node=8 --gpus-per-node=8 --mem=0 --wrap='srun --mpi=pmix python {PROGRAM}'\n"
+    )
+    launch = find_launch(text)
+    found = with_job(read_start(launch), text, launch)
+    assert found.runner == {"kind": "slurm", "account": "me", "extra_lines": ["#SBATCH --mem=0"], "mpi": "pmix"}
+    assert remarks(found)[0] == ""
+
+
+def test_variables_that_srun_reads_stand_before_it_in_trials():
+    found = imported("export SLURM_CPU_BIND=cores SRUN_CPUS_PER_TASK=9 OMP_NUM_THREADS=9\nsrun python")
+    assert found.runner["environment"] == {"SLURM_CPU_BIND": "cores", "SRUN_CPUS_PER_TASK": "9"}
+    assert found.workload["env"] == {"OMP_NUM_THREADS": "9"}
+
+
+def test_a_value_that_the_shell_makes_is_asked():
+    found = imported("srun --task-prolog=`pwd`/start.sh python")
+    assert "srun_arguments" not in found.runner
+    assert "runner.srun_arguments: srun has --task-prolog=`pwd`/start.sh: name the real value" in remarks(found)[0]
 
 
 def test_an_srun_that_is_its_own_job_asks_for_the_runner():

@@ -70,7 +70,7 @@ def test_a_good_document_becomes_a_value():
             ["rear.inches: must be a valid number, unable to parse string as a number, not 'big'"],
         ),
         ({"gears": [1, 2.5]}, ["gears.1: must be a valid integer, got a number with a fractional part, not 2.5"]),
-        ({"gears": 3}, ["gears: must be list, not 3"]),
+        ({"gears": 3}, ["gears: must be a list, not 3"]),
         ({"colour": "green"}, ["colour: must be 'red' or 'blue', not 'green'"]),
         ({"extras": [1]}, ["extras: must be a mapping of keys, not [1]"]),
         ({"extras": {"bell": None}}, ["extras.bell: must be number, not None"]),

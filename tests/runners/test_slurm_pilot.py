@@ -41,6 +41,18 @@ def test_one_allocation_serves_many_trials_and_is_given_back(pilots):
     assert len(pilots.pilots()) == 2
 
 
+def test_a_pilot_whose_setup_fails_is_not_sent_again(pilots):
+    pilots.runner = pilots.open(setup=("true", "no_such_program --load cuda"))
+    id = pilots.submit("trial", "true")
+    ended = pilots.wait(id)
+    assert (ended.state, ended.cause) == (JobState.FAILED, Cause.USER_BUG), ended
+    assert "setup line 2 (no_such_program --load cuda) returned 127" in ended.reason
+    pilots.status(id)
+    assert len(pilots.pilots()) == 1
+    assert pilots.wait(pilots.submit("later", "true")).state is JobState.FAILED
+    assert len(pilots.pilots()) == 2
+
+
 def test_a_pilot_says_for_whom_it_was_sent(pilots):
     labels = {"owner": "ann", "campaign": "demo-1a2b3c", "trial": "7"}
     pilots.runner.submit(pilots.spec("labelled", "touch started; exec sleep 300", labels=labels))

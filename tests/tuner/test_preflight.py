@@ -92,6 +92,7 @@ def told(folder: Path, workload: dict[str, Any], **runner: Any) -> tuple[list[st
             {"prefix": "apptainer exec project/x.sif"},
             "runner.prefix: project/x.sif is not there",
         ),
+        ({"command": ["true"]}, {"prefix": "project/bind -l"}, "runner.prefix: project/bind is not there"),
         (
             {"command": ["true"]},
             {"container_image": "project/x.sqsh"},
@@ -175,6 +176,21 @@ def test_what_may_be_there_for_jobs_is_a_note_at_most(folder, workload, runner, 
     assert told(folder, workload, **runner) == ([], notes)
 
 
+def test_a_setup_that_calls_module_where_nothing_makes_it_a_command_is_noted(folder, monkeypatch):
+    monkeypatch.setattr("meshtune.tuner.specs.preflight.MODULE_FILES", ("$MODULESHOME/init/bash",))
+    note = ["runner.setup: no file that makes `module` a command is found here: source the site's, or set login_shell"]
+    command, setup = {"command": ["python3", "project/train.py"]}, ["module load cuda"]
+    for kind in ("slurm", "pbs"):
+        assert told(folder, command, kind=kind, setup=setup) == ([], note)
+    assert told(folder, command, setup=["export A=module"]) == ([], [])
+    assert told(folder, command, setup=setup, login_shell=True) == ([], [])
+    assert told(folder, command, setup=["source project/venv/bin/activate", *setup]) == ([], [])
+    (folder / "init").mkdir()
+    (folder / "init" / "bash").touch()
+    monkeypatch.setenv("MODULESHOME", str(folder))
+    assert told(folder, command, setup=setup) == ([], [])
+
+
 @pytest.mark.parametrize("word", ["x" * 10_000 + ".py", "/" + "a/" * 5_000 + "x.py", "~nobody/x.py", "[*?].py"])
 def test_no_path_is_too_odd_to_be_looked_up(folder, word):
     assert len(told(folder, {"command": ["python3", word]})[0]) == 1 - word.startswith("/")
@@ -184,10 +200,15 @@ def test_a_run_and_its_dry_run_are_refused_with_all_mistakes_and_spaces_notes_th
     command = ["python3", "nowhere/train.py", "--tp", "{tp}", "--accumulate", "{grad_accum_steps}"]
     document = tiny(workload={"kind": "command", "command": command}, runner=SLURM, budget={"trial": 3})
     write = (tmp_path / "spec.yaml").write_text
-    write(yaml.safe_dump(document))
+    runner = {**SLURM, "partitions": "h100", "setup": ["source nowhere/activate"], "exclude": "n1"}
+    write(yaml.safe_dump({**document, "runner": runner, "baseline": {"micro_batch_size": 3}}))
     for options in ((), ("--dry-run",)):
         said = refused(tmp_path, "run", "spec.yaml", *options)
         assert "budget.trial: is not a known key" in said
+        assert "runner.partitions: is not a known key" in said
+        assert "runner.exclude: must be a list, not 'n1'" in said
+        assert "runner.setup: nowhere/activate in the job's own folder, where it starts, is not there" in said
+        assert "baseline: micro_batch_size(3)" in said
         assert "workload.command.1: nowhere/train.py in the job's own folder, where it starts, is not there" in said
     write(yaml.safe_dump({**document, "budget": {"trials": 3}}))
     done = run_meshtune(tmp_path, "spaces", "spec.yaml")

@@ -11,6 +11,7 @@ from glob import escape, iglob
 from pathlib import Path, PurePath
 
 from meshtune.runners.processes.job_user import RUN_AS
+from meshtune.runners.processes.shell_modules import CALLS_MODULE, MODULE_FILES
 from meshtune.runners.programs.capture.stand_in import CONTAINERS
 from meshtune.runners.registry import EXTERNAL, SIMULATED, create_workload
 from meshtune.runners.untrusted_text import UnreadableText, read_words
@@ -41,7 +42,13 @@ def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator
     prefix, image = _words(around.get("prefix", "")), around.get("container_image", "")
     needs = [(key, os.path.expanduser(file[1]), os.R_OK) for key, line in setup if (file := _SOURCES.fullmatch(line))]
     needs += [("runner.prefix", word, os.R_OK) for word in prefix if word.endswith((".sif", ".sqsh"))]
+    needs += [("runner.prefix", word, os.X_OK) for word in prefix[:1] if "/" in word]
     needs += [("runner.container_image", image, os.R_OK)] if image.startswith("/") else []
+    calls = runner.kind in ("slurm", "pbs") and [key for key, line in setup if CALLS_MODULE.search(line)]
+    named = around.get("login_shell") or any(_SOURCES.fullmatch(line) for _, line in setup)
+    if calls and not named and not any(os.path.isfile(os.path.expandvars(file)) for file in MODULE_FILES):
+        told = "no file that makes `module` a command is found here: source the site's, or set login_shell"
+        yield Problem(calls[0], told), False
     if runner.kind == "kubernetes" or image or {PurePath(word).name for word in prefix} & {*CONTAINERS}:
         yield Problem("workload", "not checked: what jobs find in their container"), False
     else:

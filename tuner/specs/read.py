@@ -8,7 +8,7 @@ checked for those that were read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -325,6 +325,7 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     values = reading.values
     runner, chosen, search = (values.get(section) for section in ("runner", "workload", "search"))
     workload: Workload | None = None
+    fit: dict[str, Backend] = {}
     with reading.noting("workload"):
         if chosen is not None:
             if "cluster" in values:
@@ -341,12 +342,16 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     if chosen is not None and runner is not None:
         reading.problems += check_pair(runner.kind, chosen.kind)
     with reading.noting("runner"):
-        if runner is not None and (home is None or "cluster" not in values):
-            check_options(runner.kind, runner.options)
-        elif runner is not None and home is not None:
+        if runner is not None and home is not None and "cluster" in values:
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
-            if chosen is not None and workload is not None:
-                reading.problems += [problem for problem, sure in preflight(chosen, runner, home.root) if sure]
+        elif runner is not None:
+            check_options(runner.kind, runner.options)
+    if home is not None and chosen is not None and runner is not None:
+        unfit = {tuple(problem.path.split(".")[:2]) for problem in reading.problems}
+        for name, part in (("workload", chosen), ("runner", runner)):
+            fit[name] = replace(part, options={k: part.options[k] for k in part.options if (name, k) not in unfit})
+        with suppress(InvalidValue, UnknownBackend):  # told above
+            reading.problems += [problem for problem, sure in preflight(**fit, home=home.root) if sure]
     with reading.noting("search"):
         if search is not None:
             create_search(search.kind, seed=values.get("seed", 0), options=search.options)

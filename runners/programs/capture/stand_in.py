@@ -57,7 +57,7 @@ _ALONE = {
         {
             *("--allow-run-as-root", "-allow-run-as-root", "--oversubscribe", "-oversubscribe", "--tag-output"),
             *("-tag-output", "-v", "--verbose", "-q", "--quiet", "--display-map", "--report-bindings", "-genvall"),
-            *("-envall", "--envall", "--genvall", "--nooversubscribe", "--bynode", "--byslot", "-l"),
+            *("-envall", "--envall", "--genvall", "--nooversubscribe", "--bynode", "--byslot", "-l", "-pernode"),
             *("--do-not-launch", "--display-allocation", "--label", "--line-buffer"),
         }
     ),
@@ -101,6 +101,7 @@ def options_end(tool: str, words: list[str]) -> int:
             return index + 1
         # -N2 and --nodes=2 hold their value; Open MPI and MPICH have long options with one dash.
         joined = "=" in word or (tool == "srun" and not word.startswith("--") and len(word) > 2)
+        joined = joined or "".join(words[index + 1 : index + 2]) in TOOLS
         index += 1 if word in alone or joined else 3 if word in _TWO_VALUES else 2
     return min(index, len(words))
 

@@ -54,7 +54,11 @@ _RANK_NAMES = frozenset(
     {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 )
 # What a container's or a wrapper's words before the launcher amount to, by its name; any other changes nothing.
-_BINDING = frozenset({"numactl", "taskset", "nsys", "ncu", "rocprof", "chrt"})
+_BINDING = frozenset({"numactl", "taskset", "nsys", "ncu", "rocprof", "chrt", "nice"})
+_PASSING = frozenset({"env", "time", "timeout", "stdbuf", "nohup", "exec", "bash", "sh"})
+# They take srun's options, and start what is behind them.
+_OF_SLURM = ("salloc", "sbatch")
+_BEFORE = frozenset({*AROUND, *_OF_SLURM, *CONTAINERS, *_BINDING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +93,8 @@ def call_of(words: Sequence[str]) -> Call | None:
     while index < len(words):
         name = PurePath(words[index]).name
         rest = list(words[index + 1 :])
-        if name in AROUND:
-            end = index + 1 + options_end(name, rest)
+        if name in (*AROUND, *_OF_SLURM):
+            end = index + 1 + options_end("srun" if name in _OF_SLURM else name, rest)
             under.append((name, tuple(words[index + 1 : end])))
             index = end
         elif tool := _tool(words[index], rest):
@@ -98,17 +102,25 @@ def call_of(words: Sequence[str]) -> Call | None:
             if tool in PYTHONS and rest and (inner := PurePath(rest[0]).name) in LAUNCHERS:
                 tool, rest = inner, rest[1:]
             return Call(tool=tool, words=tuple(rest), under=tuple(under))
-        elif name in CONTAINERS or name in _BINDING:
-            end = next((at for at in range(index + 1, len(words)) if _tool(words[at], words[at + 1 :])), len(words))
-            under.append((name, tuple(words[index + 1 : end])))
-            index = end
         else:
-            index += 1
+            last, end = len(words), index + 1
+            while end < last and PurePath(words[end]).name not in _BEFORE and not _tool(words[end], words[end + 1 :]):
+                end += 1
+            if name in _BEFORE or (end < last and _is_wrapper(words[index], name)):
+                under.append((name if name in _BEFORE else words[index], tuple(words[index + 1 : end])))
+                index = end
+            else:
+                index += 1
     # `$LAUNCHER train.py --num-layers 2`, of which nobody knows what it is.
     at = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
     if at and not is_known(" ".join(words[:at])):
         return Call(tool="", words=tuple(words[at:]), under=tuple(under))
     return None
+
+
+def _is_wrapper(word: str, name: str) -> bool:
+    """Whether a word before the launcher is a program of the user's, such as ./bind.sh, or nobody knows what."""
+    return name not in _PASSING and "=" not in word and ("/" in word or name.endswith(".sh") or not is_known(word))
 
 
 def _tool(word: str, rest: Sequence[str]) -> str:
@@ -210,7 +222,7 @@ def _surrounding(found: Call, remarks: Remarks) -> None:
                 f"inside of it: an executable file of two lines, `#!/bin/sh` and "
                 f'`exec apptainer exec --nv IMAGE python3 "$@"`, on a file system that all nodes see',
             )
-        elif tool in _BINDING:
+        elif tool not in (*AROUND, *_OF_SLURM):
             remarks.ask("", f"`{written}` stands before the launcher, and trials run without it")
 
 
@@ -218,26 +230,26 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     """Nodes and ranks per node. torchrun's own defaults are one each; the other launchers take what they find."""
     environment = found.environment
     # The ranks of a live process know it best.
-    world, local = _whole(environment.get("WORLD_SIZE", "")), _whole(environment.get("LOCAL_WORLD_SIZE", ""))
+    world, local = whole(environment.get("WORLD_SIZE", "")), whole(environment.get("LOCAL_WORLD_SIZE", ""))
     if world and local and world % local == 0:
         return world // local, local
-    per_gpu = _whole(environment.get("SLURM_GPUS_ON_NODE", ""))
+    per_gpu = whole(environment.get("SLURM_GPUS_ON_NODE", ""))
     nodes, said = option_value(before, *_NODES.get(launcher, ())), option_value(before, *_PER_NODE.get(launcher, ()))
     if launcher == "torchrun":
         return (
-            1 if nodes is None else _whole(nodes),
-            1 if said is None else per_gpu if said in ("gpu", "auto") else _whole(said),
+            1 if nodes is None else whole(nodes),
+            1 if said is None else per_gpu if said in ("gpu", "auto") else whole(said),
         )
     if launcher == "deepspeed":
-        return _whole(nodes or ""), _whole(said or "")
+        return whole(nodes or ""), whole(said or "")
     if launcher in ("accelerate", "composer"):
-        ranks = _whole(option_value(before, *_RANKS[launcher]) or "")
+        ranks = whole(option_value(before, *_RANKS[launcher]) or "")
         if launcher == "composer":
             # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
-            each = _whole(said or environment.get("LOCAL_WORLD_SIZE", ""))
+            each = whole(said or environment.get("LOCAL_WORLD_SIZE", ""))
             ranks = ranks or world or each
             return (ranks // each if each and ranks and ranks % each == 0 else None), each
-        machines = _whole(nodes or "") or (1 if nodes is None and ranks else None)
+        machines = whole(nodes or "") or (1 if nodes is None and ranks else None)
         return machines, (ranks // machines if machines and ranks and ranks % machines == 0 else None)
     around = [(tool, options) for tool, options in found.under if tool in AROUND]
     if not around:
@@ -248,19 +260,19 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     tool, options = around[-1]
     kind = "srun" if tool == "srun" else "mpirun"
     here = environment if kind == "srun" else {}
-    nodes_said = _whole(option_value(options, *_NODES[kind]) or here.get("SLURM_NNODES", ""))
-    ranks = _whole(option_value(options, *_RANKS[kind]) or "")
-    per_node = _whole(option_value(options, *_PER_NODE[kind]) or "")
+    nodes_said = whole(option_value(options, *_NODES[kind]) or here.get("SLURM_NNODES", ""))
+    ranks = whole(option_value(options, *_RANKS[kind]) or "")
+    per_node = whole(option_value(options, *_PER_NODE[kind]) or "")
     if kind == "mpirun" and per_node and ranks and ranks % per_node == 0:
         return ranks // per_node, per_node
     if per_node is None and ranks is None:
-        per_node, ranks = _whole(here.get("SLURM_NTASKS_PER_NODE", "")), _whole(here.get("SLURM_NTASKS", ""))
+        per_node, ranks = whole(here.get("SLURM_NTASKS_PER_NODE", "")), whole(here.get("SLURM_NTASKS", ""))
     if per_node is None and ranks is not None and nodes_said is not None and ranks % nodes_said == 0:
         per_node = ranks // nodes_said
     return nodes_said, per_node
 
 
-def _whole(text: str) -> int | None:
+def whole(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.call import whole
 from meshtune.runners.programs.dialects.launcher_options import OF_SBATCH, OF_SRUN, binding_of, options_of, tell
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
@@ -40,7 +41,9 @@ _VALUE = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]+")
 _PLACEHOLDER = re.compile(
     r"[<>${}]|^x{3,}$|^(your|my|change|todo|fixme|account|partition|project|queue)[_-]?\w*$", re.I
 )
-_WHOLE = re.compile(r"[1-9][0-9]{0,6}")
+_OPEN = re.compile(r"[$`]")
+# Variables that srun reads instead of options; a rank has no use for them.
+_OF_A_STEP = re.compile(r"SRUN_|SLURM_(?:(?:CPU|GPU|MEM)_BIND|MPI_TYPE|DISTRIBUTION|HINT|NETWORK)")
 _TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,4}(?::\d{1,2}){0,2})(?:\.\d+)?")
 _OTHERS = {"#BSUB": "LSF", "#COBALT": "Cobalt", "#flux:": "Flux", "#OAR": "OAR", "#$ -": "Grid Engine"}
 
@@ -90,14 +93,17 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
     if job is None:
         told = f"trials do not run the script's setup ({'; '.join(setup)[:200]}): start `meshtune run` where it has run"
         return replace(imported, notes=(*imported.notes, told)) if ready else imported
-    trial = dict(imported.trial)
-    notes = imported.notes
+    trial, notes = dict(imported.trial), imported.notes
     longest = None if job.time_limit_s is None else max(60, job.time_limit_s - int(BACKSTOP_S))
     if longest is not None:
         trial["time_limit_cap_s"] = longest
         told = f"time_limit_cap_s {longest}: the script's job may take {job.time_limit_s} s, start and end included"
         notes = (*notes, told)
-    runner, questions = imported.runner or {**job.runner, **ready}, (*imported.questions, *job.questions)
+    runner, questions = dict(imported.runner or {**job.runner, **ready}), (*imported.questions, *job.questions)
+    env = dict(imported.workload.get("env", {}))
+    if job.runner.get("kind") == "slurm" and (names := [name for name in env if _OF_A_STEP.match(name)]):
+        runner["environment"] = {**{name: env.pop(name) for name in names}, **runner.get("environment", {})}
+        imported = replace(imported, workload={**imported.workload, "env": env})
     return replace(imported, runner=runner, trial=trial, questions=questions, notes=notes)
 
 
@@ -106,23 +112,22 @@ def _around(launch: Launch, job: Job | None) -> Remarks:
     remarks = Remarks(place=launch.place)
     for tool, words in launch.under:
         if tool == "srun":
-            step = _options([as_written(word) for word in words])
-            left = {name: value for name, value in step.items() if name in OF_SRUN and not _sets(name, value)}
-            tell(remarks, tool, [(name, [_line(name, value)]) for name, value in left.items()])
+            step = _options([as_written(word) for word in words]).items()
+            tell(remarks, tool, [(name, [_line(name, value)]) for name, value in step if _is_left(name, value)])
         elif tool in _MPIRUN:
             kept = binding_of(words) if job is not None and job.runner.get("kind") == "pbs" else ()
             tell(remarks, "mpirun", [each for each in options_of(words) if each[1][0] not in kept])
     return remarks
 
 
-def _sets(name: str, value: str) -> bool:
-    """Whether an option of srun sets variables."""
-    return name == "export" and "=" in value
+def _is_left(name: str, value: str) -> bool:
+    """Whether trials do without an option of srun; they have the variables that it sets."""
+    return name in OF_SRUN and not (name == "export" and "=" in value)
 
 
 def with_devices(launch: Launch, script: str) -> Launch:
     """With the nodes and devices that the script's job has, where the launcher takes what it finds."""
-    job = None if not all(map(is_known, launch.launcher)) else read_job(script)
+    job = None if not all(map(is_known, launch.launcher)) else read_job(script, launch.under)
     if job is None:
         return launch
     devices = launch.devices_per_node or job.devices_per_node
@@ -131,17 +136,17 @@ def with_devices(launch: Launch, script: str) -> Launch:
 
 def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Job | None:
     """What a batch script asks for; None where it asks no scheduler. under: see `Launch`. Raises CannotRead."""
-    step: dict[str, str] = {}
-    for _, words in (around for around in under if around[0] == "srun"):
-        step |= _options([as_written(word) for word in words])
+    said: dict[str, dict[str, str]] = {"srun": {}, "salloc": {}, "sbatch": {}}
+    for tool, words in under:
+        said.get(tool, {}).update(_options([as_written(word) for word in words]))
+    step = said["srun"]
     with raising(CannotRead, "its lines for the scheduler", UnreadableText):
-        if options := slurm_options(script):
+        if options := slurm_options(script) | said["salloc"] | said["sbatch"]:
             return _slurm(options, step, login=bool(_LOGIN.match(script)))
         if words := directives(script, "PBS"):
             return _pbs(words, under)
     told = ""
-    kept = [_line(*one) for one in step.items() if one[0] not in OF_SRUN or one[0] in _NAMED or _sets(*one)]
-    if kept:
+    if kept := [_line(*one) for one in step.items() if one[0] in _NAMED or not _is_left(*one)]:
         told = f"srun starts the program with {' '.join(kept)}: say where trials run; runner slurm has srun_arguments"
     for mark, name in _OTHERS.items():
         if re.search(rf"(?m)^{re.escape(mark)}", script):
@@ -175,10 +180,10 @@ def devices_per_node(options: Mapping[str, str]) -> int | None:
     """The GPUs of a node that a Slurm script asks for."""
     gres = options.get("gres", "")
     for value in (options.get("gpus-per-node", ""), gres if gres.startswith("gpu") else ""):
-        if number := _whole(value.partition("(")[0].rpartition(":")[2]):
+        if number := whole(value.partition("(")[0].rpartition(":")[2]):
             return number
-    nodes, tasks = _whole(options.get("nodes", "1")), _whole(_tasks_per_node(options))
-    total, each = (_whole(options.get(name, "").rpartition(":")[2]) for name in ("gpus", "gpus-per-task"))
+    nodes, tasks = whole(options.get("nodes", "1")), whole(_tasks_per_node(options))
+    total, each = (whole(options.get(name, "").rpartition(":")[2]) for name in ("gpus", "gpus-per-task"))
     if total and nodes and total % nodes == 0:
         return total // nodes
     return tasks * each if tasks and each else None
@@ -193,15 +198,15 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
             reading.take(name, f"--{name}", options[name])
     gres = options.get("gres") or "gpu:" + options.get("gpus-per-node", options.get("gpus", ""))
     kind = gres.split("(")[0].split(":")
-    if kind[0] == "gpu" and len(kind) > 1 and kind[1] and not _whole(kind[1]):
+    if kind[0] == "gpu" and len(kind) > 1 and kind[1] and not whole(kind[1]):
         reading.take("gres", "--gres", f"gpu:{kind[1]}")
     elif "gres" in options and kind[0] != "gpu":
         reading.add("extra_lines", f"#SBATCH --gres={options['gres']}")
     if excluded := options.get("exclude"):
         reading.runner["exclude"] = re.findall(r"[^,\[]+(?:\[[^]]*\])?[^,\[]*", excluded)
     devices = devices_per_node(options)
-    each, tasks = _whole(options.get("cpus-per-task", "")), _whole(_tasks_per_node(options)) or 1
-    if cpus := _whole(options.get("cpus-per-gpu", "")):
+    each, tasks = whole(options.get("cpus-per-task", "")), whole(_tasks_per_node(options)) or 1
+    if cpus := whole(options.get("cpus-per-gpu", "")):
         reading.runner["cpus_per_device"] = cpus
     elif each and devices and each * tasks % devices == 0:
         reading.runner["cpus_per_device"] = each * tasks // devices
@@ -211,13 +216,13 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
     for name, value in step.items():
         if name in _OF_SRUN:
             reading.take(name.replace("-", "_"), f"srun --{name}", value)
-        elif name not in OF_SRUN and "$" in value:
+        elif name not in OF_SRUN and _OPEN.search(value):
             reading.ask("runner.srun_arguments", f"srun has --{name}={value}: name the real value")
         elif name not in OF_SRUN:
             reading.add("srun_arguments", _line(name, value))
     for part in f"{options.get('export', '')},{step.get('export', '')}".split(","):
         name, joined, value = part.partition("=")
-        if joined and (SECRET.search(name) or "$" in value):
+        if joined and (SECRET.search(name) or _OPEN.search(value)):
             reading.ask("", f"--export sets {name}, whose value is not copied: write it where trials need it")
         elif joined:
             reading.runner.setdefault("environment", {})[name] = value
@@ -231,7 +236,7 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
             f"the script's job runs in the container {image}, and trials start `python` as it is. Name a Python inside "
             f'of it: an executable file with `exec srun --container-image={image} python3 "$@"` or the like',
         )
-    return reading.job(options.get("time", ""), _whole(options.get("nodes", "")), devices)
+    return reading.job(options.get("time", ""), whole(options.get("nodes", "")), devices)
 
 
 _WHICH = "which of its settings is the baseline?"
@@ -270,9 +275,9 @@ def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Jo
                     elif name in ("filesystems", "place"):
                         reading.take(name, f"-l {name}", said)
                     elif name in ("select", "nodes"):
-                        nodes = _whole(count)
+                        nodes = whole(count)
                         found = re.search(r"\bn?gpus=(\d+)", chunk)
-                        devices = _whole(found[1]) if found else devices
+                        devices = whole(found[1]) if found else devices
                         if name == "nodes":
                             told = f"`-l nodes={said}` are Torque's words; say what a node must have in PBS Pro's"
                             reading.ask("runner.select", told)
@@ -295,10 +300,6 @@ def _seconds(text: str) -> int | None:
     return ((int(found["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
 
 
-def _whole(text: str) -> int | None:
-    return int(text) if _WHOLE.fullmatch(text) else None
-
-
 def slurm_variables(script: str) -> dict[str, str]:
     """What Slurm would set for the script, by name; empty where it has no `#SBATCH` line. What no line says and Slurm
     does not default is left out."""
@@ -309,15 +310,15 @@ def slurm_variables(script: str) -> dict[str, str]:
     if not asked:
         return {}
 
-    nodes = _whole(asked.get("nodes", "")) or 1
-    per_node = _whole(asked.get("ntasks-per-node", ""))
+    nodes = whole(asked.get("nodes", "")) or 1
+    per_node = whole(asked.get("ntasks-per-node", ""))
     # Set where somebody said how many: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
-    tasks = _whole(asked.get("ntasks", "")) or (nodes * per_node if per_node else None)
+    tasks = whole(asked.get("ntasks", "")) or (nodes * per_node if per_node else None)
     names = {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), tasks),
         "SLURM_NTASKS_PER_NODE": per_node,
-        "SLURM_CPUS_PER_TASK": _whole(asked.get("cpus-per-task", "")),
+        "SLURM_CPUS_PER_TASK": whole(asked.get("cpus-per-task", "")),
         **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), devices_per_node(asked)),
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), 1),
         **dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), 0),

@@ -18,6 +18,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.processes.shell_modules import CALLS_MODULE
 from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, LAUNCHERS, PYTHONS
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
@@ -49,7 +50,6 @@ from meshtune.runners.programs.workloads.knobs import (
     variables,
 )
 from meshtune.runners.report import DIRECTORY, STEPS
-from meshtune.runners.schedulers.batch.script import CALLS_MODULE
 from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.columns import Capabilities

@@ -16,6 +16,7 @@ from typing import ClassVar
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
+from meshtune.runners.processes.shell_modules import CALLS_MODULE, MODULE_FILES
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import Amount, Checks, Closed, Positive
 
@@ -151,12 +152,10 @@ def _modules(options: BatchOptions, host: SubmitHost, spec: JobSpec | None) -> s
 
 
 _OF_MODULES = ("LMOD_PKG", "MODULESHOME", "MODULEPATH")
-# In a line of a shell: a call of the functions of a modules system.
-CALLS_MODULE = re.compile(r"(?m)(?:^|[;&|(]|\b(?:then|do|else)\b)[ \t]*(?:module|ml)[ \t]")
 # Lmod's own file leaves MODULEPATH to the profile's; where it says nothing no module is found.
-_FIND_MODULES = """\
-    for file in {"$LMOD_PKG","$MODULESHOME"}/init/bash /etc/profile.d/{00-modulepath,z00_lmod,lmod,modules}.sh \\
-        /usr/share/{lmod/lmod,modules}/init/bash; do
+_AND = " \\\n        "
+_FIND_MODULES = f"""\
+    for file in {_AND.join(f'"{file}"' for file in MODULE_FILES)}; do
         [ ! -r "$file" ] || . "$file"
         [ -z "$MODULEPATH" ] || ! declare -F module >/dev/null || break
     done

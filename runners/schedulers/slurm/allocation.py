@@ -224,7 +224,7 @@ class AllocationRunner:
         if status.state is JobState.RUNNING and not notes:
             return JobStatus(state=JobState.QUEUED, reason="waits for free nodes of the allocation")
         seen = replace(status, started_at=started_at, elapsed_s=noted_elapsed_s(notes), nodes=nodes)
-        if status.state not in (JobState.SUCCEEDED, JobState.FAILED):
+        if status.state not in (JobState.SUCCEEDED, JobState.FAILED) or status.cause is not None:
             return seen
         # Its srun came to an end by itself: its ranks know best.
         end = noted_end(notes, read_gang(spec.directory))

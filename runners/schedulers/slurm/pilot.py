@@ -97,11 +97,18 @@ class PilotServer(LocalRunner):
                 return
             ended = JobStatus(state=JobState.CANCELLED, reason="cancelled", finished_at=time())
             self._spool.set_status(id, ended)
-            left = any(not self._spool.status(name).state.final for name in self._spool.names())
+            left = self._waits()
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
         if not left:
             self.end_pilot()
+
+    def _seen(self) -> dict[str, JobStatus]:
+        return {name: self._spool.status(name) for name in self._spool.names()}
+
+    def _waits(self) -> bool:
+        """Whether a job has not ended."""
+        return any(not status.state.final for status in self._seen().values())
 
     def refusals(self) -> int:
         """How many pilots that a look sent were refused since this was asked last."""
@@ -122,17 +129,19 @@ class PilotServer(LocalRunner):
         if monotonic() >= self._again_at:
             with suppress(SubmitFailed):
                 try:
-                    self._send_pilot()
+                    self._send_pilot(asked=False)
                 except Refused:
                     self._refused += 1
         return True
 
-    def _send_pilot(self) -> None:
-        """Unless one is queued or runs. Raises OSError, RunnerError."""
+    def _send_pilot(self, *, asked: bool = True) -> None:
+        """Unless one is queued or runs, or, where it is not asked for, no job is left. Raises OSError, RunnerError."""
         number, self._refusal, self._again_at = self.look(), "", 0.0
         if self.pilot.state.final:
             if number > self._newest():  # one that may be under way still has nothing to lose
                 self._bury()
+            if not asked and not self._waits():
+                return
             write_whole(self._spool.root / NUMBER_FILE, str(number))
             try:
                 self._pilots.submit(self._job(number))
@@ -154,15 +163,20 @@ class PilotServer(LocalRunner):
 
     def _bury(self) -> None:
         """The jobs that the ended pilot was running are lost with it, and the next one keeps away from its nodes that
-        failed."""
+        failed. Those that wait for one that failed before it ran any, as by its setup, fail too: so would the next."""
         note_failed(self._spool.root, self.pilot.failed_nodes)
         reason = f"its pilot allocation ended: {self.pilot.reason or self.pilot.state}"
-        for name in self._spool.names():
-            status = self._spool.status(name)
+        seen, ended = self._seen(), replace(self.pilot, reason=reason, finished_at=time())
+        cause, began_at = self.pilot.cause, self.pilot.started_at or 0.0
+        in_vain = self.pilot.state is JobState.FAILED and not any(
+            (status.started_at or 0.0) > began_at for status in seen.values()
+        )
+        for name, status in seen.items():
             if status.state is JobState.RUNNING:
-                cause = self.pilot.cause or Cause.PREEMPTION
-                lost = replace(status, state=JobState.LOST, reason=reason, cause=cause, finished_at=time())
-                self._spool.set_status(name, replace(lost, failed_nodes=self.pilot.failed_nodes))
+                lost = replace(ended, state=JobState.LOST, cause=cause or Cause.PREEMPTION, nodes=status.nodes)
+                self._spool.set_status(name, lost)
+            elif in_vain and not status.state.final:
+                self._spool.set_status(name, replace(ended, cause=cause or Cause.USER_BUG))
 
     def _newest(self) -> int:
         with suppress(OSError, ValueError):

@@ -109,7 +109,7 @@ def _called(
         # bash -c "torchrun ...": a script in a word.
         for at, word in enumerate(() if nested else command.words):
             if (".py" in word or " -m " in word) and any(blank in word for blank in " \n"):
-                inner = read_script(as_written(word), budget).commands
+                inner = read_script(as_written(word).removeprefix("--wrap="), budget).commands
                 for _, call in _called(inner, budget, environment, nested=True):
                     around = call_of((*command.words[:at], "python", "x.py"))
                     yield command, replace(call, under=(*(around.under if around else ()), *call.under))
