@@ -17,7 +17,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.scatter import Scatter, bounds
-from meshtune.tuner.campaign.second_runs import ERROR, next_turn, planned_runs, run_variance
+from meshtune.tuner.campaign.second_runs import ERROR, next_turn, paired_gain, planned_runs, run_variance
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin
 
@@ -286,3 +286,14 @@ def test_runs_alone_in_their_rounds_tell_nothing_of_pairs(spec, runs):
     more = run_variance(first, {**pairs, **alone}, one, spec()).paired
     assert (told.degrees, more.degrees) == (2, 2)
     assert more.squares == pytest.approx(told.squares)
+
+
+def test_what_one_round_decided_stays_when_another_plan_is_measured_again(on, runs):
+    """`rerun` of another plan and the baseline makes a second round, in which this one was not."""
+    base, best, other = (trial.plan for trial in runs(1.0, 0.7, 0.75))
+    first = {base: 0.0, best: 0.36, other: 0.29}
+    cells = {(base, 1): 0.02, (best, 1): 0.34, (other, 1): 0.27}
+    for more in ({}, {(other, 2): 0.28}, {(other, 2): 0.28, (base, 2): 0.01}):
+        known = {**cells, **more}
+        gain = paired_gain(best, base, known, run_variance(first, known, base, on(DeviceKind.CUDA)))
+        assert (gain.rounds, gain.sure > 0) == (1, True), more

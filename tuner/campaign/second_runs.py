@@ -93,7 +93,7 @@ class RunVariance:
 
     def around_paired(self, ratio: float, rounds: int, tail: float = SHOWN_TAIL) -> Estimate:
         """A ratio of speeds that were measured side by side in so many rounds."""
-        return Estimate.around(ratio, exp(self.paired.reach(tail) * sqrt(2 / rounds)))
+        return Estimate.around(ratio, exp(self._scatter(rounds).reach(tail) * sqrt(2 / rounds)))
 
     def sure(self, ratio: float, rounds: int) -> float:
         """The low end of such a ratio by which is decided."""
@@ -101,11 +101,18 @@ class RunVariance:
 
     def chance(self, gain: PairedGain, tolerance: float, last: int) -> float:
         """The probability that the plan is worth it by the round `last`."""
-        return self.paired.chance(log(1 + gain.value), log(1 + tolerance), self._bound(), gain.rounds, last)
+        scatter = self._scatter(gain.rounds)
+        return scatter.chance(log(1 + gain.value), log(1 + tolerance), self._bound(), gain.rounds, last)
 
     def rounds_to_tell(self, gain: PairedGain) -> float:
         """How many rounds in all it takes to show that a plan is faster, should the later ones measure the same."""
-        return 2 * (self._bound() * self.paired.typical / log(1 + gain.value)) ** 2 if gain.value > 0 else inf
+        typical = self._scatter(gain.rounds).typical
+        return 2 * (self._bound() * typical / log(1 + gain.value)) ** 2 if gain.value > 0 else inf
+
+    def _scatter(self, rounds: int) -> Scatter:
+        """Of runs side by side. In one round a gain like that of the first runs may be chance, so both plans must have
+        measured the same; whatever other plans were measured in since."""
+        return self.runs if rounds == 1 else self.paired
 
     def _bound(self, rounds: int = 0) -> float:
         """In standard deviations, after so many rounds; 0: after the last."""
@@ -136,8 +143,7 @@ def run_variance(
     known = {**cells, **{(plan, 0): first[plan] for plan in again}}
     kind = spec.cluster.device.kind
     runs = Scatter(kind, *_residuals(known, rounds=False))
-    # One round more: a gain like that of the first runs may be chance, so both plans must have measured the same.
-    paired = runs if rounds == 1 else Scatter(kind, *_residuals(known, rounds=True))
+    paired = Scatter(kind, *_residuals(known, rounds=True))
     return RunVariance(runs, paired, changes, rounds, compared, spec.confirm_rounds)
 
 
