@@ -87,6 +87,7 @@ def test_the_limits_are_shown_and_stand_in_the_spec_as_if_they_had_been_written(
         ({"model": "gpt-micro", "baseline": None}, 300, "for the slowest plan that may be the best"),
         ({**PROGRAM}, 300, "the default, since the steps of command are open"),
         ({**PROGRAM, "trial": {"start_s": 300}}, 900, "the default"),
+        ({**PROGRAM, "trial": {"start_s": 10**9}}, 10**9, "the default"),
     ],
 )
 def test_a_limit_says_where_it_is_from(over, limit_s, words):

@@ -30,6 +30,8 @@ SPEC = {
 }
 EVERY = tuple(Recompute)
 WORDS = {"format": "json", "base": {}, "set": {"remat": {"{recompute}": {"none": False, "full": True}}}}
+SMALL = {"name": "small", "kind": "cuda", "memory_bytes": 2**30}
+MANY = {"global_batch_size": 10**6 + 1, "workload": "torchtitan"}
 SCRIPT = {"kind": "command", "command": "train.py {recompute} {pp} {tp} {micro_batch_size} {zero_stage}"}
 
 
@@ -154,8 +156,16 @@ def test_a_model_that_no_number_of_devices_holds_is_said_to_be_that():
             {"cluster": {"preset": "dgx-h100", "nodes": 1}, "space": {"recompute_interval": list(range(1, 17))}},
             "changes are tried in up to 16384 combinations, not in 26880: bound the space",
         ),
+        (
+            {
+                "cluster": {"name": "many", "nodes": 1, "devices_per_node": 10**6 + 1, "device": SMALL},
+                "space": {"tp": [1], "pp": [1]},
+                **MANY,
+            },
+            "no axis would, nor up to 1024 times the nodes",
+        ),
     ],
-    ids=["nothing to open", "too large"],
+    ids=["nothing to open", "too large", "more devices than an axis may have"],
 )
 def test_where_no_change_can_be_named_the_reason_is(over, words):
     spec, space = read(**over)

@@ -57,8 +57,9 @@ class Budget(Closed):
         checks.require({self.trials, self.wall_time_s, self.device_hours} != {None}, "", problem)
 
 
-# At most 31 years: sums over all trials of a campaign stay finite.
-TimeLimit = Annotated[float, Limit(above=0, high=10**9)]
+# 31 years: sums over all trials of a campaign stay finite.
+MAX_TIME_LIMIT_S = 10**9
+TimeLimit = Annotated[float, Limit(above=0, high=MAX_TIME_LIMIT_S)]
 # Where a spec states no limit and nothing is predicted; the least that a prediction gives.
 DEFAULT_TIME_LIMIT_S = 300.0
 

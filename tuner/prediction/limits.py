@@ -16,7 +16,7 @@ from meshtune.runners.measuring import StepCounts, step_counts
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
+from meshtune.tuner.campaign.spec import MAX_TIME_LIMIT_S, CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.units import Estimate, number, seconds
 from meshtune.tuner.prediction.predict import WIDTH, Basis, Predictions, foresee_plan
 
@@ -97,7 +97,7 @@ def time_limit(spec: CampaignSpec, outlook: Predictions, counts: StepCounts | No
         longest_s, name, step = max(needs, key=lambda need: need[0])
         limit = rounded_up(max(limit, patience_of(start_s) + STEPS_MARGIN * longest_s))
         why = f"for {name}: {_words(step, counts.most(step.high), start_s)}, with a margin"
-    if trial.time_limit_s is None and (cap := trial.time_limit_cap_s or inf) < limit:
+    if trial.time_limit_s is None and (cap := trial.time_limit_cap_s or MAX_TIME_LIMIT_S) < limit:
         limit, why = cap, f"{why}, cut off by trial.time_limit_cap_s"
     return limit, f"trial.time_limit_s {limit:g}: a trial may take {seconds(limit)}, {why}"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshtune.search_spaces.bounds import dimensions, divisors
-from meshtune.search_spaces.checks import listed
+from meshtune.search_spaces.checks import InvalidValue, listed
 from meshtune.search_spaces.columns import RECOMPUTES, rows
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import estimate_memory, log_step
@@ -150,5 +150,5 @@ def _with(space: Space, most: int, times: int = 1, /, **bounds: Any) -> Space | 
     cluster = replace(space.context.cluster, nodes=space.context.cluster.nodes * times)
     try:
         return Space(replace(space.bounds, **bounds), replace(space.context, cluster=cluster), most, space.knobs)
-    except SpaceTooLarge:
+    except (SpaceTooLarge, InvalidValue):  # the latter: more than an axis may have
         return None
