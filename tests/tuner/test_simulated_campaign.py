@@ -77,7 +77,8 @@ def test_simulated_and_real_do_not_go_together(runner, workload, home):
 @pytest.mark.parametrize("name", ["frontier-1t", "mula-220b"])
 def test_an_example_recommends_a_setting(name, service, monkeypatch):
     printed = io.StringIO()
-    monkeypatch.setattr("meshtune.tuner.cli.telling.console", Console(file=printed, width=200))
+    for module in ("telling", "common"):
+        monkeypatch.setattr(f"meshtune.tuner.cli.{module}.console", Console(file=printed, width=200))
     text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
     ended, trials = campaign(service, **{"confirm": 3, **parse_yaml(text)})
     chosen, (least, most) = planned_runs(ended.spec, ended.legal)

@@ -95,9 +95,7 @@ class LocalRunner:
                         needs_s=needs_s,
                     )
                 )
-        # A server that does not start now is started by a later poll.
-        with suppress(OSError):
-            self._ensure_server()
+        self._wake_server()
         return spec.name
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
@@ -127,6 +125,11 @@ class LocalRunner:
             _left_running.append(self._server)
             self._server = None
         _left_running[:] = [server for server in _left_running if server.poll() is None]
+
+    def _wake_server(self) -> None:
+        """After a job is sent: a server that does not start now is started by a later poll."""
+        with suppress(OSError):
+            self._ensure_server()
 
     def _ensure_server(self) -> bool:
         """See that a server lives; False when ours had died. Raises OSError."""

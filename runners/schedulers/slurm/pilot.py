@@ -166,17 +166,18 @@ class PilotServer(LocalRunner):
         failed. Those that wait for one that failed before it ran any, as by its setup, fail too: so would the next."""
         note_failed(self._spool.root, self.pilot.failed_nodes)
         reason = f"its pilot allocation ended: {self.pilot.reason or self.pilot.state}"
-        seen, ended = self._seen(), replace(self.pilot, reason=reason, finished_at=time())
-        cause, began_at = self.pilot.cause, self.pilot.started_at or 0.0
+        seen, began_at = self._seen(), self.pilot.started_at or 0.0
         in_vain = self.pilot.state is JobState.FAILED and not any(
             (status.started_at or 0.0) > began_at for status in seen.values()
         )
         for name, status in seen.items():
+            ended = replace(status, reason=reason, finished_at=time(), failed_nodes=self.pilot.failed_nodes)
             if status.state is JobState.RUNNING:
-                lost = replace(ended, state=JobState.LOST, cause=cause or Cause.PREEMPTION, nodes=status.nodes)
-                self._spool.set_status(name, lost)
+                cause = self.pilot.cause or Cause.PREEMPTION
+                self._spool.set_status(name, replace(ended, state=JobState.LOST, cause=cause))
             elif in_vain and not status.state.final:
-                self._spool.set_status(name, replace(ended, cause=cause or Cause.USER_BUG))
+                cause = self.pilot.cause or Cause.USER_BUG
+                self._spool.set_status(name, replace(ended, state=JobState.FAILED, cause=cause))
 
     def _newest(self) -> int:
         with suppress(OSError, ValueError):

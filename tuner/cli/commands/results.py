@@ -196,6 +196,9 @@ def report(
     place: Place,
 ) -> None:
     """Write campaigns as one HTML file with figures and tables, which needs no network and prints well."""
+    from meshtune.runners.extras import require_extra
+
+    require_extra("report", "a report")
     from meshtune.tuner.results.report.campaigns import render_report
 
     by_id = {record.campaign.id: record for record in map(place.record, campaigns)}
