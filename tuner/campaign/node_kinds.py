@@ -82,11 +82,8 @@ def comparable(trials: Sequence[Trial]) -> list[Trial]:
     reference = reference_of(trials)
     if reference is None:
         return list(trials)
-    return [_lost(trial, note) if (note := _note(reference, trial)) else trial for trial in trials]
-
-
-def _note(reference: Reference, trial: Trial) -> str:
-    return "" if trial.measurement is None else reference.note(trial.measurement)
+    measured = ((trial, trial.measurement) for trial in trials)
+    return [_lost(trial, note) if run and (note := reference.note(run)) else trial for trial, run in measured]
 
 
 def _lost(trial: Trial, reason: str) -> Trial:

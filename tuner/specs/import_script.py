@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from meshtune.runners.programs.dialects.base import Imported
+from meshtune.runners.yaml_blocks import BlockDumper
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.search_spaces.space import Bounds
@@ -101,20 +102,9 @@ def render_spec(document: Mapping[str, Any], source: str, notes: list[str]) -> s
     comments = "".join(f"# {line}\n" for line in [*head, *lines])
     # No line is folded, so that each argument stands in one.
     text = yaml.dump(
-        dict(document), Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True
+        dict(document), Dumper=BlockDumper, sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True
     )
     return comments + re.sub(r": null$", ":", text, flags=re.MULTILINE)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines, such as a command for the shell, as it is read."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
 
 
 def _short(note: str) -> str:

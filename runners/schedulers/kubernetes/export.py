@@ -19,6 +19,7 @@ import yaml
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
 from meshtune.runners.schedulers.kubernetes.manifests import QUEUE_LABEL
+from meshtune.runners.yaml_blocks import BlockDumper
 from meshtune.search_spaces.checks import Checks, Closed
 
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
@@ -197,18 +198,4 @@ def _text(api: str, kind: str, name: str, options: ManifestOptions, body: Mappin
     labels = {"labels": {QUEUE_LABEL: options.queue}} if options.queue else {}
     metadata = {"name": name, "namespace": options.namespace, **labels}
     manifest = {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": body}
-    return yaml.dump(manifest, Dumper=_Manifest, sort_keys=False, width=120)
-
-
-class _Manifest(yaml.SafeDumper):
-    """Writes shell scripts as blocks, so that people can read them, and every value out, without anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Manifest.add_representer(str, _block)
+    return yaml.dump(manifest, Dumper=BlockDumper, sort_keys=False, width=120)
