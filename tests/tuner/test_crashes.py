@@ -191,8 +191,11 @@ def test_campaigns_that_go_wrong_in_every_way_end_and_keep_their_limits(lab, mak
     assert len(chosen) <= most
     assert len(again) <= planned_runs(campaign.spec, campaign.legal)[1][1]
     assert set(again) <= {trial.plan for trial in chosen if trial.measurement is not None}
-    assert all(len(trial.attempts) <= attempts for trial in trials)
-    lost = [attempt.outcome.verdict for trial in trials for attempt in trial.attempts[:-1]]
-    assert set(lost) <= {Verdict.LOST}
+    for trial in trials:
+        verdicts = [attempt.outcome.verdict for attempt in trial.attempts[:-1]]
+        if trial.origin is Origin.BASELINE:  # somebody resumed the campaign that its late baseline had paused
+            verdicts = [verdict for verdict in verdicts if verdict is not Verdict.TIMED_OUT]
+        assert len(verdicts) < attempts
+        assert set(verdicts) <= {Verdict.LOST}
     wanted = campaign.spec.baseline is not None
     assert [trial.origin is Origin.BASELINE for trial in trials] == [wanted, *[False] * len(trials[1:])][: len(trials)]
