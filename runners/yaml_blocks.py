@@ -8,8 +8,7 @@ import yaml
 
 
 class BlockDumper(yaml.SafeDumper):
-    """Writes texts of several lines, such as shell scripts, as people read them, and every value out, without
-    anchors."""
+    """Writes texts of several lines, such as shell scripts, as they are read, and no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -301,17 +301,13 @@ class Space(Sequence[Plan]):
         batch = self.context.global_batch_size
         derived = max(1, batch // (checked.micro_batch_size * dp)) if batch else 1
         plan = Plan(**{**given, "dp": dp, "grad_accum_steps": given.get("grad_accum_steps", derived)})
-        return replace(plan, knobs=self._completed(plan)) if self.knobs else plan
+        # Active knobs without a value get their defaults; what is wrong stays, for `explain` to name it.
+        return replace(plan, knobs=KnobValues({**self._active(plan), **plan.knobs})) if self.knobs else plan
 
     def adopted(self, plan: Plan) -> Plan:
         """The plan with its knobs as this space has them: defaults where it has no value or none of theirs, and
         without those that are inactive or no knobs here."""
         return replace(plan, knobs=self._active(plan))
-
-    def _completed(self, plan: Plan) -> KnobValues:
-        """The plan's knobs, with the defaults of active ones that have no value."""
-        # What is wrong stays, for `explain` to name it.
-        return KnobValues({**self._active(plan), **plan.knobs})
 
     def _active(self, plan: Plan) -> KnobValues:
         columns, per_node = columns_of([plan]), self.context.cluster.devices_per_node

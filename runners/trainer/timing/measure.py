@@ -135,10 +135,13 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as are
             return NotImplemented  # it takes itself apart first; its local tensors and temporaries come by then
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
-            # The storage is asked: DTensor plans with fake tensors, which claim to be on the CPU and hold nothing.
-            if isinstance(leaf, Tensor) and leaf.untyped_storage().device.type == "cpu":
+            if isinstance(leaf, Tensor) and self._counts(leaf):
                 self._see(leaf.untyped_storage())
         return out
+
+    def _counts(self, tensor: Tensor) -> bool:
+        # The storage is asked: DTensor plans with fake tensors, which claim to be on the CPU and hold nothing.
+        return tensor.untyped_storage().device.type == "cpu"
 
     def __enter__(self) -> LiveTensors:
         # FSDP2 frees and refills storages in place, past the dispatcher.
