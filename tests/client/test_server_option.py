@@ -160,7 +160,9 @@ def test_settings_are_measured_again_as_second_runs_of_the_campaign(remote, clie
 
 
 def test_ctrl_c_leaves_the_campaign_running_and_says_how_to_come_back(service, client, tmp_path):
-    (tmp_path / "slow.yaml").write_text(yaml.safe_dump(SLOW))
+    # On a busy machine the command's first look may come after seconds: the campaign must still run then.
+    spec = SLOW | {"runner": {"kind": "simulated", "seconds_per_trial": 2}}
+    (tmp_path / "slow.yaml").write_text(yaml.safe_dump(spec))
     command = meshtune("run", "slow.yaml", "--server", service.url)
     environment = {"MESHTUNE_TOKEN": service.token, "PATH": "/usr/bin:/bin"}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
