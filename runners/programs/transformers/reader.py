@@ -3,6 +3,7 @@ trials run that script unchanged: `python -m meshtune.runners.report` adds the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from meshtune.runners.programs.transformers.words import is_program as is_progra
 _STEPS, _WARMUP = 20, 8
 _RUNNER = "meshtune.runners.report"
 _DEGREES = ("tp", "pp", "cp")
+_PASSES = {"micro_batch_size": "micro-batch", "grad_accum_steps": "accumulation"}
 
 
 def read_launch(launch: Launch) -> Imported:
@@ -42,9 +44,15 @@ def read_launch(launch: Launch) -> Imported:
 def _read_launcher(reading: TrainerReading) -> dict[str, Any]:
     """Accelerate's words and file. The files that trials have of it. Raises CannotRead."""
     words = {**words_of(reading.launch.launcher), **reading.launcher}
-    name = (words.pop("accelerate_config", None) or ("",))[0]
-    known = TABLE.lists["trl"]["accelerate_configs"].get(name)
-    if name and not known:
+    name = (words.pop("accelerate_config", None) or words.get("config_file") or ("",))[0]
+    shipped = TABLE.lists["trl"]["shipped"]
+    of_trl = None if name in reading.launch.files else re.fullmatch(shipped["file"], name)
+    known = TABLE.lists["trl"]["accelerate_configs"].get(of_trl[1] if of_trl else name)
+    if known:
+        words.pop("config_file", None)
+        if of_trl:
+            reading.ask("", f"{as_written(name)}: {shipped['ask']}")
+    elif name:
         words["config_file"] = (name,)
     reading.sharding = read_launcher(reading, words, reading.launch.files, known)
     return {YAML_FILE: {"format": "yaml", "base": known}} if known else {}
@@ -78,7 +86,8 @@ def _batch(reading: TrainerReading) -> None:
     if reading.variant == "own":
         _ask_own(reading)
     if None in (fields["nodes"], fields["devices_per_node"]) and "global_batch_size" not in fields:
-        told = "sequences per step are micro-batch * accumulation * those"
+        passes = " * ".join(str(fields.get(name, word)) for name, word in _PASSES.items())
+        told = f"sequences per step are {passes} * those (micro-batch * accumulation * processes)"
         reading.ask("global_batch_size", f"it is not known on how many processes it starts: {told}")
     for name in _DEGREES:
         if fields[name] == 1:

@@ -212,7 +212,7 @@ def _said_dtype(reading: TrainerReading) -> str | None:
 def dtype(reading: TrainerReading) -> None:
     said = _said_dtype(reading)
     if said is None:
-        told = "neither --bf16 nor --fp16, nor the launcher's mixed precision: in which format is the model loaded?"
+        told = TABLE.lists["formats"]["trl" if reading.variant == "trl" and not reading.has("--bf16") else "absent"]
         reading.ask("workload.dtype", f"{told} Write bfloat16, float16 or float32")
     else:
         reading.put("dtype", said, "--bf16", "--fp16", "mixed_precision", "--torch_dtype", "--dtype")
@@ -231,7 +231,10 @@ def adapters(reading: TrainerReading) -> None:
 
 def second_model(reading: TrainerReading) -> None:
     named = sorted(name for name in TABLE.words("second_model.names") if reading.has(name))
+    model = reading.first(TABLE.lists["models"]["names"])
+    if model and re.search(TABLE.lists["second_model"]["models"], str(reading.get(model))):
+        named.append(model)
     match = re.search(TABLE.lists["second_model"]["script"], f" {reading.launch.script} ")
     if said := ", ".join(map(reading.written, named)) or (match and reading.launch.script):
-        told = "a second model, or samples in pairs, may lie beside what is trained, and predictions count one model"
+        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count one model"
         reading.ask("", f"{said}: {told} and micro_batch_size sequences: compare memory with a run")
