@@ -115,6 +115,8 @@ def _ask_own(reading: TrainerReading) -> None:
 def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
+    lists = reading.table.lists
+    trial, log = lists["trial"], lists.get("log", {})
     left_out = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
     kept = {name: values for name, values in reading.own.items() if name not in left_out}
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
@@ -128,11 +130,11 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += reading.table.lists["trial"]["words"].split() if certain else []
-    own += [*sharding.script, *(("--gradient_checkpointing", "$recompute") if reading.tells_recompute else ())]
+    own += f"{trial['words']} {trial.get('more', '')}".split() if certain else []
+    own += [*sharding.script, *(["$recompute"] if reading.tells_recompute else [])]
     staged = '"$@"' if sharding.stages else ""
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
-    program = (f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
+    program = ("" if log else f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
     lines = [*map(_sourced, launch.setup), *_choices(reading), " ".join(filter(None, ("exec", *head, *program)))]
     found: dict[str, Any] = {
         "kind": "command",
@@ -140,7 +142,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         "working_directory": launch.directory or ".",
         # Accelerate's launcher starts the ranks of its node.
         "start": "node" if sharding.head else "device",
-        "framework": sharding.framework,
+        "framework": trial.get("framework", sharding.framework).format(dtype=reading.fields.get("dtype") or "bfloat16"),
         "dtype": reading.fields.get("dtype"),
         "steps": _STEPS,
         "warmup_steps": _WARMUP,
@@ -151,13 +153,17 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         told = settings if sharding.fixed else TABLE.lists["settings"]
         files[DS_FILE] = {"format": "json", "base": overlaid({}, sharding.settings), "set": dict(told)}
     env = {name: literal(value) for name, value in launch.env.items()}
-    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)))
+    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)), ("log", dict(log)))
     return found | {name: value for name, value in parts if value}
 
 
 def _choices(reading: TrainerReading) -> list[str]:
     """Lines that turn the plan's words into the program's."""
-    found = ["case {recompute} in full) recompute=True;; *) recompute=False;; esac"] if reading.tells_recompute else []
+    found = []
+    if reading.tells_recompute:
+        words = reading.table.lists["trial"]["recompute"].items()
+        cases = "".join(f" {value}) recompute='{text}';;" for value, text in words)
+        found.append(f"case {{recompute}} in{cases} *) echo 'no such recomputation' >&2; exit 2;; esac")
     if stages := reading.sharding.stages:
         cases = "".join(f" {stage}) set -- {' '.join(words)};;" for stage, words in stages.items())
         found.append(f"case {{zero_stage}} in{cases} *) echo 'no such sharding' >&2; exit 2;; esac")
@@ -166,9 +172,9 @@ def _choices(reading: TrainerReading) -> list[str]:
 
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
-    parts = {"zero_stage": reading.sharding.fixed, "recompute": not reading.tells_recompute}
-    names = (*(name for name, kept in parts.items() if kept), "sequence_parallel", "context")
-    return {name: reading.fields[name] for name in names if name in reading.fields}
+    told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
+    names = (*reading.table.told(reading, reading)[1], "context")
+    return {name: reading.fields[name] for name in names if name in reading.fields and not told.get(name)}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
@@ -177,7 +183,8 @@ def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     stages = sorted(sharding.stages) or ([stage] if sharding.fixed and stage is not None else [])
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
-        "recompute": ["none", "full"] if reading.tells_recompute else [],
+        "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
+        **{name: [reading.fields[name]] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
 

@@ -37,6 +37,7 @@ class TrainerReading(Reading):
     loose: tuple[str, ...] = ()
     variant: str = "trainer"
     launcher: Arguments = dataclasses.field(default_factory=dict)
+    alone: set[str] = dataclasses.field(default_factory=set)
     sharding: Sharding = dataclasses.field(default_factory=Sharding)
 
     @property
@@ -76,7 +77,8 @@ def variant_of(launch: Launch, names: set[str]) -> str:
     if re.fullmatch(_PROGRAM["trl"], launch.script):
         return "trl"
     if (table := program_of(launch)) is not TABLE:
-        return table.name
+        older = "old" if names & set(table.lists["program"].get("old", "").split()) else "new"
+        return older if "variants" in table.lists else table.name
     if names & TABLE.words("program.certain") or re.fullmatch(_PROGRAM["script"], launch.script):
         return "trainer"
     looks = len(names & TABLE.words("program.usual")) >= 2 and not names & TABLE.words("program.not_usual")
