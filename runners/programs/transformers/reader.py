@@ -115,7 +115,7 @@ def _ask_own(reading: TrainerReading) -> None:
 def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
-    left_out = reading.own.keys() & TABLE.words("trial.left_out") if certain else set()
+    left_out = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
     kept = {name: values for name, values in reading.own.items() if name not in left_out}
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
         reading.ask("", f"what {', '.join(unknown)} hold is not known here: write it in workload.command")
@@ -128,7 +128,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += TABLE.lists["trial"]["words"].split() if certain else []
+    own += reading.table.lists["trial"]["words"].split() if certain else []
     own += [*sharding.script, *(("--gradient_checkpointing", "$recompute") if reading.tells_recompute else ())]
     staged = '"$@"' if sharding.stages else ""
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
