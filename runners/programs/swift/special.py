@@ -11,7 +11,7 @@ from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.call import whole
 from meshtune.runners.programs.dialects.config_import import mapping_in
 from meshtune.runners.programs.megatron.pipeline_split import split_of_ends
-from meshtune.runners.programs.reading import Reading
+from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.transformers.special import checkpoint_dtype, said_dtype
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading
 
@@ -21,12 +21,12 @@ _WANTED = 16
 def accumulation(reading: TrainerReading) -> None:
     """swift/trainers/arguments.py: passes until all ranks have taken 16 sequences."""
     name, launch, size = "--gradient_accumulation_steps", reading.launch, reading.fields.get("micro_batch_size")
-    if reading.has(name):
-        reading.put("grad_accum_steps", reading.whole(name, "global_batch_size"), name)
-        return
     if not launch.devices_per_node and PurePath(launch.launcher[0]).name.startswith("python"):
         told = "one process that sees several devices: ms-swift cuts the model over them (device_map), which no plan has"
         reading.ask("", f"{told}; trials start a process on each device (NPROC_PER_NODE)")
+    if reading.has(name):
+        reading.put("grad_accum_steps", reading.whole(name, "global_batch_size"), name)
+        return
     ranks = whole(str(reading.get("num_processes"))) or (launch.nodes or 0) * (launch.devices_per_node or 0)
     if ranks and size and reading.complete("global_batch_size", name, f"max(1, {_WANTED} / (micro-batch * ranks))"):
         reading.fields["grad_accum_steps"] = max(1, ceil(_WANTED / size / ranks))
@@ -39,7 +39,8 @@ def dtype(reading: TrainerReading) -> None:
         told = "neither --torch_dtype nor --bf16 or --fp16: in which format is the checkpoint (torch_dtype of its config.json)?"
         reading.ask("workload.dtype", f"{told} Write bfloat16 or float16")
     else:
-        trained = "bfloat16" if said == "bfloat16" else "float16"
+        plain = said == "float32" and truth(reading.get("--fp16")) is False
+        trained = said if said == "bfloat16" or plain else "float16"
         reading.put("dtype", trained, "--bf16", "--fp16", "--torch_dtype", "--dtype")
 
 

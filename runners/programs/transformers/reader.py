@@ -94,6 +94,8 @@ def _batch(reading: TrainerReading) -> None:
     for name in _DEGREES:
         if fields[name] == 1:
             del fields[name]
+    if "cp" not in fields and "context" in fields:
+        reading.kept["context"] = fields.pop("context")
 
 
 def _ask_own(reading: TrainerReading) -> None:
@@ -187,7 +189,7 @@ def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
         "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
-        **{name: [reading.fields[name]] for name in reading.alone},
+        **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
 

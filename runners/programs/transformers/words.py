@@ -43,7 +43,7 @@ class TrainerReading(Reading):
     @property
     def tells_recompute(self) -> bool:
         """Whether the Trainer's --gradient_checkpointing decides what recomputes, and trials tell it."""
-        return self.variant in ("trainer", "trl") and not self.sharding.recomputes
+        return self.variant not in ("own", "loop", "open_instruct") and not self.sharding.recomputes
 
     @property
     def table(self) -> Table:
