@@ -13,7 +13,7 @@ from meshtune.runners.programs.accelerate.render import TABLE as ACCELERATE
 from meshtune.runners.programs.accelerate.special import Sharding, offloads, put_stage, quoted, settings_of
 from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
-from meshtune.runners.programs.dialects.config_import import read_mapping
+from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping
 from meshtune.runners.programs.reading import path_of, truth
 from meshtune.runners.programs.rows import DTYPES
 from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
@@ -172,7 +172,7 @@ def _fsdp_config(reading: TrainerReading) -> dict[str, Any]:
 
 def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None:
     """DeepSpeed's settings, whose `auto` is what the arguments say."""
-    fields, dtype = reading.fields, _said_dtype(reading)
+    fields, dtype = reading.fields, said_dtype(reading)
     of_arguments = {
         "train_micro_batch_size_per_gpu": fields.get("micro_batch_size"),
         "gradient_accumulation_steps": fields.get("grad_accum_steps"),
@@ -193,7 +193,7 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
             fields[name] = value
 
 
-def _said_dtype(reading: TrainerReading) -> str | None:
+def said_dtype(reading: TrainerReading) -> str | None:
     """By --bf16 and --fp16, which count more than the launcher's (TrainingArguments.__post_init__); else by the format
     that the model is loaded in, where the arguments say it."""
     for name, format_ in (("--bf16", "bfloat16"), ("--fp16", "float16")):
@@ -210,12 +210,22 @@ def _said_dtype(reading: TrainerReading) -> str | None:
 
 
 def dtype(reading: TrainerReading) -> None:
-    said = _said_dtype(reading)
+    said = said_dtype(reading)
     if said is None:
         told = TABLE.lists["formats"]["trl" if reading.variant == "trl" and not reading.has("--bf16") else "absent"]
         reading.ask("workload.dtype", f"{told} Write bfloat16, float16 or float32")
     else:
         reading.put("dtype", said, "--bf16", "--fp16", "mixed_precision", "--torch_dtype", "--dtype")
+
+
+def checkpoint_dtype(reading: TrainerReading) -> str | None:
+    """The format of the weights by the model's config.json, or of a preset's on the Hub; None where it is not known."""
+    value = str(reading.get(reading.first(reading.table.lists["models"]["names"]))).rstrip("/")
+    config = mapping_in("config.json", reading.launch.files.get(f"{value}/config.json", ""), (".json",))
+    said = config.get("torch_dtype", config.get("dtype"))
+    # Llama's first two releases are in float16.
+    preset = preset_on_hub(value) or ""
+    return str(said) if said in DTYPES else "bfloat16" if preset and not preset.startswith(("llama1", "llama2")) else None
 
 
 # Which weights are trained.

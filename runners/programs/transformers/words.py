@@ -96,8 +96,9 @@ def variant_of(launch: Launch, names: set[str]) -> str:
     """ "" for a start that does not look like one of the Trainer. names: of its arguments."""
     if re.fullmatch(_PROGRAM["trl"], launch.script):
         return "trl"
-    certain = program_of(launch) is not TABLE or names & TABLE.words("program.certain")
-    if certain or re.fullmatch(_PROGRAM["script"], launch.script):
+    if (table := program_of(launch)) is not TABLE:
+        return table.name
+    if names & TABLE.words("program.certain") or re.fullmatch(_PROGRAM["script"], launch.script):
         return "trainer"
     looks = len(names & TABLE.words("program.usual")) >= 2 and not names & TABLE.words("program.not_usual")
     return "own" if looks else ""
