@@ -10,14 +10,14 @@ from typing import Any
 
 from meshtune.runners.programs.accelerate.render import YAML_FILE
 from meshtune.runners.programs.accelerate.special import is_accelerate, quoted, read_launcher, words_of
-from meshtune.runners.programs.accelerate.special import is_file as is_file
+from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.call import whole
-from meshtune.runners.programs.dialects.config_import import literal
+from meshtune.runners.programs.dialects.config_import import literal, read_mapping
 from meshtune.runners.programs.transformers.special import DS_FILE
-from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of
+from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program
 
 _STEPS, _WARMUP = 20, 8
@@ -59,7 +59,9 @@ def _read_launcher(reading: TrainerReading) -> dict[str, Any]:
 
 
 def read_file_text(name: str, text: str) -> Imported:
-    """What such a configuration says; the script and its arguments are asked for. Raises CannotRead."""
+    """What such a configuration says. Of Accelerate's the script and its arguments are asked for. Raises CannotRead."""
+    if start := start_of(name, text):
+        return read_launch(start)
     launch = Launch(
         script="train.py",
         words=(),
@@ -70,6 +72,10 @@ def read_file_text(name: str, text: str) -> Imported:
     imported = read_launch(launch)
     told = f"{name} does not say which script it is for: write its path in place of train.py, and its arguments"
     return replace(imported, questions=(Question("", told), *imported.questions))
+
+
+def is_file(name: str, text: str) -> bool:
+    return is_file_of_accelerate(name, text) or start_of(name, text) is not None
 
 
 def _batch(reading: TrainerReading) -> None:
@@ -115,6 +121,8 @@ def _ask_own(reading: TrainerReading) -> None:
 def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
+    lists = reading.table.lists
+    trial, log = lists["trial"], lists.get("log", {})
     left_out = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
     kept = {name: values for name, values in reading.own.items() if name not in left_out}
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
@@ -123,16 +131,24 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         reading.note(f"trials take {_STEPS} steps without {', '.join(gone)}")
     module, script = ("-m ", launch.script[3:]) if launch.script.startswith("-m ") else ("", launch.script)
     places = {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
-    own = list(map(quoted, reading.loose))
+    config, loose = lists["program"].get("config", ""), reading.loose
+    if config and loose[:1] and loose[0] in launch.files:
+        base = read_mapping(loose[0], launch.files[loose[0]])
+        removed = [key for key in trial["removed"].split() if base.get(key) is not None]
+        configs = {**configs, config: {"format": "yaml", "base": base, "set": dict.fromkeys(removed)}}
+        reading.note(f"trials have {loose[0]} without {', '.join(removed)}")
+        own = [f"{{directory}}/{config}", *map(quoted, loose[1:])]
+    else:
+        own = list(map(quoted, loose))
     for name, values in kept.items():
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += reading.table.lists["trial"]["words"].split() if certain else []
-    own += [*sharding.script, *(("--gradient_checkpointing", "$recompute") if reading.tells_recompute else ())]
+    own += trial["words"].split() if certain else []
+    own += [*sharding.script, *(["$recompute"] if reading.tells_recompute else [])]
     staged = '"$@"' if sharding.stages else ""
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
-    program = (f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
+    program = ("" if log else f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
     lines = [*map(_sourced, launch.setup), *_choices(reading), " ".join(filter(None, ("exec", *head, *program)))]
     found: dict[str, Any] = {
         "kind": "command",
@@ -151,13 +167,17 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         told = settings if sharding.fixed else TABLE.lists["settings"]
         files[DS_FILE] = {"format": "json", "base": overlaid({}, sharding.settings), "set": dict(told)}
     env = {name: literal(value) for name, value in launch.env.items()}
-    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)))
+    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)), ("log", dict(log)))
     return found | {name: value for name, value in parts if value}
 
 
 def _choices(reading: TrainerReading) -> list[str]:
     """Lines that turn the plan's words into the program's."""
-    found = ["case {recompute} in full) recompute=True;; *) recompute=False;; esac"] if reading.tells_recompute else []
+    found = []
+    if reading.tells_recompute:
+        words = reading.table.lists["trial"]["recompute"].items()
+        cases = "".join(f" {value}) recompute='{text}';;" for value, text in words)
+        found.append(f"case {{recompute}} in{cases} *) echo 'no such recomputation' >&2; exit 2;; esac")
     if stages := reading.sharding.stages:
         cases = "".join(f" {stage}) set -- {' '.join(words)};;" for stage, words in stages.items())
         found.append(f"case {{zero_stage}} in{cases} *) echo 'no such sharding' >&2; exit 2;; esac")
@@ -166,9 +186,9 @@ def _choices(reading: TrainerReading) -> list[str]:
 
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
-    parts = {"zero_stage": reading.sharding.fixed, "recompute": not reading.tells_recompute}
-    names = (*(name for name, kept in parts.items() if kept), "sequence_parallel", "context")
-    return {name: reading.fields[name] for name in names if name in reading.fields}
+    told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
+    names = (*reading.table.told(reading, reading)[1], "context")
+    return {name: reading.fields[name] for name in names if name in reading.fields and not told.get(name)}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
@@ -177,7 +197,8 @@ def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     stages = sorted(sharding.stages) or ([stage] if sharding.fixed and stage is not None else [])
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
-        "recompute": ["none", "full"] if reading.tells_recompute else [],
+        "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
+        **{name: [reading.fields[name]] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
 

@@ -42,6 +42,7 @@ class TrainerReading(Reading):
     loose: tuple[str, ...] = ()
     variant: str = "trainer"
     launcher: Arguments = dataclasses.field(default_factory=dict)
+    alone: set[str] = dataclasses.field(default_factory=set)
     sharding: Sharding = dataclasses.field(default_factory=Sharding)
 
     @property
