@@ -9,6 +9,8 @@ from pathlib import PurePath
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.call import whole
+from meshtune.runners.programs.dialects.config_import import mapping_in
+from meshtune.runners.programs.megatron.pipeline_split import split_of_ends
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.transformers.special import checkpoint_dtype, said_dtype
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading
@@ -84,3 +86,75 @@ def ask_preferences(reading: Reading, kind: str, before: str, *, full: bool) -> 
     told = " and ".join(filter(None, (pairs, second, samples))) or "no second model"
     counted = "predictions count one model and micro_batch_size sequences"
     reading.ask("", f"rlhf_type {kind}: {told}; {counted}: compare memory and speed with a run")
+
+
+# Over Megatron.
+def megatron_adapters(reading: TrainerReading) -> None:
+    ask_trained(reading, "full", str(reading.get(reading.first(reading.table.lists["models"]["names"]))))
+
+
+def megatron_second_model(reading: TrainerReading) -> None:
+    if reading.has("--rlhf_type"):
+        ask_preferences(reading, str(reading.get("--rlhf_type")), "--", full=tuner(reading, "full") == "full")
+
+
+def extra(reading: TrainerReading) -> None:
+    """Further values of Megatron, as JSON, which stay: they count as words where these do not say them."""
+    name, left_out = "--megatron_extra_kwargs", reading.table.words("trial.left_out")
+    found = {f"--{key}": str(value) for key, value in mapping_in("x.json", reading.text(name) or "{}", (".json",)).items()}
+    reading.given = {**found, **reading.given}
+    if asked := sorted(found.keys() & left_out):
+        reading.ask("", f"{name} has {', '.join(asked)}, which counts more than what trials set: write it as words")
+
+
+def chunks(reading: TrainerReading) -> None:
+    """Model chunks of a rank, which interleave; they go with this pp alone."""
+    names = reading.table.fields["vpp"].names
+    name, layers, pp = reading.first(names), reading.fields.get("model.layers"), reading.fields.get("pp")
+    number = reading.whole(name, "baseline.vpp") if name else 1
+    if name == names[-1] and number:
+        each, number = number, None
+        if layers and pp and layers % (pp * each) == 0:
+            number = layers // (pp * each)
+        else:
+            reading.ask("baseline.vpp", f"{reading.written(name)}: into how many chunks it cuts a stage is not known here")
+    if number and number > 1:
+        reading.fields |= {"vpp": number, "schedule": "interleaved"}
+    if name and pp:
+        reading.alone.add("pp")
+
+
+def stages(reading: TrainerReading) -> None:
+    """Unequal stages, which go with this pp alone."""
+    ends = ("--decoder_first_pipeline_num_layers", "--decoder_last_pipeline_num_layers")
+    others = ("--pipeline_model_parallel_layout", "--account_for_embedding_in_pipeline_split")
+    others += ("--account_for_loss_in_pipeline_split",)
+    said = [name for name in (*ends, *others) if reading.has(name) and reading.get(name) != "false"]
+    pp, layers = reading.fields.get("pp"), reading.fields.get("model.layers")
+    if not said or pp == 1 or pp is None:
+        return
+    reading.alone.add("pp")
+    sizes = [reading.whole(name) for name in ends]
+    plain = layers and not any(name in others for name in said)
+    found = split_of_ends(layers, pp, reading.fields.get("vpp", 1), *sizes) if plain and layers else None
+    if found is None:
+        told = "stages that no plan has a word for, or of a model that is not known; trials keep them, with this pp alone"
+        reading.ask("", f"{', '.join(map(reading.written, said))}: {told}, and predictions count equal ones")
+        reading.fields |= {"first_stage_less_layers": 0, "last_stage_less_layers": 0}
+    else:
+        reading.fields |= dict(zip(("first_stage_less_layers", "last_stage_less_layers"), found, strict=True))
+
+
+def experts(reading: TrainerReading) -> None:
+    """Experts are cut by a degree of their own, 1 unless it is said, since 3.10; trials cut them over tp."""
+    name, path, fields = "--expert_model_parallel_size", "baseline.ep", reading.fields
+    own = "--expert_tensor_parallel_size"
+    ep = reading.whole(name, path) if reading.has(name) else 1
+    etp = reading.whole(own, path) if reading.has(own) else 1
+    tp = fields.get("tp")
+    if ep and ep > 1 and etp != tp:
+        groups = f"groups of etp({etp}) * ep({ep}) ranks, across the tp({tp}) tensor ranks"
+        told = "a plan cuts experts over tp as well, and trials set etp = tp: write an ep that divides dp"
+        reading.ask(path, f"{name} {ep}: {groups}; {told}")
+    elif ep:
+        reading.put("ep", ep, name)

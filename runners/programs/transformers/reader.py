@@ -88,6 +88,8 @@ def _batch(reading: TrainerReading) -> None:
     else:
         fields |= {"nodes": launch.nodes or nodes, "devices_per_node": launch.devices_per_node}
     fields |= {name: fields.get(name, 1) for name in _DEGREES}
+    # Of one rank every stage is stage 0; others have the one that the words say.
+    reading.kept |= {name: fields[name] for name in ("zero_stage",) if fields.get(name) is not None}
     solve(reading, {})
     if reading.variant == "own":
         _ask_own(reading)
@@ -144,7 +146,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += trial["words"].split() if certain else []
+    own += f"{trial['words']} {trial.get('more', '')}".split() if certain else []
     own += [*sharding.script, *(["$recompute"] if reading.tells_recompute else [])]
     staged = '"$@"' if sharding.stages else ""
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
@@ -156,7 +158,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         "working_directory": launch.directory or ".",
         # Accelerate's launcher starts the ranks of its node.
         "start": "node" if sharding.head else "device",
-        "framework": sharding.framework,
+        "framework": trial.get("framework", sharding.framework).format(dtype=reading.fields.get("dtype") or "bfloat16"),
         "dtype": reading.fields.get("dtype"),
         "steps": _STEPS,
         "warmup_steps": _WARMUP,
@@ -188,13 +190,14 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
     told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
     names = (*reading.table.told(reading, reading)[1], "context")
-    return {name: reading.fields[name] for name in names if name in reading.fields and not told.get(name)}
+    known = {**reading.fields, **reading.kept}
+    return {name: known[name] for name in names if name in known and not told.get(name)}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     """The values that the program takes, of the parts of a plan that it is told."""
     stage, sharding = reading.fields.get("zero_stage"), reading.sharding
-    stages = sorted(sharding.stages) or ([stage] if sharding.fixed and stage is not None else [])
+    stages = sorted(sharding.stages) or ([reading.kept["zero_stage"]] if sharding.fixed and stage is not None else [])
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
         "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],

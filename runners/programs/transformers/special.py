@@ -255,5 +255,5 @@ def second_model(reading: TrainerReading) -> None:
         named.append(model)
     match = re.search(TABLE.lists["second_model"]["script"], f" {reading.launch.script} ")
     if said := ", ".join(map(reading.written, named)) or (match and reading.launch.script):
-        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count one model"
-        reading.ask("", f"{said}: {told} and micro_batch_size sequences: compare memory with a run")
+        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count"
+        reading.ask("", f"{said}: {told} one model and micro_batch_size sequences: compare memory with a run")

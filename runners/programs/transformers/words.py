@@ -48,7 +48,7 @@ class TrainerReading(Reading):
     @property
     def tells_recompute(self) -> bool:
         """Whether the Trainer's --gradient_checkpointing decides what recomputes, and trials tell it."""
-        return self.variant != "own" and not self.sharding.recomputes
+        return self.variant in ("trainer", "trl") and not self.sharding.recomputes
 
     @property
     def table(self) -> Table:
@@ -95,11 +95,15 @@ def _words(value: Any) -> tuple[str, ...]:
 
 def variant_of(launch: Launch, names: set[str]) -> str:
     """ "" for a start that does not look like one of the Trainer. names: of its arguments."""
-    if re.fullmatch(_PROGRAM["trl"], launch.script):
-        return "trl"
     if (table := program_of(launch)) is not TABLE:
-        return table.name
-    if names & TABLE.words("program.certain") or re.fullmatch(_PROGRAM["script"], launch.script):
+        older = table.lists["program"].get("old")
+        return table.name if older is None else "old" if names & set(older.split()) else "new"
+    if whose := next((name for name in ("trl", "open_instruct") if re.fullmatch(_PROGRAM[name], launch.script)), ""):
+        return whose
+    certain = names & TABLE.words("program.certain")
+    if re.fullmatch(_PROGRAM["loop_script"], launch.script) or (certain and names & TABLE.words("program.loop")):
+        return "loop"
+    if certain or re.fullmatch(_PROGRAM["script"], launch.script):
         return "trainer"
     looks = len(names & TABLE.words("program.usual")) >= 2 and not names & TABLE.words("program.not_usual")
     return "own" if looks else ""
