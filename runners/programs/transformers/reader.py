@@ -33,12 +33,22 @@ def read_launch(launch: Launch) -> Imported:
         told = f"{launch.place}: {as_written(launch.script)} takes its arguments from {as_written(reading.loose[0])}"
         next_step = "a spec with `kind: command` and that file under `configs` (docs/how-to/huggingface.md)"
         raise CannotRead(f"{told}, which is not read. Next: {next_step}")
-    configs = _read_launcher(reading) if is_accelerate(launch.launcher) else {}
+    configs = _read_launcher(reading) if is_accelerate(launch.launcher) and not _left(reading) else {}
     reading.table.read(reading)
     reading.table.remark(reading)
     _batch(reading)
     workload = _workload(reading, configs)
     return reading.imported(workload, space=_space(reading))
+
+
+def _left(reading: TrainerReading) -> bool:
+    """Whether trials start without Accelerate's launcher: of a program whose own file says what shards, and in which
+    format, where no word of the launcher does."""
+    words = words_of(reading.launch.launcher).keys()
+    left = reading.table.lists["program"].get("shards", False) and not words & TABLE.words("trial.shards")
+    if left:
+        reading.note("trials start their ranks without Accelerate's launcher, its words and its default_config.yaml")
+    return left
 
 
 def _read_launcher(reading: TrainerReading) -> dict[str, Any]:

@@ -36,7 +36,8 @@ def shapes(reading: TrainerReading) -> None:
     value = reading.text(named, "model.layers") if named else None
     if value is None:
         if not named:
-            _ask_shapes(reading, "no --model_name_or_path or --config_name names the model")
+            names = " or ".join(reading.table.lists["models"]["names"][:2])
+            _ask_shapes(reading, f"no {names} names the model")
         return
     folder, files, presets = value.rstrip("/"), reading.launch.files, model_presets()
     text = files.get(f"{folder}/config.json", files.get(value if value.endswith(".json") else ""))

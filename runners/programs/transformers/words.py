@@ -7,15 +7,15 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
 from meshtune.runners.programs.capture.stand_in import named_files
-from meshtune.runners.programs.dialects.base import Arguments, Launch, read_arguments
+from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping
+from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
 
@@ -115,11 +115,25 @@ def is_program(launch: Launch) -> bool:
     return is_accelerate(launch.launcher) or bool(variant_of(launch, {*own, *_in_file(own, launch.files)}))
 
 
+def _text_of(launch: Launch, name: str, title: str) -> str:
+    """Of the file that comes first. Raises CannotRead where it is not there, or not known: nothing has defaults then."""
+    if not is_known(name):
+        told = f"{launch.place}: {title} is started with {as_written(name)}, which is not known here"
+        raise CannotRead(f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start")
+    if name not in launch.files and (changed := [asked.text for asked in launch.questions if name in asked.text]):
+        raise CannotRead(changed[0])
+    return text_of(launch, name, f"{title} is started with")
+
+
 def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
     program = program_of(launch).lists["program"]
-    first = {} if program_of(launch) is TABLE else _in_file(own, launch.files, "".join(loose[:1]))
+    files = launch.files
+    if program_of(launch) is not TABLE and loose:
+        files = {**files, loose[0]: _text_of(launch, loose[0], program["title"])}
+        launch = replace(launch, files=files)
+    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]))
     if first and "config" not in program:
         # `key=value` behind the file, as OmegaConf has it.
         pairs = [pair for word in loose[1:] if is_known(word) and (pair := word.partition("="))[1]]
