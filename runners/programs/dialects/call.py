@@ -319,7 +319,9 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     world, local = whole(environment.get("WORLD_SIZE", "")), whole(environment.get("LOCAL_WORLD_SIZE", ""))
     if world and local and world % local == 0:
         return world // local, local
-    per_gpu = whole(environment.get("SLURM_GPUS_ON_NODE", ""))
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    per_gpu = len(visible.split(",")) if visible and is_known(visible) else None
+    per_gpu = per_gpu or whole(environment.get("SLURM_GPUS_ON_NODE", ""))
     nodes, said = option_value(before, *_NODES.get(launcher, ())), option_value(before, *_PER_NODE.get(launcher, ()))
     if launcher == "torchrun":
         return (

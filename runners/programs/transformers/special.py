@@ -36,7 +36,8 @@ def shapes(reading: TrainerReading) -> None:
     value = reading.text(named, "model.layers") if named else None
     if value is None:
         if not named:
-            _ask_shapes(reading, "no --model_name_or_path or --config_name names the model")
+            names = " or ".join(reading.table.lists["models"]["names"][:2])
+            _ask_shapes(reading, f"no {names} names the model")
         return
     folder, files, presets = value.rstrip("/"), reading.launch.files, model_presets()
     text = files.get(f"{folder}/config.json", files.get(value if value.endswith(".json") else ""))
@@ -97,13 +98,19 @@ def zero_stage(reading: TrainerReading) -> None:
 def _of_script(reading: TrainerReading) -> Sharding | None:
     """None where the arguments say nothing of it."""
     for name in ("--deepspeed", "--fsdp"):
+        said = str(reading.get(name))
         shipped: Mapping[str, Any] = reading.table.lists.get("shipped", {}).get(name[2:], {})
-        if (own := shipped.get(str(reading.get(name)))) is not None:
-            return _of_shipped(reading, name, own, shipped)
+        # Names, or the ends of paths.
+        end = next((end for end in shipped if said == end or said.endswith(f"/{end}")), None)
+        if end is not None and said not in reading.launch.files:
+            before = said.removesuffix(end)
+            return _of_shipped(reading, name, shipped[end], {f"{before}{word}": each for word, each in shipped.items()})
     file = next((name for name in ("--deepspeed", "--deepspeed_config") if isinstance(reading.get(name), str)), "")
     switch = ("--deepspeed",) if reading.get("--deepspeed") is True else ()
     if file:
-        settings = settings_of(reading.place, str(reading.get(file)), reading.launch.files)
+        text = str(reading.get(file))
+        files = {**reading.launch.files, **({text: text} if text.startswith("{") else {})}
+        settings = settings_of(reading.place, text, files)
         words = (*switch, file, f"{{directory}}/{DS_FILE}")
         return Sharding(framework="deepspeed", settings=settings, script=words, fixed=offloads(settings))
     if switch:
@@ -142,7 +149,7 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
     options = " ".join(said if isinstance(said, list) else [str(said)]).lower().split()
     if not options or truth(options[0]) is False:
         return None
-    config, strategies = _fsdp_config(reading), ACCELERATE.lists["strategies"]
+    config, strategies = fsdp_config(reading), ACCELERATE.lists["strategies"]
     named = [option for option in options if option in strategies]
     put_stage(reading, named[0] if named else config.get("reshard_after_forward", True), "--fsdp", "--fsdp_config")
     offloaded = "offload" in options or truth(config.get("cpu_offload", False))
@@ -158,7 +165,7 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
     return Sharding(stages=stages, of_script=True, recomputes=checkpoints, fixed=False)
 
 
-def _fsdp_config(reading: TrainerReading) -> dict[str, Any]:
+def fsdp_config(reading: TrainerReading) -> dict[str, Any]:
     """The keys of --fsdp_config, without the prefix that they may have."""
     value = reading.text("--fsdp_config", _STAGE) or ""
     text = reading.launch.files.get(value, value if value.startswith("{") else None)
@@ -196,6 +203,8 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
 def said_dtype(reading: TrainerReading) -> str | None:
     """By --bf16 and --fp16, which count more than the launcher's (TrainingArguments.__post_init__); else by the format
     that the model is loaded in, where the arguments say it."""
+    if known := reading.fields.get("dtype"):
+        return str(known)
     for name, format_ in (("--bf16", "bfloat16"), ("--fp16", "float16")):
         if reading.flag(name, "workload.dtype"):
             return format_
@@ -236,7 +245,8 @@ def adapters(reading: TrainerReading) -> None:
     sizes = named["sizes"] if not named["switches"] and reading.variant != "trl" else []
     if said := [name for name in named["switches"] or sizes if str(reading.get(name)).lower() not in none]:
         told = "adapters (LoRA) are trained alone, and predictions count gradients and optimizer of all weights"
-        reading.ask("", f"{', '.join(map(reading.written, said))}: {told}: compare memory with a run")
+        words = dict.fromkeys((*said, *named["sizes"]))
+        reading.ask("", f"{', '.join(map(reading.written, words))}: {told}: compare memory with a run")
 
 
 def second_model(reading: TrainerReading) -> None:

@@ -4,15 +4,18 @@ it is that the script is one of the Trainer's."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
-from meshtune.runners.programs.dialects.base import Arguments, Launch, read_arguments
+from meshtune.runners.programs.capture.stand_in import named_files
+from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import read_mapping
+from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
 
@@ -24,6 +27,8 @@ _OF_TRAINER: Mapping[str, Table] = {
     if table.lists.get("program", {}).get("rows_of") == TABLE.name
 }
 _PROGRAM: Mapping[str, str] = TABLE.lists["program"]
+# Of a file's folder and those around it, where the files that it names may be.
+_MAX_FOLDERS = 4
 
 
 @dataclass(slots=True)
@@ -55,6 +60,17 @@ def program_of(launch: Launch) -> Table:
     return next((table for script, table in _OF_TRAINER.items() if re.fullmatch(script, launch.script)), TABLE)
 
 
+def start_of(name: str, text: str) -> Launch | None:
+    """The start of the program that a file has the arguments of; None where it is of none."""
+    keys = mapping_in(name, text, (".yaml", ".yml", ".json")).keys()
+    for program in (table.lists["program"] for table in _OF_TRAINER.values()):
+        if "marks" in program and len(keys & set(program["marks"].split())) >= program["least"]:
+            folders = [str(folder) for folder in PurePath(name).parents][:_MAX_FOLDERS]
+            files = {**named_files([name, *folders]), name: text}
+            return Launch(script=program["started"], words=(name,), place=name, files=files)
+    return None
+
+
 def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
     """The arguments by name, and the words before the first; argparse takes `-` for `_` in HfArgumentParser's names."""
     given, loose = read_arguments(words)
@@ -68,8 +84,13 @@ def _in_file(own: Arguments, files: Mapping[str, str], first: str = "") -> Argum
     if name not in files or not name.endswith((".yaml", ".yml", ".json")):
         return {}
     found = {key: value for key, value in read_mapping(name, files[name]).items() if value is not None}
-    listed = {key: value if isinstance(value, list) else [value] for key, value in found.items()}
-    return {f"--{key}": tuple(map(str, values)) for key, values in listed.items()}
+    return {f"--{key}": _words(value) for key, value in found.items()}
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """A value of a file as the words of an argument."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(json.dumps(each) if isinstance(each, Mapping | list) else str(each) for each in values)
 
 
 def variant_of(launch: Launch, names: set[str]) -> str:
@@ -94,13 +115,35 @@ def is_program(launch: Launch) -> bool:
     return is_accelerate(launch.launcher) or bool(variant_of(launch, {*own, *_in_file(own, launch.files)}))
 
 
+def _text_of(launch: Launch, name: str, title: str) -> str:
+    """Of the file that comes first. Raises CannotRead where it is not there, or not known: nothing has defaults then."""
+    if not is_known(name):
+        told = f"{launch.place}: {title} is started with {as_written(name)}, which is not known here"
+        raise CannotRead(f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start")
+    if name not in launch.files and (changed := [asked.text for asked in launch.questions if name in asked.text]):
+        raise CannotRead(changed[0])
+    return text_of(launch, name, f"{title} is started with")
+
+
 def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
-    if program_of(launch) is not TABLE and (first := _in_file(own, launch.files, "".join(loose[:1]))):
+    program = program_of(launch).lists["program"]
+    files = launch.files
+    if program_of(launch) is not TABLE and loose:
+        files = {**files, loose[0]: _text_of(launch, loose[0], program["title"])}
+        launch = replace(launch, files=files)
+    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]))
+    if first and "config" not in program:
+        # `key=value` behind the file, as OmegaConf has it.
+        pairs = [pair for word in loose[1:] if is_known(word) and (pair := word.partition("="))[1]]
+        loose = tuple(word for word in loose[1:] if not is_known(word) or "=" not in word)
+        said = {**first, **{f"--{key}": (value,) for key, _, value in pairs}}
+        if joined := program.get("joined"):
+            said = {name: (joined.join(values),) if values else values for name, values in said.items()}
         # Its console script makes words of the file's keys, its module does not.
-        own, loose = {**{name: values for name, values in first.items() if name != "--ENV"}, **own}, loose[1:]
-    given: dict[str, Any] = {**_in_file(own, launch.files), **own}
+        own = {**{name: values for name, values in said.items() if name != "--ENV"}, **own}
+    given: dict[str, Any] = {**program.get("absent", {}), **first, **_in_file(own, launch.files), **own}
     variant = variant_of(launch, set(given)) or "own"
     launcher: dict[str, tuple[str, ...]] = {}
     if variant == "trl" and is_accelerate(launch.launcher):
