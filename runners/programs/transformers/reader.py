@@ -201,9 +201,9 @@ def _choices(reading: TrainerReading) -> list[str]:
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
     told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
-    names = (*reading.table.told(reading, reading)[1], "context")
-    known = {**reading.fields, **reading.kept}
-    return {name: known[name] for name in names if name in known and not told.get(name)}
+    said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
+    kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
+    return {name: value for name, value in kept.items() if not told.get(name) and value is not None}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
