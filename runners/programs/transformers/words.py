@@ -48,7 +48,7 @@ class TrainerReading(Reading):
     @property
     def tells_recompute(self) -> bool:
         """Whether the Trainer's --gradient_checkpointing decides what recomputes, and trials tell it."""
-        return self.variant in ("trainer", "trl") and not self.sharding.recomputes
+        return self.variant != "own" and not self.sharding.recomputes
 
     @property
     def table(self) -> Table:
