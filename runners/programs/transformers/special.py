@@ -196,7 +196,9 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
         # The Trainer refuses numbers that differ from its own.
         if name in ("micro_batch_size", "grad_accum_steps") and reading.said.get(name) and fields.get(name) != value:
             reading.ask(path_of(name), f"{reading.said[name]}, but DeepSpeed's settings say {value}: which is right?")
-        if name != "dp" and value is not None:
+        # A degree that the program's own words say counts; DeepSpeed's settings have most of them as 1.
+        said = name in ("tp", "pp", "cp") and fields.get(name, 1) != 1
+        if name != "dp" and value is not None and not said:
             fields[name] = value
 
 
