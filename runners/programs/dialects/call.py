@@ -33,7 +33,7 @@ from meshtune.runners.programs.dialects.base import (
     Remarks,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
-from meshtune.runners.programs.dialects.launcher_options import exported, options_of, spelled_out, tell
+from meshtune.runners.programs.dialects.launcher_options import CONSOLES, exported, options_of, spelled_out, tell
 from meshtune.runners.untrusted_text import option_value
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
@@ -169,8 +169,9 @@ def starts_scripts(tool: str) -> bool:
 
 
 def starts_a_program(found: Call) -> bool:
-    """Whether a call would have started a training; `accelerate config` and `torchrun --help` would not."""
-    return found.tool in (*LAUNCHERS, *PYTHONS, "") and _program(found.words) is not None
+    """Whether a call would have started a training; `accelerate config`, `torchrun --help` and a console script that
+    stands for no start would not."""
+    return found.tool not in CONSOLES and found.tool in (*LAUNCHERS, *PYTHONS, "") and _program(found.words) is not None
 
 
 def launcher_of(found: Call) -> str:

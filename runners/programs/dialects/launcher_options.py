@@ -17,6 +17,7 @@ _READ = "read"
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))  # noqa: TID251 - our own file
 _REASONS = _TABLE.pop("reasons")
 _CONSOLE = _TABLE.pop("console")
+CONSOLES = frozenset(_CONSOLE)
 # By launcher, of each option that it names the row.
 _ROWS = {tool: {name: row for row, names in rows.items() for name in names.split()} for tool, rows in _TABLE.items()}
 OF_SBATCH, OF_SRUN, OF_ACCELERATE = (frozenset(_ROWS[tool]) for tool in ("sbatch", "srun", "accelerate"))

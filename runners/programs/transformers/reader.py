@@ -110,6 +110,8 @@ def _batch(reading: TrainerReading) -> None:
     for name in _DEGREES:
         if fields[name] == 1:
             del fields[name]
+    if "cp" not in fields and "context" in fields:
+        reading.kept["context"] = fields.pop("context")
 
 
 def _ask_own(reading: TrainerReading) -> None:
@@ -199,9 +201,9 @@ def _choices(reading: TrainerReading) -> list[str]:
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
     told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
-    names = (*reading.table.told(reading, reading)[1], "context")
-    known = {**reading.fields, **reading.kept}
-    return {name: known[name] for name in names if name in known and not told.get(name)}
+    said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
+    kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
+    return {name: value for name, value in kept.items() if not told.get(name) and value is not None}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
@@ -211,7 +213,7 @@ def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
         "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
-        **{name: [reading.fields[name]] for name in reading.alone},
+        **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
 

@@ -230,13 +230,13 @@ def dtype(reading: TrainerReading) -> None:
 
 
 def checkpoint_dtype(reading: TrainerReading) -> str | None:
-    """The format of the weights by the model's config.json, or of a preset's on the Hub; None where it is not known."""
-    value = str(reading.get(reading.first(reading.table.lists["models"]["names"]))).rstrip("/")
+    """The format of the weights by the model's config.json, or by its name on the Hub; None where it is not known."""
+    models = reading.table.lists["models"]
+    value = str(reading.get(reading.first(models["names"]))).rstrip("/")
     config = mapping_in("config.json", reading.launch.files.get(f"{value}/config.json", ""), (".json",))
-    said = config.get("torch_dtype", config.get("dtype"))
-    # Llama's first two releases are in float16.
-    preset = preset_on_hub(value) or ""
-    return str(said) if said in DTYPES else "bfloat16" if preset and not preset.startswith(("llama1", "llama2")) else None
+    if (said := config.get("torch_dtype", config.get("dtype"))) in DTYPES:
+        return str(said)
+    return "bfloat16" if re.fullmatch(models["bfloat16"], value) else None
 
 
 # Which weights are trained.

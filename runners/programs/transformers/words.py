@@ -13,8 +13,9 @@ from typing import Any
 
 from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
 from meshtune.runners.programs.capture.stand_in import named_files
-from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Launch, read_arguments
+from meshtune.runners.programs.dialects.base import NOT_KEPT, Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.call import whole
 from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
@@ -48,7 +49,7 @@ class TrainerReading(Reading):
     @property
     def tells_recompute(self) -> bool:
         """Whether the Trainer's --gradient_checkpointing decides what recomputes, and trials tell it."""
-        return self.variant != "own" and not self.sharding.recomputes
+        return self.variant not in ("own", "loop", "open_instruct") and not self.sharding.recomputes
 
     @property
     def table(self) -> Table:
@@ -125,6 +126,15 @@ def _text_of(launch: Launch, name: str, title: str) -> str:
     return text_of(launch, name, f"{title} is started with")
 
 
+def _with_variables(launch: Launch, said: tuple[str, ...]) -> Launch:
+    """With the variables of a file, a mapping as JSON, where the start has none of the name. Raises CannotRead."""
+    found = {name: str(value) for text in said for name, value in read_mapping("ENV.json", text).items()}
+    counts = [whole(found.get(name, "")) for name in ("NNODES", "NPROC_PER_NODE")]
+    if any(counts) and PurePath(launch.launcher[0]).name.startswith("python"):
+        launch = replace(launch, nodes=counts[0] or 1, devices_per_node=counts[1] or 1)
+    return replace(launch, env={**{name: found[name] for name in found.keys() - NOT_KEPT}, **launch.env})
+
+
 def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
@@ -141,8 +151,9 @@ def reading_of(launch: Launch) -> TrainerReading:
         said = {**first, **{f"--{key}": (value,) for key, _, value in pairs}}
         if joined := program.get("joined"):
             said = {name: (joined.join(values),) if values else values for name, values in said.items()}
-        # Its console script makes words of the file's keys, its module does not.
-        own = {**{name: values for name, values in said.items() if name != "--ENV"}, **own}
+        # Its console script makes words of the file's keys, and variables of ms-swift's ENV; its module does not.
+        launch = _with_variables(launch, said.pop("--ENV", ()))
+        own = {**said, **own}
     given: dict[str, Any] = {**program.get("absent", {}), **first, **_in_file(own, launch.files), **own}
     variant = variant_of(launch, set(given)) or "own"
     launcher: dict[str, tuple[str, ...]] = {}
