@@ -117,10 +117,12 @@ def is_program(launch: Launch) -> bool:
 
 
 def _text_of(launch: Launch, name: str, title: str) -> str:
-    """Of the file that comes first. Raises CannotRead where it is not there, or not known: nothing has defaults then."""
+    """Of the file that comes first. Raises CannotRead where it is not there or not known: nothing has defaults then."""
     if not is_known(name):
         told = f"{launch.place}: {title} is started with {as_written(name)}, which is not known here"
-        raise CannotRead(f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start")
+        raise CannotRead(
+            f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start"
+        )
     if name not in launch.files and (changed := [asked.text for asked in launch.questions if name in asked.text]):
         raise CannotRead(changed[0])
     return text_of(launch, name, f"{title} is started with")
