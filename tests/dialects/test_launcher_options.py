@@ -73,6 +73,9 @@ def test_a_secret_among_the_variables_of_mpirun_is_not_copied():
         ("srun {} python", "--nodelist=n1", "own nodes"),
         ("mpirun -np 8 {} python", "--hostfile hosts", "own nodes"),
         ("mpirun -np 8 {} python", "--tag-output", "logs"),
+        ("mpirun -np 8 {} python", "--bind-to none", "bound to cores"),
+        ("aprun -n 8 -N 4 {} python", "--cc depth", "bound to cores"),
+        ("ccc_mprun -N 2 -n 8 {} python", "-K", "logs"),
         ("torchrun --nnodes 2 {} --nproc_per_node 4", "--rdzv_backend c10d", "own nodes"),
         ("torchrun --nnodes 2 {} --nproc_per_node 4", "--max-restarts=3", "logs"),
         ("python -u -m torch.distributed.run --nnodes 2 {} --nproc-per-node 4", "--local-ranks-filter 0", "logs"),
@@ -92,8 +95,6 @@ def test_what_belongs_to_one_start_is_named_with_the_reason(launcher, options, r
 @pytest.mark.parametrize(
     ("launcher", "option"),
     [
-        ("mpirun -np 8 {} python", "--bind-to none"),
-        ("mpirun -np 8 {} python", "--mca pml ucx"),
         ("torchrun --nnodes 2 {} --nproc_per_node 4", "--numa-binding node"),
         ("deepspeed --num_gpus 4 {}", "--bind_cores_to_rank"),
         ("deepspeed --num_gpus 4 {}", "--bind_core_list 0-3"),
@@ -111,7 +112,6 @@ def test_what_may_change_the_speed_and_has_no_place_is_asked(launcher, option):
         ("srun --label ./select_gpu --cores 7 python", "./select_gpu --cores 7"),
         ("srun /opt/site/bind srun --mpi=pmix python", "/opt/site/bind"),
         ("mpiexec -n 8 env A=1 bind.sh python", "bind.sh"),
-        ("mpirun -np 8 -pernode nice -n 5 python", "nice -n 5"),
         ("srun $STEP $IMAGE torchrun --nnodes 2 --nproc_per_node 4", "$STEP $IMAGE"),
     ],
 )

@@ -78,6 +78,8 @@ _BASH_ERROR = re.compile(r"(?m)^(\S{1,200}: line [0-9]+: .{1,300})$")
 _SHOWN = re.compile(r"(?m)^\++ .*\n?")
 _MAX_ERRORS = 10
 _MAX_TOLD = 20
+# Read by scripts that start on as many nodes as their job has.
+_NODES_OF_A_JOB = re.compile(r"SLURM_(?:JOB_)?(?:NNODES|NUM_NODES|NODELIST|NTASKS)\b")
 _STAND_INS = {"bin": stand_in.TOOLS, "guard": stand_in.GUARDED}
 _ANSWER = "capture where the training would run, or write it into the spec"
 
@@ -106,7 +108,7 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
             f"Write {found[1]} without its folder in a copy of the script, and capture that"
         )
     variables, hosts = pbs_variables(text)
-    variables |= slurm_variables(text)
+    variables |= slurm_variables(text, nodes=1)
     with TemporaryDirectory(prefix="meshtune-capture-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         (folder / "hosts").write_text("".join(f"{host}\n" for host in hosts))
@@ -277,7 +279,12 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
     if captured.unset:
         raise CannotRead(f"{unset}. {given}")
     chosen, place = choose(starts, number)
-    launch = with_devices(launch_of(chosen, place), captured.text)
+    launch = launch_of(chosen, place)
+    head = slurm_variables(captured.text)
+    if launch.nodes == 1 and head and "SLURM_NNODES" not in head and _NODES_OF_A_JOB.search(captured.text):
+        told = "the script's head has no --nodes, and was captured as of one node: say how many"
+        launch = replace(launch, nodes=None, questions=(*launch.questions, Question("cluster.nodes", told)))
+    launch = with_devices(launch, captured.text)
     imported = with_job(read_start(launch, dialect), captured.text, launch)
     failed = [
         # Where a `cd` led nowhere, the folder that the start was met in is not the program's.

@@ -19,7 +19,11 @@ UNDER = "MESHTUNE_CAPTURE_UNDER"
 # With console scripts of programs, which start one of the others.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "trl")
 PYTHONS = ("python", "python3")
-AROUND = ("srun", "mpirun", "mpiexec")
+# Of MPI, then of sites and other schedulers; how they count stands in dialects/launcher_options.toml.
+AROUND = (
+    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "mpirun_rsh"),
+    *("aprun", "ibrun", "jsrun", "lrun", "flux", "ccc_mprun"),
+)
 CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot", "shifter")
 # Start a training where no stand-in is: recorded, and refused by who reads the record.
 BARRED = ("sbatch", "salloc", "qsub", "bsub", "ssh", "pdsh", "clush")
@@ -74,9 +78,11 @@ _ALONE = {
             *("--allow-run-as-root", "-allow-run-as-root", "--oversubscribe", "-oversubscribe", "--tag-output"),
             *("-tag-output", "-v", "--verbose", "-q", "--quiet", "--display-map", "--report-bindings", "-genvall"),
             *("-envall", "--envall", "--genvall", "--nooversubscribe", "--bynode", "--byslot", "-l", "-pernode"),
-            *("--do-not-launch", "--display-allocation", "--label", "--line-buffer"),
+            *("--do-not-launch", "--display-allocation", "--label", "--line-buffer", "--pernode"),
         }
     ),
+    "aprun": frozenset({"-b", "-B", "-C", "-q", "-ss", "-T", "--bypass-app-transfer", "--batch-args", "--quiet"}),
+    "flux": frozenset({"-l", "-u", "-v", "-x", "--label-io", "--unbuffered", "--verbose", "--exclusive"}),
 }
 # What an srun or mpirun sets for its step by its own options: srun(1), OUTPUT ENVIRONMENT VARIABLES.
 _OF_A_STEP = {
@@ -118,14 +124,16 @@ def is_training(words: list[str], under: bool) -> bool:
 
 def options_end(tool: str, words: list[str]) -> int:
     """Where the command of an srun or mpirun begins."""
-    alone = _ALONE["srun" if tool == "srun" else "mpirun"]
-    index = 0
+    alone = _ALONE.get(tool, _ALONE["mpirun"])
+    # `flux run`, `flux mini run`.
+    index = (2 if words[:1] == ["mini"] else 1) if tool == "flux" else 0
     while index < len(words) and words[index].startswith("-"):
         word = words[index]
         if word == "--":
             return index + 1
         # -N2 and --nodes=2 hold their value; Open MPI and MPICH have long options with one dash.
         joined = "=" in word or (tool == "srun" and not word.startswith("--") and len(word) > 2)
+        joined = joined or re.match(r"-[A-Za-z][0-9]", word) is not None
         joined = joined or "".join(words[index + 1 : index + 2]) in TOOLS
         index += 1 if word in alone or joined else 3 if word in _TWO_VALUES else 2
     return min(index, len(words))
