@@ -198,7 +198,8 @@ def launch_of(found: Call, place: str) -> Launch:
     if program is None:
         raise CannotRead(f"{place}: {' '.join(found.command)[:300]} names no Python program")
     at, script = program
-    before, words = found.words[:at], found.words[at + 1 :]
+    words = found.words[at + 1 :]
+    before: Sequence[str] = found.words[:at]
     remarks, launcher = Remarks(place=place), launcher_of(found)
     _surrounding(found, remarks)
     counts = _counts(launcher, before, found).settled()
@@ -343,9 +344,9 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
     if launcher == "torchrun":
         per_gpu = whole(environment.get("SLURM_GPUS_ON_NODE", ""))
         default = None if may_say_more(before) else 1
-        nodes, said = option_value(before, "--nnodes"), option_value(before, "--nproc_per_node", "--nproc-per-node")
+        said = option_value(before, "--nproc_per_node", "--nproc-per-node")
         each = default if said is None else per_gpu if said in ("gpu", "auto") else own.each
-        return replace(own, nodes=default if nodes is None else own.nodes, each=each)
+        return replace(own, nodes=own.nodes if option_value(before, "--nnodes") else default, each=each)
     if launcher == "composer":
         # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
         each = own.each or local
@@ -377,7 +378,7 @@ def _of_submitter(
     has the submitter, or as its words and the launcher's fit together; else they are asked."""
     written = as_written(" ".join((tool, *options)))[:300]
     names = (PurePath(word).name for word in (tool, *options))
-    known = next((SUBMITTERS[name] for name in names if name in SUBMITTERS), {})
+    known: Mapping[str, Any] = next((SUBMITTERS[name] for name in names if name in SUBMITTERS), {})
     nodes, devices = (
         whole(option_value(options, *(known or _SUBMITTED).get(name, "").split()) or "") for name in _SUBMITTED
     )

@@ -42,7 +42,7 @@ def slurm_variables(script: str, nodes: int | None = None) -> dict[str, str]:
     nodes = slurm_nodes(asked) or nodes
     per_node = whole(asked.get("ntasks-per-node", asked.get("tasks-per-node", "")))
     # Set where somebody said how many: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
-    tasks = whole(asked.get("ntasks", "")) or (nodes * per_node if per_node else None)
+    tasks = whole(asked.get("ntasks", "")) or (nodes * per_node if nodes and per_node else None)
     each, devices, hosts = whole(asked.get("cpus-per-task", "")), devices_per_node(asked), _hosts(nodes or 1)
     on_node = per_node or (tasks // nodes if tasks and nodes and tasks % nodes == 0 else 1)
     cpus = each * on_node if each else None
