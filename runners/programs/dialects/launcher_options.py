@@ -45,7 +45,8 @@ def options_of(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     starts = [at for at, word in enumerate(words) if word.startswith("-") and " " not in word]
     for at, end in zip(starts, [*starts[1:], len(words)], strict=False):
         name = words[at].partition("=")[0].lstrip("-").replace("_", "-")
-        yield name, tuple(words[at:end])
+        # `-n2` holds its number.
+        yield re.sub(r"^([A-Za-z])[0-9]+$", r"\1", name), tuple(words[at:end])
 
 
 def tell(remarks: Remarks, tool: str, options: Iterable[tuple[str, Sequence[str]]]) -> None:
