@@ -19,7 +19,7 @@ _OF_A_JOB = (
 )
 
 
-def job_variables(script: str) -> dict[str, str]:
+def head_variables(script: str) -> dict[str, str]:
     """What the lines of the head alone say of its job's variables."""
     found = pbs_variables(script)[0] | slurm_variables(script)
     if not found:

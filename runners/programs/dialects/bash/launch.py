@@ -26,7 +26,7 @@ from meshtune.runners.programs.dialects.call import (
     starts_scripts,
 )
 from meshtune.runners.programs.dialects.job_script import submitted_head, with_devices
-from meshtune.runners.programs.dialects.job_variables import job_variables
+from meshtune.runners.programs.dialects.job_variables import head_variables
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.recognised import not_read, recognised
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, option_value, read_file
@@ -76,7 +76,7 @@ def find_launch(
     present = {"PWD": os.getcwd(), "0": str(path.absolute()), "SLURM_SUBMIT_DIR": os.getcwd()} if path else {}
     if path:
         present |= {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
-    slurm = job_variables(text)
+    slurm = head_variables(text)
     with raising(CannotRead, "", NotBash):
         search = _Search(Budget(), path, {**present, **(given or {})})
         script = read_script(text, search.budget, {**present, **slurm, **(given or {})})
@@ -187,7 +187,7 @@ class _Search:
                 head, slurm = text, {}
             if tools[0] == "sbatch" and all(map(is_known, options)):
                 with raising(NotBash, "its lines for the scheduler", UnreadableText):
-                    slurm = job_variables(submitted_head(text, options))
+                    slurm = head_variables(submitted_head(text, options))
             exported = {name: value for name, (value, _) in script.exported.items()}
             parts = (option_value(options, "--export", "-v") or "").split(",")
             passed = dict(part.split("=", 1) for part in parts if "=" in part)
