@@ -281,7 +281,7 @@ def table_of(package: str) -> Table:
         others = (row for row in shared.rows if row.field not in own)
         rows += tuple(replace(row, special=row.special and f"{shared.module}:{row.special}") for row in others)
         remarks += shared.remarks
-        document = {**shared.lists, **document}
+        document = overlaid(shared.lists, document)
     return Table(name=name, rows=rows, remarks=remarks, lists=document, module=f"{package}.special")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any
 
 from meshtune.runners.programs.capture.stand_in import (
@@ -102,9 +103,10 @@ class Call:
         return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
-def call_of(words: Sequence[str]) -> Call | None:
-    """The call that a command's words are, with what stands around it; None where they call no launcher."""
-    words = spelled_out(words)
+def call_of(words: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> Call | None:
+    """The call that a command's words are, with what stands around it; None where they call no launcher. environment:
+    the variables that it finds."""
+    words = spelled_out(words, environment)
     under, changed, index = list[tuple[str, tuple[str, ...]]](), dict[str, str](), 0
     submitter: Call | None = None
     while index < len(words):
@@ -206,7 +208,7 @@ def launch_of(found: Call, place: str) -> Launch:
     if counts.unknown:
         known = {"nodes": counts.nodes, "ranks per node": counts.each}
         told = "".join(f"; {number} {what} are known" for what, number in known.items() if number)
-        told = f"{', '.join(counts.unknown)}, whose number is not known here{told}"
+        told = ", ".join(counts.unknown) + told
         remarks.ask("cluster.nodes", f"{told}: say nodes and devices per node; dp follows from them")
     for tool, options in found.under:
         if _is_submitter(tool, options):
@@ -359,6 +361,9 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
         program = _program(found.words)
         more = program is not None and PurePath(program[1]).name == "deepy.py"
         one = launcher in PYTHONS and not more and all(_starts_one(*each) for each in found.under)
+        visible = "" if "SLURM_GPUS_ON_NODE" in environment else environment.get("CUDA_VISIBLE_DEVICES", "")
+        if one and "," in visible:
+            return Counts(1, unknown=(f"one {launcher} sees several devices (CUDA_VISIBLE_DEVICES={visible})",))
         return Counts(1, 1) if one else own
     kind, options = around[-1]
     own = counts_of(kind, options)

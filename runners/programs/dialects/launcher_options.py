@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -31,12 +31,19 @@ _ROWS = {tool: {name: row for row, names in rows.items() for name in names.split
 OF_SBATCH, OF_SRUN, OF_ACCELERATE = (frozenset(_ROWS[tool]) for tool in ("sbatch", "srun", "accelerate"))
 
 
-def spelled_out(words: Sequence[str]) -> Sequence[str]:
-    """The command, a console script replaced by the start that it stands for: `trl sft` by that of trl.scripts.sft."""
+def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[str]:
+    """The command, a console script replaced by the start that it stands for: `trl sft` by that of trl.scripts.sft.
+    variables: that it finds."""
     for at, (word, next_word) in enumerate(pairwise(words)):
-        start = _CONSOLE.get(PurePath(word).name)
-        if start and next_word.isidentifier() and (not at or not words[at - 1].startswith("-")):
-            return [*words[:at], *f"{start}{next_word}".split(), *words[at + 2 :]]
+        console = _CONSOLE.get(PurePath(word).name, {"of": ""})
+        known = next_word in console["of"].split() if "of" in console else next_word.isidentifier()
+        if known and (not at or not words[at - 1].startswith("-")):
+            given = {**variables, **dict(each.split("=", 1) for each in words[:at] if "=" in each)}
+            parts = [(part, part.partition("$")[2]) for part in f"{console['start']}{next_word}".split()]
+            start = [part.replace(f"${name}", given.get(name, "")) for part, name in parts if not name or name in given]
+            if "alone" in console and not any(name in given for _, name in parts):
+                start = f"{console['alone']}{next_word}".split()
+            return [*words[:at], *start, *words[at + 2 :]]
     return words
 
 
@@ -83,8 +90,8 @@ def exported(tool: str, words: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """nodes, ranks of each node, ranks in all; None where no word says it. unknown: the options for the first two whose
-    number is not known."""
+    """nodes, ranks of each node, ranks in all; None where no word says it. unknown: what says one of the first two by
+    no number that is known."""
 
     nodes: int | None = None
     each: int | None = None
@@ -122,7 +129,7 @@ def counts_of(tool: str, words: Sequence[str]) -> Counts:
             # All devices of a node, by the words of torchrun; all ranks of a job, as far as anybody knows.
             elif values[0][1] not in ("gpu", "auto") and name != "ranks":
                 texts = [f"{options[0]} {as_written(value)}" for options, value in values if value and not whole(value)]
-                unknown += [f"{tool} has `{text}`" for text in texts]
+                unknown += [f"{tool} has `{text}`, whose number is not known here" for text in texts]
     # mpirun(1) of Open MPI 5, --map-by.
     if mapped := re.search(r"(?:^| )-?-map-by[ =]ppr:(\d+):node\b", " ".join(words)):
         found.setdefault("each", int(mapped[1]))

@@ -106,20 +106,20 @@ def _ask_own(reading: TrainerReading) -> None:
 def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
-    left_out = reading.own.keys() & TABLE.words("trial.left_out") if certain else set()
+    left_out = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
     kept = {name: values for name, values in reading.own.items() if name not in left_out}
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
         reading.ask("", f"what {', '.join(unknown)} hold is not known here: write it in workload.command")
     if gone := sorted(name for name in left_out if name.startswith(("--save", "--eval"))):
         reading.note(f"trials take {_STEPS} steps without {', '.join(gone)}")
     module, script = ("-m ", launch.script[3:]) if launch.script.startswith("-m ") else ("", launch.script)
-    places: dict[str, Any] = {} if certain else {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
+    places = {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
     own = list(map(quoted, reading.loose))
     for name, values in kept.items():
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += TABLE.lists["trial"]["words"].split() if certain else []
+    own += reading.table.lists["trial"]["words"].split() if certain else []
     own += [*sharding.script, *(("--gradient_checkpointing", "$recompute") if reading.tells_recompute else ())]
     staged = '"$@"' if sharding.stages else ""
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)

@@ -32,7 +32,7 @@ _MIXED = next(row for row in ACCELERATE.rows if row.field == "dtype")
 def shapes(reading: TrainerReading) -> None:
     """By the file of the model that the arguments name, or a preset. Raises CannotRead for a model that is no
     decoder-only transformer."""
-    named = reading.first(TABLE.lists["models"]["names"])
+    named = reading.first(reading.table.lists["models"]["names"])
     value = reading.text(named, "model.layers") if named else None
     if value is None:
         if not named:
@@ -96,6 +96,10 @@ def zero_stage(reading: TrainerReading) -> None:
 
 def _of_script(reading: TrainerReading) -> Sharding | None:
     """None where the arguments say nothing of it."""
+    for name in ("--deepspeed", "--fsdp"):
+        shipped: Mapping[str, Any] = reading.table.lists.get("shipped", {}).get(name[2:], {})
+        if (own := shipped.get(str(reading.get(name)))) is not None:
+            return _of_shipped(reading, name, own, shipped)
     file = next((name for name in ("--deepspeed", "--deepspeed_config") if isinstance(reading.get(name), str)), "")
     switch = ("--deepspeed",) if reading.get("--deepspeed") is True else ()
     if file:
@@ -111,6 +115,25 @@ def _of_script(reading: TrainerReading) -> Sharding | None:
             reading.ask(_STAGE, "--deepspeed without a file: which ZeRO stage does the script ask DeepSpeed for?")
         return Sharding(framework="deepspeed", script=switch)
     return _fsdp(reading) if reading.has("--fsdp") else None
+
+
+def _of_shipped(reading: TrainerReading, name: str, own: Mapping[str, Any], shipped: Mapping[str, Any]) -> Sharding:
+    """By the name of one of the program's own files."""
+    reading.put("zero_stage", own["stage"], name)
+    if own.get("offloads"):
+        reading.note(f"{reading.written(name)} offloads to the host; it stays so, and predictions do not know it")
+    if recomputes := own.get("recomputes", False):
+        reading.put("recompute", "full", name)
+    fixed = bool(own.get("offloads") or recomputes)
+    stages = {each["stage"]: (name, word) for word, each in shipped.items() if not each.get("offloads")}
+    return Sharding(
+        framework="deepspeed" if name == "--deepspeed" else "fsdp",
+        stages={} if fixed else stages,
+        of_script=not fixed,
+        script=(name, str(reading.get(name))) if fixed else (),
+        fixed=fixed,
+        recomputes=recomputes,
+    )
 
 
 def _fsdp(reading: TrainerReading) -> Sharding | None:
