@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
+from pathlib import Path
 
+from meshtune.runners.programs.capture.stand_in import DEVICES
+from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.call import whole
-from meshtune.runners.programs.dialects.job_script import devices_per_node, slurm_options
+from meshtune.runners.programs.dialects.job_script import devices_per_node, read_job, slurm_options
 from meshtune.runners.untrusted_text import UnreadableText
 
 _MAX_HOSTS, _MAX_RANKS = 10_000, 256
+
+
+def job_variables(script: str, folder: Path) -> dict[str, str]:
+    """What Slurm or PBS would set for the script, and what its stand-ins answer by. folder: for the file of hosts."""
+    variables, hosts = pbs_variables(script)
+    if hosts:
+        path = folder / "records" / f"hosts-{os.getpid()}"
+        path.write_text("".join(f"{host}\n" for host in hosts))
+        variables["PBS_NODEFILE"] = str(path)
+    try:
+        job = read_job(script)
+    except CannotRead:
+        job = None
+    devices = {DEVICES: str(job.devices_per_node)} if job and job.devices_per_node else {}
+    return {**variables, **slurm_variables(script), **devices}
 
 
 def slurm_variables(script: str) -> dict[str, str]:
@@ -91,3 +111,7 @@ def pbs_variables(script: str) -> tuple[dict[str, str], list[str]]:
         "PBS_NP": str(len(hosts)),
         **({"NCPUS": cpus[1]} if cpus else {}),
     }, hosts
+
+
+if __name__ == "__main__":
+    print(json.dumps(job_variables(sys.stdin.read(), Path(sys.argv[1]))))  # noqa: T201
