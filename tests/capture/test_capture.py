@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -111,7 +112,11 @@ def test_what_fails_on_this_machine_is_told(folder):
     (folder / "launch.sh").write_text(f"cd /opt/none\nmodule load x\ntorchrun none.py {SHAPES} {REST}\n")
     done = run("import", "--capture", "--", "/bin/bash", "launch.sh")
     assert done.code == 0
-    for told in ("line 1: cd: /opt/none: No such file", "line 2: module: command not found", "none.py is not in "):
+    for told in (
+        "line 1: cd: /opt/none: No such file",
+        "line 2: module load x: status 127, command not found",
+        "none.py is not in ",
+    ):
         assert told in done.err
         assert told in done.out
     document = parse_yaml(done.out)
@@ -167,8 +172,7 @@ def test_what_nothing_stands_in_for_is_refused_with_the_next_command(folder):
     told = refused("touch ran\n/usr/bin/srun -N 2 python x.py\n")
     assert "/usr/bin/srun, which a stand-in for srun cannot answer; nothing was run" in told
     assert not (folder / "ran").exists()
-    (folder / "job.sh").write_text("torchrun pretrain_gpt.py --num-layers 2\n")
-    assert "meshtune import --capture -- bash job.sh" in refused("sbatch --nodes=2 job.sh\n")
+    assert "job.sh is not there. Next: make the file" in refused("sbatch --nodes=2 job.sh\n")
     told = refused("torchrun --nproc_per_node 8 none.py --a 2\n")
     assert "none.py, started by torchrun, is none of the programs that are known" in told
     assert "meshtune import RUN.log" in told
@@ -386,11 +390,11 @@ def test_a_script_of_sh_and_one_of_another_folder_are_asked_too(folder, monkeypa
 @pytest.mark.parametrize(
     "lines",
     [
-        "set -e\nmodule load x 2> /dev/null\n",
-        "set -e\nexec &> log\nmodule load x\n",
+        "set -e\nno-such load x 2> /dev/null\n",
+        "set -e\nexec &> log\nno-such load x\n",
         "set -e\nf() { cd /opt/none; }\nf > log 2>&1\n",
         "set -eo pipefail\nsource ./none.sh 2> /dev/null\n",
-        "set -ex\nmodule load x\n",
+        "set -ex\nno-such load x\n",
         "[ -d /opt/none ] || exit 3\n",
     ],
 )
@@ -398,7 +402,7 @@ def test_what_stopped_a_launcher_is_named_wherever_its_errors_went(folder, lines
     done = run_script(folder, f"#!/bin/bash\n{lines}torchrun pretrain_gpt.py {SHAPES} {REST}\n")
     assert (done.code, done.out) == (2, "")
     assert "stopped at launch.sh: " in done.err
-    assert any(f"{named}: status" in done.err for named in ("module load x", "cd /opt/none", "/dev/null", "exit 3"))
+    assert any(f"{named}: status" in done.err for named in ("no-such load x", "cd /opt/none", "/dev/null", "exit 3"))
     assert "_meshtune" not in done.err
     # The next command works.
     assert "meshtune import launch.sh, which reads" in done.err
@@ -406,8 +410,8 @@ def test_what_stopped_a_launcher_is_named_wherever_its_errors_went(folder, lines
 
 
 def test_reading_is_not_named_as_the_way_out_where_it_refuses_too(folder):
-    done = run_script(folder, "set -e\nmodule load x\nfor n in 1 2; do run_the_training $n; done\n")
-    assert "stopped at launch.sh: line 2: module load x: status 127, command not found" in done.err
+    done = run_script(folder, "set -e\nno-such load x\nfor n in 1 2; do run_the_training $n; done\n")
+    assert "stopped at launch.sh: line 2: no-such load x: status 127, command not found" in done.err
     assert "meshtune import launch.sh" not in done.err
 
 
@@ -442,12 +446,17 @@ cd $PBS_O_WORKDIR; rm -rf $D/* ~/kept; mkdir -p $D/new logs; touch ~/new; echo y
 echo x > made.json; mv kept.json other.json
 curl -O http://localhost/x; git clone http://localhost/x; pip install --no-index none; kill -9 $VICTIM
 pkill -f 'sleep 61.75'
+/bin/rm -rf $D/kept $SHARED; find $D -type f -delete; perl -e 'unlink "$ENV{D}/kept"'; : > $D/kept
+> /dev/shm/made-by-capture
+python3 -c 'import os, shutil; shutil.rmtree(os.environ["D"]); os.kill(int(os.environ["VICTIM"]), 9)'
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect("../daemon.sock")'
+/usr/bin/env -i setsid /bin/sleep 62.75 &
+/bin/sh -c '/bin/mv ~/kept /usr/local/made-by-capture; /bin/ln -sf x /etc/made-by-capture'; /bin/kill -9 $VICTIM
 scp a b:; rsync -a . $D; dd if=/dev/zero of=$D/zero count=1; docker run x; chmod 000 $D; mktemp
 """
 
 
-def harmed(tmp_path: Path, *around: str) -> tuple[str, dict, dict]:
-    """The notes, and what lay there before and after, of a capture of a harmful script."""
+def test_a_launcher_changes_nothing_and_leaves_nothing_behind(tmp_path):
     home, beside, temporary = tmp_path / "home", tmp_path / "beside", tmp_path / "tmp"
     for folder in (home, beside, temporary):
         folder.mkdir()
@@ -456,40 +465,48 @@ def harmed(tmp_path: Path, *around: str) -> tuple[str, dict, dict]:
     (tmp_path / "work" / "kept.json").write_text("{}")
     (tmp_path / "work" / "launch.sh").write_text(f"{HARM}torchrun pretrain_gpt.py {SHAPES} {REST}\n")
     (tmp_path / "work" / "pretrain_gpt.py").touch()
-    before = tree(tmp_path)
-    with subprocess.Popen(["sleep", "61.75"]) as victim:
-        environment = {**os.environ, "HOME": str(home), "D": str(beside), "VICTIM": str(victim.pid)}
+    shared = Path("/dev/shm", f"kept-{os.getpid()}")
+    shared.write_text("kept")
+    with subprocess.Popen(["sleep", "61.75"]) as victim, socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(tmp_path / "daemon.sock"))
+        daemon.listen()
+        daemon.setblocking(False)
+        before = tree(tmp_path)
+        given = {"HOME": str(home), "D": str(beside), "VICTIM": str(victim.pid), "SHARED": str(shared)}
         code = "from meshtune.tuner.cli.main import main; main()"
         done = subprocess.run(
-            [*around, sys.executable, "-c", code, "import", "--capture", "--", "bash", "launch.sh"],
-            env={**environment, "TMPDIR": str(temporary)}, cwd=tmp_path / "work",
+            [sys.executable, "-c", code, "import", "--capture", "--", "bash", "launch.sh"],
+            env={**os.environ, **given, "TMPDIR": str(temporary)}, cwd=tmp_path / "work",
             capture_output=True, text=True, check=False,
         )  # fmt: skip
+        with pytest.raises(BlockingIOError):
+            daemon.accept()
         assert victim.poll() is None
         victim.kill()
     assert done.returncode == 0, done.stderr
+    assert "not done, as it reaches beyond the launcher: curl -O" in done.stderr
     assert parse_yaml(done.stdout)["workload"]["directory"] == str(tmp_path / "work")
-    return done.stderr, before, tree(tmp_path)
+    assert shared.read_text() == "kept"
+    shared.unlink()
+    after = tree(tmp_path)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {str(tmp_path / "tmp")}
+    assert not list(Path("/dev/shm").glob("made-by-capture*"))
+    assert not list(processes_where(lambda one: "62.75" in (one / "cmdline").read_text()))
 
 
-def test_a_launcher_changes_nothing_and_leaves_nothing_behind(tmp_path):
-    told, before, after = harmed(tmp_path)
-    assert "not done, as it reaches beyond the launcher: curl -O" in told
-    assert {name: value for name, value in after.items() if name not in (str(tmp_path), str(tmp_path / "tmp"))} == {
-        name: value for name, value in before.items() if name not in (str(tmp_path), str(tmp_path / "tmp"))
-    }
-
-
-def test_where_the_kernel_makes_no_sandbox_stand_ins_keep_a_launcher_in_a_copy(tmp_path):
+def test_where_the_kernel_makes_no_sandbox_nothing_is_run(folder):
     without = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     around = ("unshare", "--user", "--map-root-user", "sh", "-c", without, "sh")
     if subprocess.run([*around, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel makes no namespace at all")
-    told, before, after = harmed(tmp_path, *around)
-    assert "this kernel makes no sandbox" in told
-    assert "rm -rf " in told
-    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    assert changed <= {str(tmp_path / "tmp")}
+    (folder / "launch.sh").write_text(f"touch ran\ntorchrun pretrain_gpt.py {SHAPES} {REST}\n")
+    command = (sys.executable, "-c", "from meshtune.tuner.cli.main import main; main()", "import", "--capture", "--")
+    done = subprocess.run([*around, *command, "bash", "launch.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "this kernel makes no sandbox" in done.stderr
+    assert "nothing was run. Next: meshtune import launch.sh, which reads the script" in done.stderr
+    assert not (folder / "ran").exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

@@ -81,7 +81,7 @@ class Call:
     """One call that would have started something. tool: of `stand_in.TOOLS`, "" where it is not known. changed: the
     variables that the launcher set or changed, for the program. under: (tool, options) of each srun or mpirun around
     it, outermost first, of each container, and of all else that stands before it. files: the texts of the
-    configurations that its words name."""
+    configurations that its words name. head: see `Launch`."""
 
     tool: str
     words: tuple[str, ...]
@@ -90,6 +90,7 @@ class Call:
     changed: Mapping[str, str] = field(default_factory=dict)
     under: tuple[tuple[str, tuple[str, ...]], ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    head: str = ""
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -231,6 +232,7 @@ def launch_of(found: Call, place: str) -> Launch:
         notes=tuple(remarks.notes),
         launcher=(found.tool, *before),
         under=found.under,
+        head=found.head,
         questions=tuple(remarks.questions),
     )
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from contextlib import suppress
+from pathlib import Path
 
+from meshtune.runners.programs.capture.stand_in import DEVICES
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.job_script import devices_per_node, read_job, slurm_nodes, slurm_options
 from meshtune.runners.programs.dialects.launcher_options import whole
@@ -21,12 +25,25 @@ _OF_A_JOB = (
 
 def head_variables(script: str) -> dict[str, str]:
     """What the lines of the head alone say of its job's variables."""
-    found = pbs_variables(script)[0] | slurm_variables(script)
-    if not found:
-        with suppress(CannotRead):
-            job = read_job(script)
-            found = {"NHOSTS": str(job.nodes)} if job and job.nodes else {}
+    found = {**pbs_variables(script)[0], **slurm_variables(script)}
+    with suppress(CannotRead):
+        job = read_job(script)
+        found |= {"NHOSTS": str(job.nodes)} if job and job.nodes and not found else {}
     return {name: value for name, value in found.items() if name not in _OF_A_JOB}
+
+
+def job_variables(script: str, folder: Path) -> dict[str, str]:
+    """What the scheduler would set for the script, of one node where no line says how many, and what its stand-ins
+    answer by. folder: for the file of hosts."""
+    variables, hosts = pbs_variables(script)
+    if hosts:
+        path = folder / "records" / f"hosts-{os.getpid()}"
+        path.write_text("".join(f"{host}\n" for host in hosts))
+        variables["PBS_NODEFILE"] = str(path)
+    with suppress(CannotRead):
+        job = read_job(script)
+        variables |= {DEVICES: str(job.devices_per_node)} if job and job.devices_per_node else {}
+    return {**head_variables(script), **variables, **slurm_variables(script, nodes=1)}
 
 
 def slurm_variables(script: str, nodes: int | None = None) -> dict[str, str]:
@@ -110,3 +127,7 @@ def pbs_variables(script: str) -> tuple[dict[str, str], list[str]]:
         "PBS_NP": str(len(hosts)),
         **({"NCPUS": cpus[1]} if cpus else {}),
     }, hosts
+
+
+if __name__ == "__main__":
+    print(json.dumps(job_variables(sys.stdin.read(), Path(sys.argv[1]))))  # noqa: T201
