@@ -343,3 +343,22 @@ def test_a_program_whose_place_is_held_is_named_with_its_devices(around):
     text = f'#!/bin/bash\n#SBATCH --nodes=1 --gres=gpu:4\n{around}"{words}"\n' if around else words
     with pytest.raises(CannotRead, match=r"/path/to/program.* 1 nodes with 4 devices each, is a placeholder.*Next"):
         read_start(find_launch(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("NNODES=2 NPROC_PER_NODE=4 swift sft", (2, 4)),
+        ("export NPROC_PER_NODE=4\nswift sft", (1, 4)),
+        ("NNODES=2 swift sft", (2, 1)),
+        ("NPROC_PER_NODE=$GPUS swift sft", (1, None)),
+        ("CUDA_VISIBLE_DEVICES=0 swift sft", (1, 1)),
+        ("CUDA_VISIBLE_DEVICES=0,1 swift sft", (1, None)),
+        ("NPROC_PER_NODE=4\nswift sft", (1, 1)),
+        ("GPUS=8\nNPROC_PER_NODE=$GPUS megatron pt", (1, 8)),
+    ],
+)
+def test_a_console_script_takes_its_ranks_from_variables(text, devices):
+    launch = find_launch(f"{text} --model own\nswift infer --model own --external_plugins x.py\n")
+    assert (launch.nodes, launch.devices_per_node) == devices
+    assert launch.script.startswith("-m swift.cli.")

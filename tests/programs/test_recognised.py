@@ -16,8 +16,6 @@ run = partial(run_meshtune, Path())
 STARTS = {
     "axolotl": "accelerate launch -m axolotl.cli.train train.yaml",
     "llama_factory": "FORCE_TORCHRUN=1 NNODES=2 llamafactory-cli train train.yaml",
-    "swift": "NPROC_PER_NODE=4 NNODES=2 swift sft \\\n  --model m --lora_rank 8",
-    "swift_megatron": "NPROC_PER_NODE=4 NNODES=2 megatron sft --model m",
     "verl": "python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.nnodes=2",
     "openrlhf": "deepspeed --module openrlhf.cli.train_sft --max_len 2048",
     "maxtext": "python3 -m MaxText.train MaxText/configs/base.yml ici_fsdp_parallelism=8 dcn_data_parallelism=2",
@@ -95,4 +93,6 @@ def test_a_program_whose_name_a_variable_has_is_recognised(folder):
 
 
 def test_variables_of_the_script_are_to_be_written_out(folder):
-    assert "(write out the script's variables)" in refusal(folder, "run.sh", 'swift sft --model "$MODEL"\n')
+    assert "(write out the script's variables)" in refusal(
+        folder, "run.sh", 'deepspeed --module openrlhf.cli.train_sft --pretrain "$MODEL"\n'
+    )

@@ -25,7 +25,18 @@ DEVICES, HEAD, SCRIPTS = "MESHTUNE_CAPTURE_DEVICES", "MESHTUNE_CAPTURE_HEAD", "M
 # Where modules of Python lie.
 MODULES = "MESHTUNE_CAPTURE_MODULES"
 # With console scripts of programs, which start one of the others.
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "trl", "swift", "megatron")
+LAUNCHERS = (
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "composer",
+    "trl",
+    "swift",
+    "megatron",
+    "llamafactory-cli",
+    "lmf",
+    "axolotl",
+)
 PYTHONS = ("python", "python3")
 # Of MPI, then of sites and other schedulers; how they count stands in dialects/launcher_options.toml.
 AROUND = (

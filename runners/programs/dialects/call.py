@@ -35,6 +35,7 @@ from meshtune.runners.programs.dialects.base import (
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.launcher_options import (
     BINDING,
+    CONSOLES,
     SUBMITTERS,
     Counts,
     around_of,
@@ -168,8 +169,10 @@ def starts_scripts(tool: str) -> bool:
 
 
 def starts_a_program(found: Call) -> bool:
-    """Whether a call would have started a training; `accelerate config` and `torchrun --help` would not."""
-    return found.tool in (*LAUNCHERS, *PYTHONS, "") and _program(found.words, launcher_of(found)) is not None
+    """Whether a call would have started a training; `accelerate config`, `torchrun --help` and a console script that
+    stands for no start would not."""
+    known = found.tool not in CONSOLES and found.tool in (*LAUNCHERS, *PYTHONS, "")
+    return known and _program(found.words, launcher_of(found)) is not None
 
 
 def launcher_of(found: Call) -> str:
@@ -346,7 +349,8 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
         return Counts(world // local, local)
     own = counts_of(launcher, before)
     if launcher == "torchrun":
-        per_gpu = whole(environment.get("SLURM_GPUS_ON_NODE", ""))
+        seen = environment.get("CUDA_VISIBLE_DEVICES", "")
+        per_gpu = len(seen.split(",")) if seen and is_known(seen) else whole(environment.get("SLURM_GPUS_ON_NODE", ""))
         default = None if may_say_more(before) else 1
         said = option_value(before, "--nproc_per_node", "--nproc-per-node")
         each = default if said is None else per_gpu if said in ("gpu", "auto") else own.each

@@ -3,25 +3,27 @@ trials run that script unchanged: `python -m meshtune.runners.report` adds the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.programs.accelerate.render import YAML_FILE
 from meshtune.runners.programs.accelerate.special import is_accelerate, quoted, read_launcher, words_of
-from meshtune.runners.programs.accelerate.special import is_file as is_file
+from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import literal
+from meshtune.runners.programs.dialects.config_import import literal, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.transformers.special import DS_FILE
-from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of
+from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program
 
 _STEPS, _WARMUP = 20, 8
 _RUNNER = "meshtune.runners.report"
 _DEGREES = ("tp", "pp", "cp")
+_PASSES = {"micro_batch_size": "micro-batch", "grad_accum_steps": "accumulation"}
 
 
 def read_launch(launch: Launch) -> Imported:
@@ -31,7 +33,7 @@ def read_launch(launch: Launch) -> Imported:
         told = f"{launch.place}: {as_written(launch.script)} takes its arguments from {as_written(reading.loose[0])}"
         next_step = "a spec with `kind: command` and that file under `configs` (docs/how-to/huggingface.md)"
         raise CannotRead(f"{told}, which is not read. Next: {next_step}")
-    configs = _read_launcher(reading) if is_accelerate(launch.launcher) else {}
+    configs = _read_launcher(reading) if is_accelerate(launch.launcher) and not _left(reading) else {}
     reading.table.read(reading)
     reading.table.remark(reading)
     _batch(reading)
@@ -39,19 +41,37 @@ def read_launch(launch: Launch) -> Imported:
     return reading.imported(workload, space=_space(reading))
 
 
+def _left(reading: TrainerReading) -> bool:
+    """Whether trials start without Accelerate's launcher: of a program whose own file says what shards, and in which
+    format, where no word of the launcher does."""
+    words = words_of(reading.launch.launcher).keys()
+    left = reading.table.lists["program"].get("shards", False) and not words & TABLE.words("trial.shards")
+    if left:
+        reading.note("trials start their ranks without Accelerate's launcher, its words and its default_config.yaml")
+    return left
+
+
 def _read_launcher(reading: TrainerReading) -> dict[str, Any]:
     """Accelerate's words and file. The files that trials have of it. Raises CannotRead."""
     words = {**words_of(reading.launch.launcher), **reading.launcher}
-    name = (words.pop("accelerate_config", None) or ("",))[0]
-    known = TABLE.lists["trl"]["accelerate_configs"].get(name)
-    if name and not known:
+    name = (words.pop("accelerate_config", None) or words.get("config_file") or ("",))[0]
+    shipped = TABLE.lists["trl"]["shipped"]
+    of_trl = None if name in reading.launch.files else re.fullmatch(shipped["file"], name)
+    known = TABLE.lists["trl"]["accelerate_configs"].get(of_trl[1] if of_trl else name)
+    if known:
+        words.pop("config_file", None)
+        if of_trl:
+            reading.ask("", f"{as_written(name)}: {shipped['ask']}")
+    elif name:
         words["config_file"] = (name,)
     reading.sharding = read_launcher(reading, words, reading.launch.files, known)
     return {YAML_FILE: {"format": "yaml", "base": known}} if known else {}
 
 
 def read_file_text(name: str, text: str) -> Imported:
-    """What such a configuration says; the script and its arguments are asked for. Raises CannotRead."""
+    """What such a configuration says. Of Accelerate's the script and its arguments are asked for. Raises CannotRead."""
+    if start := start_of(name, text):
+        return read_launch(start)
     launch = Launch(
         script="train.py",
         words=(),
@@ -64,6 +84,10 @@ def read_file_text(name: str, text: str) -> Imported:
     return replace(imported, questions=(Question("", told), *imported.questions))
 
 
+def is_file(name: str, text: str) -> bool:
+    return is_file_of_accelerate(name, text) or start_of(name, text) is not None
+
+
 def _batch(reading: TrainerReading) -> None:
     """Devices, by the launcher's own words first, and the batch."""
     fields, launch = reading.fields, reading.launch
@@ -74,15 +98,20 @@ def _batch(reading: TrainerReading) -> None:
     else:
         fields |= {"nodes": launch.nodes or nodes, "devices_per_node": launch.devices_per_node}
     fields |= {name: fields.get(name, 1) for name in _DEGREES}
+    # Of one rank every stage is stage 0; others have the one that the words say.
+    reading.kept |= {name: fields[name] for name in ("zero_stage",) if fields.get(name) is not None}
     solve(reading, {})
     if reading.variant == "own":
         _ask_own(reading)
     if None in (fields["nodes"], fields["devices_per_node"]) and "global_batch_size" not in fields:
-        told = "sequences per step are micro-batch * accumulation * those"
+        passes = " * ".join(str(fields.get(name, word)) for name, word in _PASSES.items())
+        told = f"sequences per step are {passes} * those (micro-batch * accumulation * processes)"
         reading.ask("global_batch_size", f"it is not known on how many processes it starts: {told}")
     for name in _DEGREES:
         if fields[name] == 1:
             del fields[name]
+    if "cp" not in fields and "context" in fields:
+        reading.kept["context"] = fields.pop("context")
 
 
 def _ask_own(reading: TrainerReading) -> None:
@@ -106,6 +135,8 @@ def _ask_own(reading: TrainerReading) -> None:
 def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
+    lists = reading.table.lists
+    trial, log = lists["trial"], lists.get("log", {})
     left_out = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
     kept = {name: values for name, values in reading.own.items() if name not in left_out}
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
@@ -114,16 +145,24 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         reading.note(f"trials take {_STEPS} steps without {', '.join(gone)}")
     module, script = ("-m ", launch.script[3:]) if launch.script.startswith("-m ") else ("", launch.script)
     places = {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
-    own = list(map(quoted, reading.loose))
+    config, loose = lists["program"].get("config", ""), reading.loose
+    if config and loose[:1] and loose[0] in launch.files:
+        base = read_mapping(loose[0], launch.files[loose[0]])
+        removed = [key for key in trial["removed"].split() if base.get(key) is not None]
+        configs = {**configs, config: {"format": "yaml", "base": base, "set": dict.fromkeys(removed)}}
+        reading.note(f"trials have {loose[0]} without {', '.join(removed)}")
+        own = [f"{{directory}}/{config}", *map(quoted, loose[1:])]
+    else:
+        own = list(map(quoted, loose))
     for name, values in kept.items():
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += reading.table.lists["trial"]["words"].split() if certain else []
-    own += [*sharding.script, *(("--gradient_checkpointing", "$recompute") if reading.tells_recompute else ())]
+    own += f"{trial['words']} {trial.get('more', '')}".split() if certain else []
+    own += [*sharding.script, *(["$recompute"] if reading.tells_recompute else [])]
     staged = '"$@"' if sharding.stages else ""
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
-    program = (f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
+    program = ("" if log else f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
     lines = [*map(_sourced, launch.setup), *_choices(reading), " ".join(filter(None, ("exec", *head, *program)))]
     found: dict[str, Any] = {
         "kind": "command",
@@ -131,7 +170,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         "working_directory": launch.directory or ".",
         # Accelerate's launcher starts the ranks of its node.
         "start": "node" if sharding.head else "device",
-        "framework": sharding.framework,
+        "framework": trial.get("framework", sharding.framework).format(dtype=reading.fields.get("dtype") or "bfloat16"),
         "dtype": reading.fields.get("dtype"),
         "steps": _STEPS,
         "warmup_steps": _WARMUP,
@@ -142,13 +181,17 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         told = settings if sharding.fixed else TABLE.lists["settings"]
         files[DS_FILE] = {"format": "json", "base": overlaid({}, sharding.settings), "set": dict(told)}
     env = {name: literal(value) for name, value in launch.env.items()}
-    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)))
+    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)), ("log", dict(log)))
     return found | {name: value for name, value in parts if value}
 
 
 def _choices(reading: TrainerReading) -> list[str]:
     """Lines that turn the plan's words into the program's."""
-    found = ["case {recompute} in full) recompute=True;; *) recompute=False;; esac"] if reading.tells_recompute else []
+    found = []
+    if reading.tells_recompute:
+        words = reading.table.lists["trial"]["recompute"].items()
+        cases = "".join(f" {value}) recompute='{text}';;" for value, text in words)
+        found.append(f"case {{recompute}} in{cases} *) echo 'no such recomputation' >&2; exit 2;; esac")
     if stages := reading.sharding.stages:
         cases = "".join(f" {stage}) set -- {' '.join(words)};;" for stage, words in stages.items())
         found.append(f"case {{zero_stage}} in{cases} *) echo 'no such sharding' >&2; exit 2;; esac")
@@ -157,18 +200,20 @@ def _choices(reading: TrainerReading) -> list[str]:
 
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
-    parts = {"zero_stage": reading.sharding.fixed, "recompute": not reading.tells_recompute}
-    names = (*(name for name, kept in parts.items() if kept), "sequence_parallel", "context")
-    return {name: reading.fields[name] for name in names if name in reading.fields}
+    told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
+    said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
+    kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
+    return {name: value for name, value in kept.items() if not told.get(name) and value is not None}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     """The values that the program takes, of the parts of a plan that it is told."""
     stage, sharding = reading.fields.get("zero_stage"), reading.sharding
-    stages = sorted(sharding.stages) or ([stage] if sharding.fixed and stage is not None else [])
+    stages = sorted(sharding.stages) or ([reading.kept["zero_stage"]] if sharding.fixed and stage is not None else [])
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
-        "recompute": ["none", "full"] if reading.tells_recompute else [],
+        "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
+        **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
 
