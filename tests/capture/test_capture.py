@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -551,3 +552,111 @@ def test_the_stand_in_imports_nothing_of_ours():
     # -S: without site-packages.
     done = subprocess.run([sys.executable, "-SE", stand_in.__file__, "scontrol"], env={**os.environ}, check=False)
     assert done.returncode == 0
+
+
+JOB = f"torchrun --nnodes 2 --nproc_per_node 4 pretrain_gpt.py {SHAPES} {REST} --lr $LR"
+HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=4 --partition=big\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "partition"),
+    [
+        ("sbatch --export=ALL,LR=2 -p own job.sh", "own"),
+        ("ID=$(sbatch --parsable job.sh 2); sbatch -d afterok:$ID --wrap 'echo done'", "big"),
+        (f"LR=2 sbatch <<'E'\n{HEAD}{JOB}\nE", "big"),
+        ("export LR=2; sbatch -N2 --gpus-per-node=4 -pbig --wrap \"$(sed -n '$p' job.sh)\"", "big"),
+        ("export LR=2; salloc -N 2 --gpus-per-node 4 -p big bash job.sh", "big"),
+    ],
+)
+def test_the_script_of_a_job_is_run_with_the_variables_of_the_job(folder, script, partition):
+    """It submits itself again, which is no second training."""
+    (folder / "job.sh").write_text(f"{HEAD}sbatch job.sh\nLR=${{LR:-$1}}; DEVICES=$(nvidia-smi -L | wc -l)\n{JOB}\n")
+    done = run_script(folder, f"{script}\n")
+    assert done.code == 0, done.err
+    document = parse_yaml(done.out)
+    assert (document["runner"]["kind"], document["runner"]["partition"]) == ("slurm", partition)
+    assert "extra_lines" not in document["runner"]
+    assert "--lr 2" in document["workload"]["arguments"]
+    assert "starts on 2 nodes with 4 devices each" in done.err
+
+
+def test_the_script_of_a_pbs_job_is_run_with_its_hosts(folder):
+    words = "torchrun --nnodes $(wc -l < $PBS_NODEFILE) --nproc_per_node $(nvidia-smi -L | wc -l) pretrain_gpt.py"
+    done = run_script(folder, f"qsub -l select=3:ngpus=4 -q big <<'E'\n#!/bin/bash\n{words} {SHAPES} {REST}\nE\n")
+    assert done.code == 0, done.err
+    assert parse_yaml(done.out)["runner"] == {"kind": "pbs", "queue": "big", "select": "ngpus=4"}
+    assert "starts on 3 nodes with 4 devices each" in done.err
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        "nvidia-smi -L | wc -l",
+        "nvidia-smi --list-gpus | grep -c GPU",
+        "nvidia-smi --query-gpu=name --format=csv,noheader | wc -l",
+        "nvidia-smi --query-gpu=index --format=csv | tail -n +2 | wc -l",
+        "rocm-smi --showid | grep -c 'GPU\\['",
+        "python -c 'import torch; print(torch.cuda.device_count())'",
+    ],
+)
+def test_devices_are_counted_as_on_a_node_of_the_job(folder, counts):
+    work = f"N=$({counts})\nBATCH=$((64 / N))\ntorchrun --nproc_per_node $N x.py --size $BATCH\n"
+    (call,) = [one for one in captured(folder, f"#SBATCH --gpus-per-node=8\n{work}").calls if one.tool == "torchrun"]
+    assert call.words == ("--nproc_per_node", "8", "x.py", "--size", "8")
+    if "nvidia" in counts and not shutil.which("nvidia-smi"):
+        done = run_script(folder, work)
+        assert "Next: the same command with --set SLURM_GPUS_ON_NODE=DEVICES" in done.err
+        found = captured(folder, work, SLURM_GPUS_ON_NODE="4")
+        assert [one.words[1] for one in found.calls if one.tool == "torchrun"] == ["4"]
+
+
+def test_a_variable_that_the_script_failed_to_work_out_is_not_asked_for(folder):
+    done = run_script(folder, "N=$(grep -c GPU none)\nBATCH=$((64 / N))\ntorchrun x.py --size $BATCH\n")
+    assert (done.code, done.out) == (2, "")
+    assert "the script works out BATCH itself, which failed here: bash told: " in done.err
+    assert "--set" not in done.err
+
+
+def test_addresses_of_a_node_are_some(folder):
+    script = """#SBATCH --nodes=2 --cpus-per-task=6 --ntasks-per-node=2
+torchrun x.py $(hostname) $(hostname -I) $(getent hosts node1 | awk '{print $1}') $(nproc) \\
+    $(ip -4 addr show ib0 | grep -oP '(?<=inet )[0-9.]+') $(scontrol show hostnames | wc -l)
+"""
+    (call,) = captured(folder, script).calls
+    assert call.words == ("x.py", "node0", "10.0.0.1", "10.0.0.1", "12", "10.0.0.1", "2")
+
+
+@pytest.mark.parametrize("name", ["ds.conf", "ds.json", "ds"])
+def test_a_file_of_any_name_is_there(folder, name):
+    (folder / "conf").mkdir()
+    (folder / "conf" / name).write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    start = f"deepspeed --num_nodes 1 --num_gpus 4 pretrain_gpt.py {SHAPES} --micro-batch-size 2 --deepspeed"
+    (folder / "launch.sh").write_text(f"{start} --deepspeed_config conf/{name}\n")
+    for words in (("--capture", "--", "bash", "launch.sh"), ("launch.sh",)):
+        done = run("import", *words)
+        assert done.code == 0, done.err
+        assert parse_yaml(done.out)["baseline"]["zero_stage"] == 2
+
+
+def test_the_model_that_a_configuration_names_by_its_folder_is_read(folder):
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text('{"num_hidden_layers": 3}')
+    (folder / "sft.yaml").write_text(f"model_name_or_path: {folder}/model\n")
+    (call,) = captured(folder, "trl sft --config sft.yaml\n").calls
+    assert call.files[f"{folder}/model/config.json"] == '{"num_hidden_layers": 3}'
+
+
+def test_what_is_started_behind_a_prefix_that_is_not_here_is_read(folder):
+    (folder / "prepare.py").write_text("print(3)\n")
+    done = run_script(
+        folder,
+        f"""set -e
+module load cuda
+N=$(uv run python prepare.py)
+numactl --membind=0-3 uv run torchrun --nproc_per_node $N pretrain_gpt.py {SHAPES} {REST.replace("64", "60")}
+""".replace("--tensor-model-parallel-size 2", ""),
+    )
+    assert done.code == 0, done.err
+    assert "starts on 1 nodes with 3 devices each" in done.err
+    for told in ("`numactl --membind=0-3` stands before", "`uv run` stands before", "module load cuda: status 127"):
+        assert told in done.err

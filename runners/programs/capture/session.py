@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from getpass import getuser
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -32,7 +33,7 @@ from meshtune.runners.programs.capture.stand_in import (
 )
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Question
 from meshtune.runners.programs.dialects.bash.launch import find_call
-from meshtune.runners.programs.dialects.call import Call, choose, launch_of, starts_a_program
+from meshtune.runners.programs.dialects.call import Call, call_of, choose, launch_of, starts_a_program
 from meshtune.runners.programs.dialects.job_script import with_devices, with_job
 from meshtune.runners.programs.dialects.job_variables import head_variables, job_variables
 from meshtune.runners.programs.dialects.launcher_options import spelled_out
@@ -126,7 +127,8 @@ def capture(
         for inner in ("bin", "records", "layers", "memory"):
             (folder / inner).mkdir()
         asked = "CUDA_VISIBLE_DEVICES" in given and str(len(given["CUDA_VISIBLE_DEVICES"].split(",")))
-        job = {stand_in.DEVICES: asked or str(devices or ""), **os.environ, **job_variables(text, folder)}
+        user = dict.fromkeys(("USER", "LOGNAME"), getuser())
+        job = {stand_in.DEVICES: asked or str(devices or ""), **user, **os.environ, **job_variables(text, folder)}
         environment, code = _prepared(folder, {**job, **given}), 0
         environment[f"{stand_in.FOLDER}_PATHS"] = ":".join(_PATH.findall(text))
         environment[stand_in.SCRIPTS] = os.path.realpath(path)
@@ -136,7 +138,9 @@ def capture(
             code, last = answer.code, " ".join((_SHOWN.sub("", answer.err) or answer.out).split())[-_LAST_CHARACTERS:]
             end = f"ended with status {answer.code}" + (f": {last}" if answer.code and last else "")
             notes = [f"the launcher {end}"] if answer.code else []
-            failed = _BASH_ERROR.findall(answer.err)
+            # One of each kind, such as of the lines that write to a log that is not there.
+            errors = _BASH_ERROR.findall(answer.err.replace(f"{folder}/records/", ""))
+            failed = list({re.sub(r"line \d+", "", line): line for line in reversed(errors)}.values())[::-1]
         except RunnerUnavailable as error:
             end = str(error).replace(sys.executable, " ".join(command)[:_LAST_CHARACTERS])
             notes, failed = [f"the launcher was ended: {end}"], []
@@ -162,6 +166,8 @@ def capture(
     broken = {name for name in unset if any(re.search(rf"\b{name}=", line) for line in _lines(failed))}
     stopped, failure = "", ("", "")
     for kind, status, source, number, options, line in traced:
+        if source == "environment":  # a function of ours
+            continue
         place = f"{source}: line {number}: " if number else f"{source}: "
         told = f"{place}{line[:_LAST_CHARACTERS]}: status {status}" + ", command not found" * (status == "127")
         if kind == "failed":
@@ -338,10 +344,12 @@ def _trains(found: Call) -> bool:
 
 
 def _inside(found: Call) -> Call:
-    """The call that a container's words hold; any other call as it is."""
-    if found.tool not in CONTAINERS:
-        return found
-    inner = find_call((found.tool, *found.words))
+    """The call that the words of a container or a submitter hold; any other call as it is."""
+    words, inner = (found.tool, *found.words), None
+    if found.tool in CONTAINERS:
+        inner = find_call(words)
+    elif found.tool in PYTHONS and "--" in words:
+        inner = call_of(words)
     if inner is None:
         return found
     around = replace(inner, cwd=found.cwd, environment=found.environment, changed=found.changed, files=found.files)
@@ -360,7 +368,8 @@ def _read_step(script: str) -> str:
 def _nothing(captured: Captured) -> str:
     """Why nothing was captured, and the next command."""
     for found in captured.calls:
-        if found.tool in (*BARRED, *CONTAINERS):
+        # `enroot import` and the like start nothing.
+        if found.tool in BARRED or (found.tool in CONTAINERS and not {"import", "pull", "build"} & {*found.words[:2]}):
             given = f"`{found.written}` was met and not run"
             script = next(
                 (word for word in found.words if word.endswith((".sh", ".slurm", ".sbatch", ".pbs", ".job"))), ""

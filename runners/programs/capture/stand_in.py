@@ -52,6 +52,7 @@ BARRED = (*SUBMITTING, "bsub", "ssh", "pdsh", "clush")
 # Reach beyond the folder that the launcher runs in, by whatever words, or with one of these words: recorded, not done.
 NOT_DONE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("scp", "sftp", "rsync", "curl", "wget", "aws", "gsutil", "pkill", "killall", "dd", "sudo"), ()),
+    **dict.fromkeys(("uv", "poetry", "pixi", "pipenv"), ()),
     **dict.fromkeys(("mount", "umount", "systemctl", "shutdown", "reboot", "apt", "apt-get", "yum", "dnf"), ()),
     **dict.fromkeys(("pip", "pip3"), ("install", "uninstall", "download")),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("install", "create", "update", "remove", "env", "clean")),
@@ -61,7 +62,9 @@ NOT_DONE: dict[str, tuple[str, ...]] = {
 # Answered as on a node of the job: the first two by its devices, which are recorded.
 DEVICE_COUNTS = ("nvidia-smi", "rocm-smi", "torch.cuda.device_count")
 _ANSWERED = (*DEVICE_COUNTS[:2], "scontrol", "hostname", "nproc", "ip", "ifconfig", "getent")
-TOOLS = (*LAUNCHERS, *PYTHONS, *AROUND, *BARRED, *CONTAINERS, *NOT_DONE, *_ANSWERED, "sh")
+# The command behind them is run, as behind `uv run`.
+_PREFIXES = ("numactl", "taskset", "nsys", "ncu")
+TOOLS = (*LAUNCHERS, *PYTHONS, *AROUND, *BARRED, *CONTAINERS, *NOT_DONE, *_ANSWERED, *_PREFIXES, "sh")
 LAUNCH_MODULES = (
     *("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher"),
     *("deepspeed", "deepspeed.launcher.runner", "accelerate.commands.launch", "composer.cli.launcher"),
@@ -312,7 +315,8 @@ def _submit(tool: str, words: list[str]) -> int:
     have. A script that submits itself again, as chains of jobs do, is run once."""
     end = options_end(tool, words)
     options, command, said = words[:end], words[end:], dict(_pairs(tool, words[:end]))
-    path = command[0] if command else os.path.join(os.environ[FOLDER], "records", f"job-{os.getpid()}.sh")
+    path = os.path.join(os.environ[FOLDER], "records", f"job-{os.getpid()}.sh")
+    path = next(filter(os.path.isfile, command if tool == "salloc" else command[:1]), path)
     scripts = os.environ[SCRIPTS].split(os.pathsep)
     if os.path.realpath(path) in scripts:
         return 0
@@ -321,14 +325,16 @@ def _submit(tool: str, words: list[str]) -> int:
         text = said.get("--wrap") or sys.stdin.read(_MAX_FILE)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-    elif tool != "salloc" and os.path.isfile(path):
+    elif os.path.isfile(path):
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read(_MAX_FILE)
-    if (not text and not (command and tool == "salloc")) or len(scripts) > _MAX_JOBS:
+    if not (text or (command and tool == "salloc")) or len(scripts) > _MAX_JOBS:
         _record(tool, words)
         return int(bool(command))
     mark = "#PBS" if tool == "qsub" else "#SBATCH"
-    head = takewhile(lambda line: line.startswith("#") or not line.strip(), text.splitlines())
+    head = takewhile(
+        lambda line: line.startswith("#") or not line.strip(), text.splitlines() if tool != "salloc" else ()
+    )
     lines = [*(line for line in head if line.startswith(mark)), f"{mark} {shlex.join(options)}"]
     os.environ[HEAD] = "\n".join((*lines, ""))
     # A Python of its own, as this one has no modules.
@@ -347,6 +353,10 @@ def _submit(tool: str, words: list[str]) -> int:
         "1\n" if "--parsable" in options else "Submitted batch job 1\n" if tool == "sbatch" else "1.server\n"
     )
     return 0
+
+
+def _is_step() -> bool:
+    return any(tool in AROUND for tool, _ in _around())
 
 
 def _around() -> list[list[object]]:
@@ -407,7 +417,11 @@ def main(tool: str, words: list[str]) -> int:
         return _submit(tool, words)
     if tool in CONTAINERS and (at := _own_script(words)):
         return _run_once(tool, words, at)
-    runs = tool in (*_ANSWERED, *DEVICE_COUNTS) or (tool in PYTHONS and not is_training(words, UNDER in os.environ))
+    if tool in _PREFIXES or (tool in NOT_DONE and words[:1] == ["run"]):
+        at = next((at for at, word in enumerate(words) if os.path.basename(word) in (*TOOLS, "bash")), 0)
+        if at:
+            return _run_once(tool, words, at)
+    runs = tool in (*_ANSWERED, *DEVICE_COUNTS, *_PREFIXES) or (tool in PYTHONS and not is_training(words, _is_step()))
     if runs or _is_harmless(tool, words):
         real = _real(tool) or (_real("python3") if tool in PYTHONS else "")
         if not real:
@@ -431,7 +445,7 @@ def _ask() -> None:
     name = os.path.basename(words[0]) if words else ""
     if name in LAUNCHERS:
         _record(name, words[1:])
-    elif is_training(words, UNDER in os.environ):
+    elif is_training(words, _is_step()):
         _record("python", words)
     else:
         return
