@@ -272,7 +272,7 @@ def test_settings_of_accelerate_that_trl_names(name, stage, ranks):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--use_peft --lora_r 16 --lora_alpha 8", "--use_peft: adapters"),
+        ("--use_peft --lora_r 16 --lora_alpha 8", "--use_peft, --lora_alpha 8, --lora_r 16: adapters"),
         ("--lora_r 16 --lora_alpha 8", "--lora_alpha 8, --lora_r 16: adapters"),
         ("--use_lora False --lora_r 16", ""),
         ("--finetuning_type full", ""),
