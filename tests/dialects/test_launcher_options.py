@@ -272,8 +272,8 @@ def test_an_unknown_word_starts_what_the_head_says_and_erases_nothing(head, star
         ("torchrun --nproc_per_node 4", ["torchrun starts 1 nodes", "head 2"]),
         ("torchrun --nnodes 2 --nproc_per_node 8", ["torchrun starts 8 ranks per node", "head 4"]),
         ("torchrun --nnodes $N --nproc_per_node 4", ["torchrun has `--nnodes $N`", "4 ranks per node are known"]),
-        ("torchrun $ARGS", ["not known here", "2 nodes of 4 devices"]),
-        ("aprun -n 8 -N 4 python $LAUNCHER", ["not known here", "2 nodes of 4 devices"]),
+        ("torchrun $ARGS", ["torchrun starts what `$ARGS` says too"]),
+        ("aprun -n 8 -N 4 python $LAUNCHER", ["`$LAUNCHER` says too", "2 nodes of 4 devices"]),
     ],
 )
 @pytest.mark.parametrize("head", ["slurm", "pbs", "sge", "lsf"])
@@ -290,6 +290,8 @@ def test_a_head_and_a_launcher_that_contradict_are_asked_once_with_both(head, st
         ("./wrap.sh python", (None, None)),
         ("mpirun -np 8 python", (None, None)),
         ("torchrun $ARGS", (None, None)),
+        ("python $LAUNCHER", (None, None)),
+        ("torchrun --nnodes 2 --nproc_per_node 4 --tee 3 $ARGS", (2, 4)),
         ("torchrun --nnodes 2 --nproc_per_node gpu", (2, None)),
         ("numactl -l python", (1, 1)),
         ("conda run -n env python", (1, 1)),

@@ -41,7 +41,7 @@ from meshtune.runners.programs.dialects.launcher_options import (
     around_of,
     counts_of,
     exported,
-    may_say_more,
+    open_words,
     options_of,
     spelled_out,
     tell,
@@ -351,7 +351,7 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
     if launcher == "torchrun":
         seen = environment.get("CUDA_VISIBLE_DEVICES", "")
         per_gpu = len(seen.split(",")) if seen and is_known(seen) else whole(environment.get("SLURM_GPUS_ON_NODE", ""))
-        default = None if may_say_more(before) else 1
+        default = None if open_words(before) else 1
         said = option_value(before, "--nproc_per_node", "--nproc-per-node")
         each = default if said is None else per_gpu if said in ("gpu", "auto") else own.each
         return replace(own, nodes=own.nodes if option_value(before, "--nnodes") else default, each=each)
@@ -366,6 +366,7 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
         # gpt-neox's deepy.py is a launcher itself.
         program = _program(found.words)
         more = program is not None and PurePath(program[1]).name == "deepy.py"
+        more = more or bool(open_words(before))
         one = launcher in PYTHONS and not more and all(_starts_one(*each) for each in found.under)
         visible = "" if "SLURM_GPUS_ON_NODE" in environment else environment.get("CUDA_VISIBLE_DEVICES", "")
         if one and "," in visible:

@@ -22,7 +22,7 @@ from meshtune.runners.programs.dialects.launcher_options import (
     Counts,
     around_of,
     binding_of,
-    may_say_more,
+    open_words,
     options_of,
     tell,
     whole,
@@ -153,15 +153,15 @@ def with_devices(launch: Launch, script: str) -> Launch:
         for what, said, other in zip(names, own, (*head, None if all(own[:2]) else total), strict=True)
         if said and other and said != other
     ]
-    if may_say_more(launch.launcher):
-        if total is None:
-            return launch
-        faults = [
-            f"by words that are not known here, beside which {found.nodes} nodes of {found.each} devices are said"
-        ]
+    words = ", ".join(open_words(launch.launcher))
+    started_by_python = launch.launcher[:1] in _PYTHONS
+    if words and (total is None or (all(own[:2]) and not started_by_python)):
+        return launch
+    if words:
+        faults = [f"what `{words}` says too, beside {found.nodes} nodes of {found.each} devices"]
     if not faults:
         return replace(launch, nodes=found.nodes, devices_per_node=found.each)
-    around = [tool for tool, _ in launch.under if around_of(tool) and launch.launcher[:1] in _PYTHONS]
+    around = [tool for tool, _ in launch.under if around_of(tool) and started_by_python]
     told = f"{launch.place}: {[*launch.launcher[:1], *around][-1]} starts {'; '.join(faults)}"
     asked = Question(_CLUSTER, f"{as_written(told)}: say which nodes and devices per node are right")
     return replace(launch, nodes=None, devices_per_node=None, questions=(*launch.questions, asked))

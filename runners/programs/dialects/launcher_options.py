@@ -169,12 +169,13 @@ def counts_of(tool: str, words: Sequence[str]) -> Counts:
     return Counts(**found, unknown=tuple(unknown))
 
 
-def may_say_more(words: Sequence[str]) -> bool:
-    """Whether an unknown word among a launcher's may stand for further options: it is no option's value."""
-    return any(
-        not is_known(word) and not word.startswith("-") and (not before.startswith("-") or "=" in before)
+def open_words(words: Sequence[str]) -> list[str]:
+    """The unknown words among a launcher's that may stand for further options: none is an option's value."""
+    return [
+        as_written(word)
         for before, word in pairwise(["", *words])
-    )
+        if not is_known(word) and not word.startswith("-") and (not before.startswith("-") or "=" in before)
+    ]
 
 
 def whole(text: str) -> int | None:
