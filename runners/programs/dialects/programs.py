@@ -148,7 +148,7 @@ def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
     dropped = cluster if known else [each for each in imported.questions if cluster and each.path == "cluster.nodes"]
     return replace(
         imported,
-        nodes=imported.nodes if known or not cluster else None,
+        nodes=imported.nodes if known or not launch or launch.nodes or not cluster else None,
         trial={"start_s": START_S},
         questions=tuple(dict.fromkeys(each for each in (*asked, *imported.questions) if each not in dropped)),
         notes=tuple(dict.fromkeys((*noted, *imported.notes, told))),
