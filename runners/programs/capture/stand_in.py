@@ -324,7 +324,7 @@ def _submit(tool: str, words: list[str]) -> int:
     job = subprocess.run(asked, input=os.environ[HEAD], env=modules, capture_output=True, text=True, check=True)
     os.environ.update(json.loads(job.stdout))  # noqa: TID251 our own
     passed = said.get("--export") or said.get("-v") or ""
-    os.environ.update(part.split("=", 1) for part in passed.split(",") if "=" in part)
+    os.environ.update(dict(part.split("=", 1) for part in passed.split(",") if "=" in part))
     os.environ[SCRIPTS] = os.pathsep.join((*scripts, os.path.realpath(path)))
     if tool == "salloc":
         return _run_once(tool, words, end)
