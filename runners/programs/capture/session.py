@@ -128,6 +128,9 @@ def capture(
         user = dict.fromkeys(("USER", "LOGNAME"), getuser())
         job = {stand_in.DEVICES: asked or str(devices or ""), **user, **os.environ, **job_variables(text, folder)}
         environment, code = _prepared(folder, {**job, **given}), 0
+        if "nvidia-smi" in text:  # a script that looks for both takes the one that is there
+            (folder / "bin" / "rocm-smi").unlink()
+            del environment["BASH_FUNC_rocm-smi%%"]
         environment[f"{stand_in.FOLDER}_PATHS"] = ":".join(_PATH.findall(text))
         environment[stand_in.SCRIPTS] = os.path.realpath(path)
         try:
