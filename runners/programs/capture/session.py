@@ -309,11 +309,10 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
     told = "" if starts else _nothing(captured)
     if captured.unset:
         asked = " ".join(f"--set {name}=VALUE" for name in captured.unset)
+        besides = f". Besides, {told}" if told else ""
         raise CannotRead(
             f"the script reads {', '.join(captured.unset)}, which nothing sets, and bash takes as empty. Next: the "
-            f"same command with {asked} (nothing after the `=` where it is to be empty)"
-            + f". Besides, {told}"
-            * bool(told)
+            f"same command with {asked} (nothing after the `=` where it is to be empty){besides}"
         )
     if told:
         raise CannotRead(told)
