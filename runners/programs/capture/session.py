@@ -142,6 +142,10 @@ def capture(
             # One of each kind, such as of the lines that write to a log that is not there.
             errors = _BASH_ERROR.findall(answer.err.replace(f"{folder}/records/", ""))
             failed = list({re.sub(r"line \d+", "", line): line for line in reversed(errors)}.values())[::-1]
+            # What is added to a file that is not there is a log.
+            logs = [error for error in failed if any(">>" in line for line in _lines([error]))]
+            failed = [error for error in failed if error not in logs]
+            notes += [f"bash told: {error}" for error in logs]
         except RunnerUnavailable as error:
             end = str(error).replace(sys.executable, " ".join(command)[:_LAST_CHARACTERS])
             notes, failed = [f"the launcher was ended: {end}"], []
