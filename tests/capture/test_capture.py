@@ -660,3 +660,17 @@ numactl --membind=0-3 uv run torchrun --nproc_per_node $N pretrain_gpt.py {SHAPE
     assert "starts on 1 nodes with 3 devices each" in done.err
     for told in ("`numactl --membind=0-3` stands before", "`uv run` stands before", "module load cuda: status 127"):
         assert told in done.err
+
+
+def test_a_machine_has_the_tools_of_one_maker(folder):
+    script = "#SBATCH --gpus-per-node=4\nif command -v rocm-smi; then N=$(rocm-smi -i | wc -l); X=amd; "
+    script += "else N=$(nvidia-smi -L | wc -l); X=nvidia; fi\ntorchrun x.py $X $N\n"
+    assert captured(folder, script).calls[-1].words == ("x.py", "nvidia", "4")
+
+
+def test_a_log_that_cannot_be_written_is_no_question(folder):
+    log = "LOG=/no/such/folder/log\necho a >> $LOG\necho b >> $LOG\n"
+    done = run_script(folder, f"{log}torchrun --nproc_per_node 4 pretrain_gpt.py {SHAPES} {REST}\n")
+    assert done.code == 0, done.err
+    assert done.err.count("/no/such/folder/log: No such file") == 1
+    assert "open_questions" not in parse_yaml(done.out)

@@ -59,7 +59,7 @@ NOT_DONE: dict[str, tuple[str, ...]] = {
     "git": ("clone", "fetch", "pull", "push", "submodule", "lfs", "ls-remote"),
     **dict.fromkeys(("hf", "huggingface-cli"), ("download", "upload", "login")),
 }
-# Answered as on a node of the job: the first two by its devices, which are recorded.
+# Answered by the devices of a node of the job; and by what else it is.
 DEVICE_COUNTS = ("nvidia-smi", "rocm-smi", "torch.cuda.device_count")
 _ANSWERED = (*DEVICE_COUNTS[:2], "scontrol", "hostname", "nproc", "ip", "ifconfig", "getent")
 # The command behind them is run, as behind `uv run`.
@@ -95,44 +95,25 @@ _ADDRESS = "10.0.0.1"
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 # Options that stand alone; any other takes the word after it, unless that is joined by "=".
 _ALONE = {
-    "srun": frozenset(
-        {
-            *("-l", "--label", "-u", "--unbuffered", "--overlap", "-k", "--no-kill", "-O", "--overcommit", "--pty"),
-            *("--quiet", "-Q", "-v", "-vv", "--verbose", "-K", "--kill-on-bad-exit", "--exclusive", "-s"),
-            *("--oversubscribe", "--exact", "--whole", "--contiguous", "--spread-job", "-E", "--preserve-env"),
-            *("--disable-status", "-X", "-Z", "--no-allocate", "--container-mount-home", "--no-container-mount-home"),
-            *("--no-container-entrypoint", "--container-writable", "--container-remap-root"),
-        }
-    ),
-    "sbatch": frozenset(
-        {
-            *(
-                "-W",
-                "--wait",
-                "--parsable",
-                "--requeue",
-                "--no-requeue",
-                "-H",
-                "--hold",
-                "--test-only",
-                "-Q",
-                "--quiet",
-            ),
-            *("-v", "--verbose", "--exclusive", "-s", "--oversubscribe", "-O", "--overcommit", "-k", "--no-kill"),
-            *("--contiguous", "--spread-job", "--use-min-nodes", "--get-user-env", "--ignore-pbs", "-I", "--immediate"),
-        }
-    ),
-    "qsub": frozenset({"-V", "-I", "-X", "-h", "-z", "-f"}),
-    "mpirun": frozenset(
-        {
-            *("--allow-run-as-root", "-allow-run-as-root", "--oversubscribe", "-oversubscribe", "--tag-output"),
-            *("-tag-output", "-v", "--verbose", "-q", "--quiet", "--display-map", "--report-bindings", "-genvall"),
-            *("-envall", "--envall", "--genvall", "--nooversubscribe", "--bynode", "--byslot", "-l", "-pernode"),
-            *("--do-not-launch", "--display-allocation", "--label", "--line-buffer", "--pernode"),
-        }
-    ),
-    "aprun": frozenset({"-b", "-B", "-C", "-q", "-ss", "-T", "--bypass-app-transfer", "--batch-args", "--quiet"}),
-    "flux": frozenset({"-l", "-u", "-v", "-x", "--label-io", "--unbuffered", "--verbose", "--exclusive"}),
+    "srun": """
+        -l --label -u --unbuffered --overlap -k --no-kill -O --overcommit --pty --quiet -Q -v -vv --verbose -K
+        --kill-on-bad-exit --exclusive -s --oversubscribe --exact --whole --contiguous --spread-job -E --preserve-env
+        --disable-status -X -Z --no-allocate --container-mount-home --no-container-mount-home
+        --no-container-entrypoint --container-writable --container-remap-root
+    """,
+    "sbatch": """
+        -W --wait --parsable --requeue --no-requeue -H --hold --test-only -Q --quiet -v --verbose --exclusive -s
+        --oversubscribe -O --overcommit -k --no-kill --contiguous --spread-job --use-min-nodes --get-user-env
+        --ignore-pbs -I --immediate
+    """,
+    "qsub": "-V -I -X -h -z -f",
+    "mpirun": """
+        --allow-run-as-root -allow-run-as-root --oversubscribe -oversubscribe --tag-output -tag-output -v --verbose -q
+        --quiet --display-map --report-bindings -genvall -envall --envall --genvall --nooversubscribe --bynode
+        --byslot -l -pernode --do-not-launch --display-allocation --label --line-buffer --pernode
+    """,
+    "aprun": "-b -B -C -q -ss -T --bypass-app-transfer --batch-args --quiet",
+    "flux": "-l -u -v -x --label-io --unbuffered --verbose --exclusive",
 }
 # What an srun or mpirun sets for its step by its own options: srun(1), OUTPUT ENVIRONMENT VARIABLES.
 _OF_A_STEP = {
@@ -174,7 +155,7 @@ def is_training(words: list[str], under: bool) -> bool:
 
 def options_end(tool: str, words: list[str]) -> int:
     """Where the command of an srun or mpirun begins."""
-    alone = _ALONE.get("srun" if tool == "salloc" else tool, _ALONE["mpirun"])
+    alone = _ALONE.get("srun" if tool == "salloc" else tool, _ALONE["mpirun"]).split()
     # `flux run`, `flux mini run`.
     index = (2 if words[:1] == ["mini"] else 1) if tool == "flux" else 0
     while index < len(words) and words[index].startswith("-"):
@@ -257,7 +238,7 @@ def _run_once(tool: str, words: list[str], end: int) -> int:
         os.environ.update(_of_a_rank(tool, options))
     own = os.path.join(os.environ[FOLDER], "bin")
     os.environ["PATH"] = own + os.pathsep + os.environ.get("PATH", "")
-    for name in TOOLS:  # a shell between may have dropped them
+    for name in os.listdir(own):  # a shell between may have dropped them
         os.environ[f"BASH_FUNC_{name}%%"] = bash_function(own, name)
     # srun(1), EXECUTABLE PATH RESOLUTION: what PATH does not have is looked for in the current folder.
     if "/" not in command[0] and command[0] not in TOOLS and not _real(command[0]) and os.path.isfile(command[0]):
@@ -343,7 +324,7 @@ def _submit(tool: str, words: list[str]) -> int:
     job = subprocess.run(asked, input=os.environ[HEAD], env=modules, capture_output=True, text=True, check=True)
     os.environ.update(json.loads(job.stdout))  # noqa: TID251 our own
     passed = said.get("--export") or said.get("-v") or ""
-    os.environ.update(part.split("=", 1) for part in passed.split(",") if "=" in part)
+    os.environ.update(dict(part.split("=", 1) for part in passed.split(",") if "=" in part))
     os.environ[SCRIPTS] = os.pathsep.join((*scripts, os.path.realpath(path)))
     if tool == "salloc":
         return _run_once(tool, words, end)
