@@ -14,8 +14,6 @@ from meshtune.tuner.specs.document import parse_yaml
 run = partial(run_meshtune, Path())
 
 STARTS = {
-    "axolotl": "accelerate launch -m axolotl.cli.train train.yaml",
-    "llama_factory": "FORCE_TORCHRUN=1 NNODES=2 llamafactory-cli train train.yaml",
     "verl": "python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.nnodes=2",
     "openrlhf": "deepspeed --module openrlhf.cli.train_sft --max_len 2048",
     "maxtext": "python3 -m MaxText.train MaxText/configs/base.yml ici_fsdp_parallelism=8 dcn_data_parallelism=2",
@@ -60,7 +58,7 @@ def test_the_spec_that_the_refusal_names_has_plans(program, folder):
 
 
 def test_the_file_and_the_devices_that_were_read_stand_in_the_spec(folder):
-    text = "#!/bin/bash\nNNODES=2 NPROC_PER_NODE=4 llamafactory-cli train conf/own.yaml\n"
+    text = "#!/bin/bash\ntorchrun --nnodes 2 --nproc-per-node 4 OLMo/scripts/train.py conf/own.yaml\n"
     spec = parse_yaml(refusal(folder, "run.sh", text).partition("SPEC.yaml:\n\n")[2])
     assert (spec["cluster"]["nodes"], spec["cluster"]["devices_per_node"]) == (2, 4)
     assert spec["workload"]["configs"]["train.yaml"]["base"] == "conf/own.yaml"
