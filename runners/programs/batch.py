@@ -36,7 +36,9 @@ def solve(reading: Reading, unsaid: Mapping[str, int]) -> None:
             _follow(reading, asked)
     numbers.pop("devices", None)
     if numbers.get("dp", 2) * numbers.get("cp", 1) == 1 and numbers.get("zero_stage"):
-        # Nothing is sharded over one rank: the same setting as stage 0.
+        # Nothing is sharded over one rank: the only stage that a space has there.
+        if said := reading.said.get("zero_stage"):
+            reading.note(f"{said} over one data-parallel rank is the same setting as stage 0, which the spec has")
         numbers["zero_stage"] = 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -111,7 +113,11 @@ def test_what_fails_on_this_machine_is_told(folder):
     (folder / "launch.sh").write_text(f"cd /opt/none\nmodule load x\ntorchrun none.py {SHAPES} {REST}\n")
     done = run("import", "--capture", "--", "/bin/bash", "launch.sh")
     assert done.code == 0
-    for told in ("line 1: cd: /opt/none: No such file", "line 2: module: command not found", "none.py is not in "):
+    for told in (
+        "line 1: cd: /opt/none: No such file",
+        "line 2: module load x: status 127, command not found",
+        "none.py is not in ",
+    ):
         assert told in done.err
         assert told in done.out
     document = parse_yaml(done.out)
@@ -167,10 +173,9 @@ def test_what_nothing_stands_in_for_is_refused_with_the_next_command(folder):
     told = refused("touch ran\n/usr/bin/srun -N 2 python x.py\n")
     assert "/usr/bin/srun, which a stand-in for srun cannot answer; nothing was run" in told
     assert not (folder / "ran").exists()
-    (folder / "job.sh").write_text("torchrun pretrain_gpt.py --num-layers 2\n")
-    assert "meshtune import --capture -- bash job.sh" in refused("sbatch --nodes=2 job.sh\n")
+    assert "job.sh is not there. Next: make the file" in refused("sbatch --nodes=2 job.sh\n")
     told = refused("torchrun --nproc_per_node 8 none.py --a 2\n")
-    assert "none.py, started by torchrun, is none of the programs that are known" in told
+    assert "none.py, started by torchrun on 1 nodes with 8 devices each, is none of the programs" in told
     assert "meshtune import RUN.log" in told
     assert "axolotl is started with c.yml, which cannot be read here" in refused(
         "accelerate launch -m axolotl.cli.train c.yml"
@@ -386,11 +391,11 @@ def test_a_script_of_sh_and_one_of_another_folder_are_asked_too(folder, monkeypa
 @pytest.mark.parametrize(
     "lines",
     [
-        "set -e\nmodule load x 2> /dev/null\n",
-        "set -e\nexec &> log\nmodule load x\n",
+        "set -e\nno-such load x 2> /dev/null\n",
+        "set -e\nexec &> log\nno-such load x\n",
         "set -e\nf() { cd /opt/none; }\nf > log 2>&1\n",
         "set -eo pipefail\nsource ./none.sh 2> /dev/null\n",
-        "set -ex\nmodule load x\n",
+        "set -ex\nno-such load x\n",
         "[ -d /opt/none ] || exit 3\n",
     ],
 )
@@ -398,7 +403,7 @@ def test_what_stopped_a_launcher_is_named_wherever_its_errors_went(folder, lines
     done = run_script(folder, f"#!/bin/bash\n{lines}torchrun pretrain_gpt.py {SHAPES} {REST}\n")
     assert (done.code, done.out) == (2, "")
     assert "stopped at launch.sh: " in done.err
-    assert any(f"{named}: status" in done.err for named in ("module load x", "cd /opt/none", "/dev/null", "exit 3"))
+    assert any(f"{named}: status" in done.err for named in ("no-such load x", "cd /opt/none", "/dev/null", "exit 3"))
     assert "_meshtune" not in done.err
     # The next command works.
     assert "meshtune import launch.sh, which reads" in done.err
@@ -406,8 +411,8 @@ def test_what_stopped_a_launcher_is_named_wherever_its_errors_went(folder, lines
 
 
 def test_reading_is_not_named_as_the_way_out_where_it_refuses_too(folder):
-    done = run_script(folder, "set -e\nmodule load x\nfor n in 1 2; do run_the_training $n; done\n")
-    assert "stopped at launch.sh: line 2: module load x: status 127, command not found" in done.err
+    done = run_script(folder, "set -e\nno-such load x\nfor n in 1 2; do run_the_training $n; done\n")
+    assert "stopped at launch.sh: line 2: no-such load x: status 127, command not found" in done.err
     assert "meshtune import launch.sh" not in done.err
 
 
@@ -442,12 +447,17 @@ cd $PBS_O_WORKDIR; rm -rf $D/* ~/kept; mkdir -p $D/new logs; touch ~/new; echo y
 echo x > made.json; mv kept.json other.json
 curl -O http://localhost/x; git clone http://localhost/x; pip install --no-index none; kill -9 $VICTIM
 pkill -f 'sleep 61.75'
+/bin/rm -rf $D/kept $SHARED; find $D -type f -delete; perl -e 'unlink "$ENV{D}/kept"'; : > $D/kept
+> /dev/shm/made-by-capture
+python3 -c 'import os, shutil; shutil.rmtree(os.environ["D"]); os.kill(int(os.environ["VICTIM"]), 9)'
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect("../daemon.sock")'
+/usr/bin/env -i setsid /bin/sleep 62.75 &
+/bin/sh -c '/bin/mv ~/kept /usr/local/made-by-capture; /bin/ln -sf x /etc/made-by-capture'; /bin/kill -9 $VICTIM
 scp a b:; rsync -a . $D; dd if=/dev/zero of=$D/zero count=1; docker run x; chmod 000 $D; mktemp
 """
 
 
-def harmed(tmp_path: Path, *around: str) -> tuple[str, dict, dict]:
-    """The notes, and what lay there before and after, of a capture of a harmful script."""
+def test_a_launcher_changes_nothing_and_leaves_nothing_behind(tmp_path):
     home, beside, temporary = tmp_path / "home", tmp_path / "beside", tmp_path / "tmp"
     for folder in (home, beside, temporary):
         folder.mkdir()
@@ -456,40 +466,48 @@ def harmed(tmp_path: Path, *around: str) -> tuple[str, dict, dict]:
     (tmp_path / "work" / "kept.json").write_text("{}")
     (tmp_path / "work" / "launch.sh").write_text(f"{HARM}torchrun pretrain_gpt.py {SHAPES} {REST}\n")
     (tmp_path / "work" / "pretrain_gpt.py").touch()
-    before = tree(tmp_path)
-    with subprocess.Popen(["sleep", "61.75"]) as victim:
-        environment = {**os.environ, "HOME": str(home), "D": str(beside), "VICTIM": str(victim.pid)}
+    shared = Path("/dev/shm", f"kept-{os.getpid()}")
+    shared.write_text("kept")
+    with subprocess.Popen(["sleep", "61.75"]) as victim, socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(tmp_path / "daemon.sock"))
+        daemon.listen()
+        daemon.setblocking(False)
+        before = tree(tmp_path)
+        given = {"HOME": str(home), "D": str(beside), "VICTIM": str(victim.pid), "SHARED": str(shared)}
         code = "from meshtune.tuner.cli.main import main; main()"
         done = subprocess.run(
-            [*around, sys.executable, "-c", code, "import", "--capture", "--", "bash", "launch.sh"],
-            env={**environment, "TMPDIR": str(temporary)}, cwd=tmp_path / "work",
+            [sys.executable, "-c", code, "import", "--capture", "--", "bash", "launch.sh"],
+            env={**os.environ, **given, "TMPDIR": str(temporary)}, cwd=tmp_path / "work",
             capture_output=True, text=True, check=False,
         )  # fmt: skip
+        with pytest.raises(BlockingIOError):
+            daemon.accept()
         assert victim.poll() is None
         victim.kill()
     assert done.returncode == 0, done.stderr
+    assert "not done, as it reaches beyond the launcher: curl -O" in done.stderr
     assert parse_yaml(done.stdout)["workload"]["directory"] == str(tmp_path / "work")
-    return done.stderr, before, tree(tmp_path)
+    assert shared.read_text() == "kept"
+    shared.unlink()
+    after = tree(tmp_path)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {str(tmp_path / "tmp")}
+    assert not list(Path("/dev/shm").glob("made-by-capture*"))
+    assert not list(processes_where(lambda one: "62.75" in (one / "cmdline").read_text()))
 
 
-def test_a_launcher_changes_nothing_and_leaves_nothing_behind(tmp_path):
-    told, before, after = harmed(tmp_path)
-    assert "not done, as it reaches beyond the launcher: curl -O" in told
-    assert {name: value for name, value in after.items() if name not in (str(tmp_path), str(tmp_path / "tmp"))} == {
-        name: value for name, value in before.items() if name not in (str(tmp_path), str(tmp_path / "tmp"))
-    }
-
-
-def test_where_the_kernel_makes_no_sandbox_stand_ins_keep_a_launcher_in_a_copy(tmp_path):
+def test_where_the_kernel_makes_no_sandbox_nothing_is_run(folder):
     without = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     around = ("unshare", "--user", "--map-root-user", "sh", "-c", without, "sh")
     if subprocess.run([*around, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel makes no namespace at all")
-    told, before, after = harmed(tmp_path, *around)
-    assert "this kernel makes no sandbox" in told
-    assert "rm -rf " in told
-    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    assert changed <= {str(tmp_path / "tmp")}
+    (folder / "launch.sh").write_text(f"touch ran\ntorchrun pretrain_gpt.py {SHAPES} {REST}\n")
+    command = (sys.executable, "-c", "from meshtune.tuner.cli.main import main; main()", "import", "--capture", "--")
+    done = subprocess.run([*around, *command, "bash", "launch.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "this kernel makes no sandbox" in done.stderr
+    assert "nothing was run. Next: meshtune import launch.sh, which reads the script" in done.stderr
+    assert not (folder / "ran").exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -534,3 +552,125 @@ def test_the_stand_in_imports_nothing_of_ours():
     # -S: without site-packages.
     done = subprocess.run([sys.executable, "-SE", stand_in.__file__, "scontrol"], env={**os.environ}, check=False)
     assert done.returncode == 0
+
+
+JOB = f"torchrun --nnodes 2 --nproc_per_node 4 pretrain_gpt.py {SHAPES} {REST} --lr $LR"
+HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=4 --partition=big\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "partition"),
+    [
+        ("sbatch --export=ALL,LR=2 -p own job.sh", "own"),
+        ("ID=$(sbatch --parsable job.sh 2); sbatch -d afterok:$ID --wrap 'echo done'", "big"),
+        (f"LR=2 sbatch <<'E'\n{HEAD}{JOB}\nE", "big"),
+        ("export LR=2; sbatch -N2 --gpus-per-node=4 -pbig --wrap \"$(sed -n '$p' job.sh)\"", "big"),
+        ("export LR=2; salloc -N 2 --gpus-per-node 4 -p big bash job.sh", "big"),
+    ],
+)
+def test_the_script_of_a_job_is_run_with_the_variables_of_the_job(folder, script, partition):
+    """It submits itself again, which is no second training."""
+    (folder / "job.sh").write_text(f"{HEAD}sbatch job.sh\nLR=${{LR:-$1}}; DEVICES=$(nvidia-smi -L | wc -l)\n{JOB}\n")
+    done = run_script(folder, f"{script}\n")
+    assert done.code == 0, done.err
+    document = parse_yaml(done.out)
+    assert (document["runner"]["kind"], document["runner"]["partition"]) == ("slurm", partition)
+    assert "extra_lines" not in document["runner"]
+    assert "--lr 2" in document["workload"]["arguments"]
+    assert "starts on 2 nodes with 4 devices each" in done.err
+
+
+def test_the_script_of_a_pbs_job_is_run_with_its_hosts(folder):
+    words = "torchrun --nnodes $(wc -l < $PBS_NODEFILE) --nproc_per_node $(nvidia-smi -L | wc -l) pretrain_gpt.py"
+    done = run_script(folder, f"qsub -l select=3:ngpus=4 -q big <<'E'\n#!/bin/bash\n{words} {SHAPES} {REST}\nE\n")
+    assert done.code == 0, done.err
+    assert parse_yaml(done.out)["runner"] == {"kind": "pbs", "queue": "big", "select": "ngpus=4"}
+    assert "starts on 3 nodes with 4 devices each" in done.err
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        "nvidia-smi -L | wc -l",
+        "nvidia-smi --list-gpus | grep -c GPU",
+        "nvidia-smi --query-gpu=name --format=csv,noheader | wc -l",
+        "nvidia-smi --query-gpu=index --format=csv | tail -n +2 | wc -l",
+        "rocm-smi --showid | grep -c 'GPU\\['",
+        "python -c 'import torch; print(torch.cuda.device_count())'",
+    ],
+)
+def test_devices_are_counted_as_on_a_node_of_the_job(folder, counts):
+    work = f"N=$({counts})\nBATCH=$((64 / N))\ntorchrun --nproc_per_node $N x.py --size $BATCH\n"
+    (call,) = [one for one in captured(folder, f"#SBATCH --gpus-per-node=8\n{work}").calls if one.tool == "torchrun"]
+    assert call.words == ("--nproc_per_node", "8", "x.py", "--size", "8")
+    if "nvidia" in counts and not shutil.which("nvidia-smi"):
+        done = run_script(folder, work)
+        assert "Next: the same command with --set SLURM_GPUS_ON_NODE=DEVICES" in done.err
+        found = captured(folder, work, SLURM_GPUS_ON_NODE="4")
+        assert [one.words[1] for one in found.calls if one.tool == "torchrun"] == ["4"]
+
+
+def test_a_variable_that_the_script_failed_to_work_out_is_not_asked_for(folder):
+    done = run_script(folder, "N=$(grep -c GPU none)\nBATCH=$((64 / N))\ntorchrun x.py --size $BATCH\n")
+    assert (done.code, done.out) == (2, "")
+    assert "the script works out BATCH itself, which failed here: bash told: " in done.err
+    assert "--set" not in done.err
+
+
+def test_addresses_of_a_node_are_some(folder):
+    script = """#SBATCH --nodes=2 --cpus-per-task=6 --ntasks-per-node=2
+torchrun x.py $(hostname) $(hostname -I) $(getent hosts node1 | awk '{print $1}') $(nproc) \\
+    $(ip -4 addr show ib0 | grep -oP '(?<=inet )[0-9.]+') $(scontrol show hostnames | wc -l)
+"""
+    (call,) = captured(folder, script).calls
+    assert call.words == ("x.py", "node0", "10.0.0.1", "10.0.0.1", "12", "10.0.0.1", "2")
+
+
+@pytest.mark.parametrize("name", ["ds.conf", "ds.json", "ds"])
+def test_a_file_of_any_name_is_there(folder, name):
+    (folder / "conf").mkdir()
+    (folder / "conf" / name).write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    start = f"deepspeed --num_nodes 1 --num_gpus 4 pretrain_gpt.py {SHAPES} --micro-batch-size 2 --deepspeed"
+    (folder / "launch.sh").write_text(f"{start} --deepspeed_config conf/{name}\n")
+    for words in (("--capture", "--", "bash", "launch.sh"), ("launch.sh",)):
+        done = run("import", *words)
+        assert done.code == 0, done.err
+        assert parse_yaml(done.out)["baseline"]["zero_stage"] == 2
+
+
+def test_the_model_that_a_configuration_names_by_its_folder_is_read(folder):
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text('{"num_hidden_layers": 3}')
+    (folder / "sft.yaml").write_text(f"model_name_or_path: {folder}/model\n")
+    (call,) = captured(folder, "trl sft --config sft.yaml\n").calls
+    assert call.files[f"{folder}/model/config.json"] == '{"num_hidden_layers": 3}'
+
+
+def test_what_is_started_behind_a_prefix_that_is_not_here_is_read(folder):
+    (folder / "prepare.py").write_text("print(3)\n")
+    done = run_script(
+        folder,
+        f"""set -e
+module load cuda
+N=$(uv run python prepare.py)
+numactl --membind=0-3 uv run torchrun --nproc_per_node $N pretrain_gpt.py {SHAPES} {REST.replace("64", "60")}
+""".replace("--tensor-model-parallel-size 2", ""),
+    )
+    assert done.code == 0, done.err
+    assert "starts on 1 nodes with 3 devices each" in done.err
+    for told in ("`numactl --membind=0-3` stands before", "`uv run` stands before", "module load cuda: status 127"):
+        assert told in done.err
+
+
+def test_a_machine_has_the_tools_of_one_maker(folder):
+    script = "#SBATCH --gpus-per-node=4\nif command -v rocm-smi; then N=$(rocm-smi -i | wc -l); X=amd; "
+    script += "else N=$(nvidia-smi -L | wc -l); X=nvidia; fi\ntorchrun x.py $X $N\n"
+    assert captured(folder, script).calls[-1].words == ("x.py", "nvidia", "4")
+
+
+def test_a_log_that_cannot_be_written_is_no_question(folder):
+    log = "LOG=/no/such/folder/log\necho a >> $LOG\necho b >> $LOG\n"
+    done = run_script(folder, f"{log}torchrun --nproc_per_node 4 pretrain_gpt.py {SHAPES} {REST}\n")
+    assert done.code == 0, done.err
+    assert done.err.count("/no/such/folder/log: No such file") == 1
+    assert "open_questions" not in parse_yaml(done.out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.programs.dialects.base import Imported
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.job_script import with_job
 from meshtune.runners.programs.dialects.programs import read_start
@@ -73,6 +73,9 @@ def test_a_secret_among_the_variables_of_mpirun_is_not_copied():
         ("srun {} python", "--nodelist=n1", "own nodes"),
         ("mpirun -np 8 {} python", "--hostfile hosts", "own nodes"),
         ("mpirun -np 8 {} python", "--tag-output", "logs"),
+        ("mpirun -np 8 {} python", "--bind-to none", "bound to cores"),
+        ("aprun -n 8 -N 4 {} python", "--cc depth", "bound to cores"),
+        ("ccc_mprun -N 2 -n 8 {} python", "-K", "logs"),
         ("torchrun --nnodes 2 {} --nproc_per_node 4", "--rdzv_backend c10d", "own nodes"),
         ("torchrun --nnodes 2 {} --nproc_per_node 4", "--max-restarts=3", "logs"),
         ("python -u -m torch.distributed.run --nnodes 2 {} --nproc-per-node 4", "--local-ranks-filter 0", "logs"),
@@ -92,8 +95,6 @@ def test_what_belongs_to_one_start_is_named_with_the_reason(launcher, options, r
 @pytest.mark.parametrize(
     ("launcher", "option"),
     [
-        ("mpirun -np 8 {} python", "--bind-to none"),
-        ("mpirun -np 8 {} python", "--mca pml ucx"),
         ("torchrun --nnodes 2 {} --nproc_per_node 4", "--numa-binding node"),
         ("deepspeed --num_gpus 4 {}", "--bind_cores_to_rank"),
         ("deepspeed --num_gpus 4 {}", "--bind_core_list 0-3"),
@@ -111,7 +112,6 @@ def test_what_may_change_the_speed_and_has_no_place_is_asked(launcher, option):
         ("srun --label ./select_gpu --cores 7 python", "./select_gpu --cores 7"),
         ("srun /opt/site/bind srun --mpi=pmix python", "/opt/site/bind"),
         ("mpiexec -n 8 env A=1 bind.sh python", "bind.sh"),
-        ("mpirun -np 8 -pernode nice -n 5 python", "nice -n 5"),
         ("srun $STEP $IMAGE torchrun --nnodes 2 --nproc_per_node 4", "$STEP $IMAGE"),
     ],
 )
@@ -225,6 +225,126 @@ def test_a_size_that_sbatch_is_given_and_nobody_knows_is_left_open(tmp_path):
     (tmp_path / "job.sh").write_text(f"#SBATCH --ntasks-per-node=4 --gpus-per-node=4\nsrun python {PROGRAM}\n")
     launch = find_launch("sbatch --nodes=$1 job.sh", path=tmp_path / "submit.sh")
     assert (launch.nodes, launch.devices_per_node) == (None, 4)
+
+
+# Where ranks are started by words that no table of programs has, on 2 nodes of 4 devices.
+HEADS = {
+    "slurm": "#SBATCH --nodes=2 --gpus-per-node=4\n",
+    "slurm by ntasks": "#SBATCH --ntasks=8 --ntasks-per-node=4 --gres=gpu:4\n",
+    "pbs": PBS,
+    "sge": "#$ -l rt_F=2\n#$-cwd\n",
+    "lsf": '#BSUB -n 8 -R "span[ptile=4]"\n#BSUB -gpu "num=4:mode=exclusive_process"\n',
+    "oar": "#OAR -l /nodes=2/gpu=4,walltime=1:0:0\n",
+    "flux": "# flux: -N 2 --gpus-per-node=4\n",
+}
+STAGE = "--zero-stage 2 --deepspeed --deepspeed_config ds.json"
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize(
+    "start",
+    [
+        *("./wrap.sh python", "site-launch -x 3 python", "ibrun python", "ccc_mprun python", "prun python"),
+        *(
+            "aprun -n 8 -N 4 python",
+            "ibrun -n 8 python",
+            "jsrun -n2 -r1 -a4 -g4 ./wrap.sh python",
+            "lrun -N2 -T4 python",
+        ),
+        *("jsrun --nrs 8 --rs_per_host 4 python", "flux run -N2 -n8 python", "mpiexec.hydra -n 8 -ppn 4 python"),
+        *("mpirun --map-by ppr:4:node -np 8 python", "aprun -n $RANKS -N 4 python", "srun ./wrap.sh python"),
+    ],
+)
+def test_an_unknown_word_starts_what_the_head_says_and_erases_nothing(head, start):
+    found = imported(start, head)
+    assert (found.nodes, found.devices_per_node) == (2, 4)
+    assert "cluster.nodes" not in {question.path for question in found.questions}
+    assert read_start(find_launch(f"#!/bin/bash\n{head}{start} {PROGRAM} {STAGE}\n")).plan["zero_stage"] == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        ("mpirun -np 16 python", ["mpirun starts 16 ranks", "head 8"]),
+        ("mpirun -pernode python", ["mpirun starts 1 ranks per node", "head 4"]),
+        ("python", ["python starts 1 nodes", "head 2", "1 ranks per node", "head 4"]),
+        ("uv run python", ["python starts 1 nodes", "head 2"]),
+        ("torchrun --nproc_per_node 4", ["torchrun starts 1 nodes", "head 2"]),
+        ("torchrun --nnodes 2 --nproc_per_node 8", ["torchrun starts 8 ranks per node", "head 4"]),
+        ("torchrun --nnodes $N --nproc_per_node 4", ["torchrun has `--nnodes $N`", "4 ranks per node are known"]),
+        ("torchrun $ARGS", ["torchrun starts what `$ARGS` says too"]),
+        ("aprun -n 8 -N 4 python $LAUNCHER", ["`$LAUNCHER` says too", "2 nodes of 4 devices"]),
+    ],
+)
+@pytest.mark.parametrize("head", ["slurm", "pbs", "sge", "lsf"])
+def test_a_head_and_a_launcher_that_contradict_are_asked_once_with_both(head, start, told):
+    found = imported(start, HEADS[head])
+    [question] = [question for question in found.questions if question.path == "cluster.nodes"]
+    assert all(word in question.text for word in told), question.text
+    assert found.nodes is None
+
+
+@pytest.mark.parametrize(
+    ("start", "devices"),
+    [
+        ("./wrap.sh python", (None, None)),
+        ("mpirun -np 8 python", (None, None)),
+        ("torchrun $ARGS", (None, None)),
+        ("python $LAUNCHER", (None, None)),
+        ("torchrun --nnodes 2 --nproc_per_node 4 --tee 3 $ARGS", (2, 4)),
+        ("torchrun --nnodes 2 --nproc_per_node gpu", (2, None)),
+        ("numactl -l python", (1, 1)),
+        ("conda run -n env python", (1, 1)),
+        ("mpirun_rsh -np 8 -ppn 4 python", (2, 4)),
+    ],
+)
+def test_what_no_head_says_is_not_guessed(start, devices):
+    found = imported(start, "")
+    assert (found.nodes, found.devices_per_node) == devices
+
+
+@pytest.mark.parametrize(
+    ("lines", "start", "devices"),
+    [
+        ("--gpus-per-node=8", "srun --ntasks-per-node=8 python", (None, 8)),
+        ("--gpus-per-node=8", "srun -N 2 --ntasks-per-node=8 python", (2, 8)),
+        ("--gpus-per-node=8", "torchrun --nproc_per_node 8", (1, 8)),
+        ("--gpus-per-node=8", "torchrun --nnodes $SLURM_NNODES --nproc_per_node 8", (None, 8)),
+        ("--gpus-per-node=8 --gpus=16", "srun --ntasks-per-node=8 python", (2, 8)),
+        ("--ntasks=16 --ntasks-per-node=8 --gres=gpu:8", "srun python", (2, 8)),
+        ("--ntasks=1 --gres=gpu:8", "torchrun --nnodes $SLURM_NNODES --nproc_per_node 8", (1, 8)),
+    ],
+)
+def test_nodes_that_no_line_of_slurm_says_are_no_fact(lines, start, devices):
+    found = imported(start, f"#SBATCH {lines}\n")
+    asked = [question for question in found.questions if question.path == "cluster.nodes"]
+    assert (found.nodes if not asked else None, found.devices_per_node or 8) == devices
+    assert bool(asked) == (None in devices)
+
+
+@pytest.mark.parametrize(
+    ("submitter", "ranks", "devices"),
+    [
+        ("python mason.py --num_nodes 4 --gpus 8", 8, (4, 8)),
+        ("gantry run --replicas 4 --gpus 8", 32, (4, 8)),
+        ("skylift --nodes 4 --gpus 8", 32, (4, 8)),
+        ("skylift --nodes 4 --gpus 8", 8, (None, None)),
+        ("skylift --nodes 4", 32, (None, None)),
+    ],
+)
+def test_the_ranks_of_a_submitted_job_are_as_the_submitter_counts_them(submitter, ranks, devices):
+    words = "train.py --model_name_or_path x/y --per_device_train_batch_size 1 --learning_rate 1 --output_dir o"
+    found = read_start(find_launch(f"{submitter} -- accelerate launch --num_processes {ranks} {words}\n"))
+    assert (found.nodes, found.devices_per_node) == devices
+    assert any(submitter in text for text in (*found.notes, *(question.text for question in found.questions)))
+
+
+@pytest.mark.parametrize("around", ["", "srun singularity exec --nv image.sif bash -c "])
+def test_a_program_whose_place_is_held_is_named_with_its_devices(around):
+    words = "torchrun --standalone --nproc_per_node 4 /path/to/program --batch_size 9"
+    text = f'#!/bin/bash\n#SBATCH --nodes=1 --gres=gpu:4\n{around}"{words}"\n' if around else words
+    with pytest.raises(CannotRead, match=r"/path/to/program.* 1 nodes with 4 devices each, is a placeholder.*Next"):
+        read_start(find_launch(text))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,9 @@ def test_a_contradiction_is_asked_with_both_sources_and_nothing_is_filled_in(cha
 
 def test_nothing_is_sharded_over_one_rank():
     fields = {"tp": 4, "pp": 1, "cp": 1, "nodes": 1, "devices_per_node": 4, "zero_stage": 3}
-    assert solved(fields).fields["zero_stage"] == 0
+    alone = solved(fields)
+    assert alone.fields["zero_stage"] == 0
+    assert ["zero_stage in the script over one data-parallel rank" in note for note in alone.notes] == [True]
     assert solved({**fields, "tp": 2, "cp": 2}).fields["zero_stage"] == 3
 
 

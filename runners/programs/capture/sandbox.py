@@ -1,7 +1,7 @@
 """Runs a command whose writes last no longer than it: `sandbox.py FOLDER COMMAND...`. Any Python from 3.10 on.
 
 Namespaces of its own hold its processes and leave it no network, and an overlay on each directory takes its writes.
-Where the kernel allows neither, the command runs in a copy of the current folder, which FOLDER/unsealed says."""
+Where the kernel does not allow that, nothing runs, and FOLDER/unsealed has the reason."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from contextlib import suppress
 _NAMESPACES = 0x10000000 | 0x20000 | 0x40000000 | 0x20000000 | 0x08000000  # user, mount, network, pid, ipc
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MOUNT_SETATTR, _AT_EMPTY_PATH, _RDONLY = 442, 0x1000, 1
-_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _CAP_FSETID, _CAPABILITIES = 24, 36, 4, 64
+_PR_CAPBSET_DROP, _CAP_FSETID, _CAPABILITIES = 24, 4, 64
 _ALL = "0 0 4294967295"
 _MAX_PLACES = 1000
 _MAX_FILE_BYTES, _MAX_COPY_BYTES, _MAX_COPIED = 1 << 30, 1 << 29, 20_000
-_MAX_HOME_FILE = 1 << 20
 # Seconds for what the command leaves in the background, such as `nohup torchrun ... &`.
 _REST_S = 15
 
@@ -31,12 +30,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def main(folder: str, command: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    unsealed = os.path.join(folder, "unsealed")
     if (child := os.fork()) == 0:
         try:
             _seal(folder)
         except (OSError, AttributeError) as error:  # AttributeError: no Linux
-            with open(unsealed, "w", encoding="utf-8") as file:
+            with open(os.path.join(folder, "unsealed"), "w", encoding="utf-8") as file:
                 file.write(str(error))
             os._exit(1)
         os._exit(_ended(_started(lambda: _ended_with_the_rest(_started(lambda: _exec(command))))))
@@ -47,12 +45,7 @@ def main(folder: str, command: list[str]) -> int:
             _write(str(child), "gid_map", _ALL)
         os.kill(child, signal.SIGCONT)
         _, status = os.waitpid(child, 0)
-    if not os.path.exists(unsealed):
-        return os.waitstatus_to_exitcode(status) % 256
-    copied = _in_a_copy(folder, command)
-    with suppress(AttributeError):
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    return _ended_with_the_rest(_started(lambda: _exec(copied)))
+    return os.waitstatus_to_exitcode(status) % 256
 
 
 def _seal(folder: str) -> None:
@@ -130,32 +123,6 @@ def _places(path: str, mounted: set[str]) -> Iterator[str]:
             yield from _places(directory, mounted)
     else:
         yield path
-
-
-def _in_a_copy(folder: str, command: list[str]) -> list[str]:
-    """The command for a copy of the current folder, which is entered. Home and temporary files are in FOLDER."""
-    here, copy = os.getcwd(), os.path.join(folder, "copy")
-    if not _copy(here, copy):
-        with open(os.path.join(folder, "refused"), "w", encoding="utf-8") as file:
-            file.write(f"{here} has more than {_MAX_COPIED} files or {_MAX_COPY_BYTES >> 20} MiB")
-        os._exit(1)
-    _copy_home(os.environ.get("HOME", ""), os.path.join(folder, "home"))
-    os.mkdir(os.path.join(folder, "tmp"))
-    os.environ.update({name: value.replace(here, copy) for name, value in os.environ.items() if value.startswith(here)})
-    os.environ.update(HOME=os.path.join(folder, "home"), TMPDIR=os.path.join(folder, "tmp"), PWD=copy)
-    os.environ["PATH"] = os.path.join(folder, "guard") + os.pathsep + os.environ["PATH"]
-    os.chdir(copy)
-    return [word.replace(here, copy) if word.startswith(here) else word for word in command]
-
-
-def _copy_home(home: str, target: str) -> None:
-    """Links to directories and copies of small files: a link lets a write through, and guarded programs follow it."""
-    os.mkdir(target)
-    for entry in os.scandir(home) if os.path.isdir(home) else ():
-        if entry.is_dir() and entry.name != ".cache":
-            os.symlink(entry.path, os.path.join(target, entry.name))
-        elif entry.is_file() and entry.stat().st_size <= _MAX_HOME_FILE and os.access(entry.path, os.R_OK):
-            shutil.copy(entry.path, target)
 
 
 def _copy(source: str, target: str) -> bool:

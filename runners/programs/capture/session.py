@@ -3,7 +3,6 @@ the one training that it starts, by the dialect of the program."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -12,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from getpass import getuser
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -21,12 +21,21 @@ from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.command import call
 from meshtune.runners.processes.gang import JOB_MARK, kill_marked
 from meshtune.runners.programs.capture import sandbox, stand_in
-from meshtune.runners.programs.capture.stand_in import AROUND, BARRED, CONTAINERS, NOT_DONE, PYTHONS, is_training
+from meshtune.runners.programs.capture.stand_in import (
+    AROUND,
+    BARRED,
+    CONTAINERS,
+    DEVICE_COUNTS,
+    NOT_DONE,
+    PYTHONS,
+    SUBMITTING,
+    is_training,
+)
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Question
 from meshtune.runners.programs.dialects.bash.launch import find_call
-from meshtune.runners.programs.dialects.call import Call, choose, launch_of, starts_a_program
+from meshtune.runners.programs.dialects.call import Call, call_of, choose, launch_of, starts_a_program
 from meshtune.runners.programs.dialects.job_script import with_devices, with_job
-from meshtune.runners.programs.dialects.job_variables import pbs_variables, slurm_variables
+from meshtune.runners.programs.dialects.job_variables import head_variables, job_variables
 from meshtune.runners.programs.dialects.launcher_options import spelled_out
 from meshtune.runners.programs.dialects.programs import read_start
 from meshtune.runners.programs.dialects.sources import read_source
@@ -55,9 +64,12 @@ _meshtune_look() {
     [[ $__unset ]] && _meshtune_say unset "$__unset" "$1" "$2" "$3" "$4"
     return 0
 }
-if [ -d "FOLDER/copy" ]; then
-    for _ in FOLDER/guard/*; do eval "${_##*/}() { '$_' \"\$@\"; }"; done
-fi
+# Where a cluster has them and this machine has not, the script goes on without.
+for __tool in module ml spack; do
+    type "$__tool" &> /dev/null || eval "$__tool() {
+        _meshtune_say failed 127 \"\${BASH_SOURCE[1]}\" \"\${BASH_LINENO[0]}\" '' \"$__tool \$*\"
+    }"
+done
 set -o functrace -o errtrace
 # 2>: what `set -x` shows is the script's alone.
 trap '{ _meshtune_look "${BASH_SOURCE[0]}" "$LINENO" "$BASH_SUBSHELL" "$BASH_COMMAND"; } 2> /dev/null' DEBUG
@@ -78,73 +90,91 @@ _BASH_ERROR = re.compile(r"(?m)^(\S{1,200}: line [0-9]+: .{1,300})$")
 _SHOWN = re.compile(r"(?m)^\++ .*\n?")
 _MAX_ERRORS = 10
 _MAX_TOLD = 20
-_STAND_INS = {"bin": stand_in.TOOLS, "guard": stand_in.GUARDED}
+# Read by scripts that start on as many nodes as their job has.
+_NODES_OF_A_JOB = re.compile(r"SLURM_(?:JOB_)?(?:NNODES|NUM_NODES|NODELIST|NTASKS)\b")
 _ANSWER = "capture where the training would run, or write it into the spec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """script: the path of the script that the command runs, "" unknown; text: of it. calls: in order. unset: variables
-    that the script reads and nothing sets, which are empty words to bash. notes: what people should look at. failed:
-    what bash complained of. end: how the launcher ended, in one line."""
+    that the script reads and nothing sets, which are empty words to bash; broken: those whose own line bash failed at.
+    notes: what people should look at. failed: what bash complained of. end: how the launcher ended, in one line."""
 
     script: str
     text: str
     calls: tuple[Call, ...]
     unset: tuple[str, ...]
+    broken: tuple[str, ...]
     notes: tuple[str, ...]
     failed: tuple[str, ...]
     end: str
 
 
-def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: float = TIME_LIMIT_S) -> Captured:
-    """Run a launcher here. given: variables for it, before those of its `#SBATCH` lines. Raises CannotRead."""
+def capture(
+    command: Sequence[str], given: Mapping[str, str], time_limit_s: float = TIME_LIMIT_S, devices: int | None = None
+) -> Captured:
+    """Run a launcher here. given: variables for it, before those of its `#SBATCH` lines. devices: of a node, where its
+    job does not say. Raises CannotRead."""
     path, text = _script(command)
     if found := _BY_PATH.search(_COMMENT.sub("", text)):
         raise CannotRead(
             f"{path} starts {found[0]}, which a stand-in for {found[1]} cannot answer; nothing was run. "
             f"Write {found[1]} without its folder in a copy of the script, and capture that"
         )
-    variables, hosts = pbs_variables(text)
-    variables |= slurm_variables(text)
     with TemporaryDirectory(prefix="meshtune-capture-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
-        (folder / "hosts").write_text("".join(f"{host}\n" for host in hosts))
-        job = {**os.environ, **variables, **({"PBS_NODEFILE": str(folder / "hosts")} if hosts else {})}
+        for inner in ("bin", "records", "layers", "memory"):
+            (folder / inner).mkdir()
+        asked = "CUDA_VISIBLE_DEVICES" in given and str(len(given["CUDA_VISIBLE_DEVICES"].split(",")))
+        user = dict.fromkeys(("USER", "LOGNAME"), getuser())
+        job = {stand_in.DEVICES: asked or str(devices or ""), **user, **os.environ, **job_variables(text, folder)}
         environment, code = _prepared(folder, {**job, **given}), 0
+        if "nvidia-smi" in text:  # a script that looks for both takes the one that is there
+            (folder / "bin" / "rocm-smi").unlink()
+            del environment["BASH_FUNC_rocm-smi%%"]
         environment[f"{stand_in.FOLDER}_PATHS"] = ":".join(_PATH.findall(text))
+        environment[stand_in.SCRIPTS] = os.path.realpath(path)
         try:
             started = (sys.executable, "-SE", sandbox.__file__, str(folder), *command)
             answer = call(started, time_limit_s=time_limit_s, environment=environment, stdin="")
             code, last = answer.code, " ".join((_SHOWN.sub("", answer.err) or answer.out).split())[-_LAST_CHARACTERS:]
             end = f"ended with status {answer.code}" + (f": {last}" if answer.code and last else "")
             notes = [f"the launcher {end}"] if answer.code else []
-            failed = _BASH_ERROR.findall(answer.err)
+            # One of each kind, such as of the lines that write to a log that is not there.
+            errors = _BASH_ERROR.findall(answer.err.replace(f"{folder}/records/", ""))
+            failed = list({re.sub(r"line \d+", "", line): line for line in reversed(errors)}.values())[::-1]
+            # What is added to a file that is not there is a log.
+            logs = [error for error in failed if any(">>" in line for line in _lines([error]))]
+            failed = [error for error in failed if error not in logs]
+            notes += [f"bash told: {error}" for error in logs]
         except RunnerUnavailable as error:
             end = str(error).replace(sys.executable, " ".join(command)[:_LAST_CHARACTERS])
             notes, failed = [f"the launcher was ended: {end}"], []
         finally:
             kill_marked(environment[JOB_MARK])
-        if (folder / "refused").exists():
-            raise CannotRead(
-                f"the launcher would run in a copy of its folder, as this kernel makes no sandbox, and "
-                f"{(folder / 'refused').read_text()}; nothing was run. Next: copy the script and the files that it "
-                f"reads to a folder of their own, `cd` there, and the same command"
-            )
         if (folder / "unsealed").exists():
-            notes.append(
-                f"this kernel makes no sandbox ({(folder / 'unsealed').read_text()}): the launcher ran in a copy of "
-                f"its folder and had the network; {', '.join(stand_in.GUARDED)} outside of the copy were not done"
+            raise CannotRead(
+                f"this kernel makes no sandbox ({(folder / 'unsealed').read_text()}), and without one a launcher could "
+                f"remove or send what it likes; nothing was run. Next: {_read_step(path)}; or the same on a machine "
+                f"that allows user namespaces with overlays (docs/how-to/import.md)"
             )
         calls, traced = tuple(_calls(folder, job)), list(_traced(folder))
-    if not_done := dict.fromkeys(found.written for found in calls if found.tool in (*NOT_DONE, *stand_in.GUARDED)):
+    if not_done := dict.fromkeys(found.written for found in calls if found.tool in NOT_DONE):
         notes.append(f"not done, as it reaches beyond the launcher: {'; '.join(list(not_done)[:_MAX_TOLD])}")
+    if answered := dict.fromkeys(shlex.join(found.words) for found in calls if found.tool == "answered"):
+        notes.append(
+            f"answered by the devices of the job, without their kind: {'; '.join(answered)[:_LAST_CHARACTERS]}"
+        )
     # A file of a site, such as /etc/profile.d/modules.sh, may read what it likes.
     places = (Path.cwd(), Path(path).absolute().parent, folder)
     own = [found for found in traced if any(Path(found[2]).absolute().is_relative_to(place) for place in places)]
     unset = {name for kind, names, *_, depth, line in own if kind == "unset" for name in _unset(names, depth, line)}
+    broken = {name for name in unset if any(re.search(rf"\b{name}=", line) for line in _lines(failed))}
     stopped, failure = "", ("", "")
     for kind, status, source, number, options, line in traced:
+        if source == "environment":  # a function of ours
+            continue
         place = f"{source}: line {number}: " if number else f"{source}: "
         told = f"{place}{line[:_LAST_CHARACTERS]}: status {status}" + ", command not found" * (status == "127")
         if kind == "failed":
@@ -157,7 +187,8 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
         script=path,
         text=text,
         calls=calls,
-        unset=tuple(sorted(unset)),
+        unset=tuple(sorted(unset - broken)),
+        broken=tuple(sorted(broken)),
         notes=tuple(notes),
         failed=tuple(failed[:_MAX_ERRORS]),
         end=f"{end}; it stopped at {stopped}" if code and stopped else end,
@@ -174,11 +205,9 @@ def _script(command: Sequence[str]) -> tuple[str, str]:
 
 def _prepared(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
     """The stand-ins in the folder, and the launcher's environment that leads to them."""
-    for name in ("bin", "guard", "records", "layers", "memory"):
-        (folder / name).mkdir()
     program = folder / "sitecustomize.py"
     shutil.copyfile(stand_in.__file__, program)
-    for shim in (folder / place / tool for place, tools in _STAND_INS.items() for tool in tools):
+    for shim in (folder / "bin" / tool for tool in stand_in.TOOLS):
         # -E: our own Python asks nobody.
         shim.write_text(f'#!/bin/sh\nexec {quote(sys.executable)} -SE {quote(str(program))} {shim.name} "$@"\n')
         shim.chmod(0o755)
@@ -191,6 +220,7 @@ def _prepared(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
         "BASH_ENV": str(folder / "trace.sh"),
         f"{stand_in.FOLDER}_ENV": before.get("BASH_ENV", ""),
         stand_in.FOLDER: str(folder),
+        stand_in.MODULES: os.pathsep.join(filter(None, sys.path)),
         JOB_MARK: folder.name,
     }
 
@@ -198,12 +228,8 @@ def _prepared(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
 def _calls(folder: Path, job: Mapping[str, str]) -> list[Call]:
     """job: the variables that the launcher would have by itself."""
     found = []
-    copied = {"copy": os.getcwd(), "home": os.environ.get("HOME", "")}
     for path in sorted((folder / "records").glob("*.json"))[:_MAX_RECORDS]:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        for name, real in copied.items():
-            text = text.replace(str(folder / name), json.dumps(real)[1:-1])
-        record: Any = read_json(text, _RECORD)
+        record: Any = read_json(path.read_text(encoding="utf-8", errors="replace"), _RECORD)
         environment = {
             name: _clean(value, folder)
             for name, value in record["environment"].items()
@@ -226,6 +252,7 @@ def _calls(folder: Path, job: Mapping[str, str]) -> list[Call]:
                 },
                 under=tuple((tool, tuple(options)) for tool, options in record["under"]),
                 files=record["files"],
+                head=record["head"],
             )
         )
     return found
@@ -243,6 +270,13 @@ def _traced(folder: Path) -> Iterator[tuple[str, ...]]:
     for path in sorted((folder / "records").glob("*.trace"), key=lambda path: path.stat().st_mtime_ns):
         with suppress(UnreadableText, OSError):
             yield from zip(*[iter(read_file(path, SLOW_LIMITS.max_bytes).split("\0"))] * 6, strict=False)
+
+
+def _lines(failed: Sequence[str]) -> Iterator[str]:
+    """The lines of scripts that bash complained of."""
+    for path, line in re.findall(r"(?m)^(.+?): line (\d+): ", "\n".join(failed)):
+        with suppress(UnreadableText, OSError, IndexError):
+            yield read_file(Path(path), SLOW_LIMITS.max_bytes).splitlines()[int(line) - 1]
 
 
 def _unset(names: str, depth: str, command: str) -> Iterator[str]:
@@ -268,16 +302,34 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
     starts = [found for found in calls if starts_a_program(found)]
     # In a container a small program of Python stands beside the training.
     starts = [found for found in starts if _trains(found)] or starts
-    asked = " ".join(f"--set {name}=VALUE" for name in captured.unset)
-    unset = f"the script reads {', '.join(captured.unset)}, which nothing sets, and bash takes as empty"
-    given = f"Next: the same command with {asked} (nothing after the `=` where it is to be empty)"
-    if not starts:
-        told = _nothing(captured)
-        raise CannotRead(f"{unset}. {given}. Besides, {told}" if captured.unset else told)
+    if uncounted := [found.written for found in calls if found.tool in DEVICE_COUNTS]:
+        raise CannotRead(
+            f"the script counts the devices of a node by `{uncounted[0]}`, and neither this machine nor the job's "
+            f"lines have them. Next: the same command with --set SLURM_GPUS_ON_NODE=DEVICES"
+        )
+    if captured.broken:
+        raise CannotRead(
+            f"the script works out {', '.join(captured.broken)} itself, which failed here: bash told: "
+            f"{'; '.join(captured.failed)}. Next: {_read_step(captured.script)}"
+        )
+    told = "" if starts else _nothing(captured)
     if captured.unset:
-        raise CannotRead(f"{unset}. {given}")
+        asked = " ".join(f"--set {name}=VALUE" for name in captured.unset)
+        besides = f". Besides, {told}" if told else ""
+        raise CannotRead(
+            f"the script reads {', '.join(captured.unset)}, which nothing sets, and bash takes as empty. Next: the "
+            f"same command with {asked} (nothing after the `=` where it is to be empty){besides}"
+        )
+    if told:
+        raise CannotRead(told)
     chosen, place = choose(starts, number)
-    launch = with_devices(launch_of(chosen, place), captured.text)
+    launch = launch_of(chosen, place)
+    head = head_variables(launch.head or captured.text)
+    unsaid = "SLURM_JOB_NAME" in head and "SLURM_NNODES" not in head
+    if launch.nodes == 1 and unsaid and _NODES_OF_A_JOB.search(captured.text):
+        told = "the script's head has no --nodes, and was captured as of one node: say how many"
+        launch = replace(launch, nodes=None, questions=(*launch.questions, Question("cluster.nodes", told)))
+    launch = with_devices(launch, captured.text)
     imported = with_job(read_start(launch, dialect), captured.text, launch)
     failed = [
         # Where a `cd` led nowhere, the folder that the start was met in is not the program's.
@@ -298,37 +350,44 @@ def _trains(found: Call) -> bool:
 
 
 def _inside(found: Call) -> Call:
-    """The call that a container's words hold; any other call as it is."""
-    if found.tool not in CONTAINERS:
-        return found
-    inner = find_call((found.tool, *found.words))
+    """The call that the words of a container or a submitter hold; any other call as it is."""
+    words, inner = (found.tool, *found.words), None
+    if found.tool in CONTAINERS:
+        inner = find_call(words)
+    elif found.tool in PYTHONS and "--" in words:
+        inner = call_of(words)
     if inner is None:
         return found
     around = replace(inner, cwd=found.cwd, environment=found.environment, changed=found.changed, files=found.files)
     return replace(around, under=(*found.under, *inner.under))
 
 
+def _read_step(script: str) -> str:
+    """The next command where capture does not come to a training."""
+    try:
+        read_source(Path(script), given={})
+    except (CannotRead, UnreadableText, OSError):
+        return "meshtune import --command 'torchrun ...', with the command that starts the training"
+    return f"meshtune import {quote(script)}, which reads the script without running it"
+
+
 def _nothing(captured: Captured) -> str:
     """Why nothing was captured, and the next command."""
-    try:
-        read_source(Path(captured.script), given={})
-        read = f"meshtune import {quote(captured.script)}, which reads the script without running it"
-    except (CannotRead, UnreadableText, OSError):
-        read = "meshtune import --command 'torchrun ...', with the command that starts the training"
     for found in captured.calls:
-        if found.tool in (*BARRED, *CONTAINERS):
-            script = next((word for word in found.words if not word.startswith("-")), "")
+        # `enroot import` and the like start nothing.
+        if found.tool in BARRED or (found.tool in CONTAINERS and not {"import", "pull", "build"} & {*found.words[:2]}):
             given = f"`{found.written}` was met and not run"
-            if found.tool in ("sbatch", "salloc", "qsub", "bsub"):
-                return f"{given}. Next: meshtune import --capture -- bash {shlex.quote(script or 'SCRIPT')}"
-            return f"{given}. Next: meshtune import --capture -- COMMAND, with the command that it would run there"
+            script = next(
+                (word for word in found.words if word.endswith((".sh", ".slurm", ".sbatch", ".pbs", ".job"))), ""
+            )
+            if found.tool in SUBMITTING and script:
+                return f"{given}: {script} is not there. Next: make the file, and the same command"
+            return f"{given}. Next: meshtune import --command 'torchrun ...', with the command that it would run there"
     seen = "".join(f"; met: {found.written}" for found in captured.calls[:_MAX_TOLD])
     causes = "".join(f"; bash told: {line}" for line in captured.failed if line not in captured.end)
-    mended = f"{_ANSWER.partition(',')[0]} (on a node of it, say), or " * (
-        bool(captured.failed) or "stopped" in captured.end
-    )
     return (
         f"the launcher started no training by torchrun, deepspeed, accelerate, composer, srun, mpirun or python{seen}; "
         f"it {captured.end}{causes}. Programs called by their whole path (/opt/conda/bin/torchrun) are met only where "
-        f"they are there: write `torchrun` in a copy of the script. Next: {mended}{read}"
+        f"they are there: write `torchrun` in a copy of the script. Next: {_read_step(captured.script)}; or capture "
+        f"where the training would run"
     )

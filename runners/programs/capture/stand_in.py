@@ -1,8 +1,9 @@
 """Stands in for the programs that start a training: records the call, and starts nothing. Any Python from 3.10 on.
 
 Runs as `stand_in.py TOOL WORDS...`, and as the `sitecustomize` of every Python that the launcher starts. A record is a
-JSON file {tool, words, cwd, environment, under, files}. under: the [tool, words] of each srun or mpirun around it,
-outermost first. files: the text of each configuration that a word names, which may be rewritten or gone later."""
+JSON file {tool, words, cwd, environment, under, files, head}. under: the [tool, words] of each srun, mpirun or sbatch
+around it, outermost first. files: the text of each configuration that a word names, which may be rewritten or gone
+later. head: the lines for the scheduler of the job that it is in, where the launcher itself submitted that."""
 
 from __future__ import annotations
 
@@ -10,12 +11,19 @@ import errno
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
 import time
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
 
 FOLDER = "MESHTUNE_CAPTURE"
 UNDER = "MESHTUNE_CAPTURE_UNDER"
+# Of the job that it is in: devices of a node, its lines for the scheduler, and the scripts that lead to it.
+DEVICES, HEAD, SCRIPTS = "MESHTUNE_CAPTURE_DEVICES", "MESHTUNE_CAPTURE_HEAD", "MESHTUNE_CAPTURE_SCRIPTS"
+# Where modules of Python lie.
+MODULES = "MESHTUNE_CAPTURE_MODULES"
 # With console scripts of programs, which start one of the others.
 LAUNCHERS = (
     "torchrun",
@@ -30,25 +38,33 @@ LAUNCHERS = (
     "axolotl",
 )
 PYTHONS = ("python", "python3")
-AROUND = ("srun", "mpirun", "mpiexec")
+# Of MPI, then of sites and other schedulers; how they count stands in dialects/launcher_options.toml.
+AROUND = (
+    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "mpirun_rsh"),
+    *("aprun", "ibrun", "jsrun", "lrun", "flux", "ccc_mprun"),
+)
 CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot", "shifter")
+# The script of the job is run here, with the variables that its job would have.
+SUBMITTING = ("sbatch", "qsub", "salloc")
+_OF_SLURM = ("srun", "sbatch", "salloc")
 # Start a training where no stand-in is: recorded, and refused by who reads the record.
-BARRED = ("sbatch", "salloc", "qsub", "bsub", "ssh", "pdsh", "clush")
+BARRED = (*SUBMITTING, "bsub", "ssh", "pdsh", "clush")
 # Reach beyond the folder that the launcher runs in, by whatever words, or with one of these words: recorded, not done.
 NOT_DONE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("scp", "sftp", "rsync", "curl", "wget", "aws", "gsutil", "pkill", "killall", "dd", "sudo"), ()),
+    **dict.fromkeys(("uv", "poetry", "pixi", "pipenv"), ()),
     **dict.fromkeys(("mount", "umount", "systemctl", "shutdown", "reboot", "apt", "apt-get", "yum", "dnf"), ()),
     **dict.fromkeys(("pip", "pip3"), ("install", "uninstall", "download")),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("install", "create", "update", "remove", "env", "clean")),
     "git": ("clone", "fetch", "pull", "push", "submodule", "lfs", "ls-remote"),
     **dict.fromkeys(("hf", "huggingface-cli"), ("download", "upload", "login")),
 }
-TOOLS = (*LAUNCHERS, *PYTHONS, *AROUND, *BARRED, *CONTAINERS, *NOT_DONE, "scontrol", "sh")
-# Where the kernel makes no sandbox they work in our folder alone, and the first nowhere.
-GUARDED = (
-    *("kill", "rm", "rmdir", "mv", "cp", "ln", "mkdir", "touch", "tee", "chmod", "chown", "chgrp"),
-    *("install", "truncate", "sed"),
-)
+# Answered by the devices of a node of the job; and by what else it is.
+DEVICE_COUNTS = ("nvidia-smi", "rocm-smi", "torch.cuda.device_count")
+_ANSWERED = (*DEVICE_COUNTS[:2], "scontrol", "hostname", "nproc", "ip", "ifconfig", "getent")
+# The command behind them is run, as behind `uv run`.
+_PREFIXES = ("numactl", "taskset", "nsys", "ncu")
+TOOLS = (*LAUNCHERS, *PYTHONS, *AROUND, *BARRED, *CONTAINERS, *NOT_DONE, *_ANSWERED, *_PREFIXES, "sh")
 LAUNCH_MODULES = (
     *("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher"),
     *("deepspeed", "deepspeed.launcher.runner", "accelerate.commands.launch", "composer.cli.launcher"),
@@ -66,28 +82,38 @@ _TRAINER_FLAGS = frozenset(
         *("--per_device_train_batch_size", "--per-device-train-batch-size", "--gradient_accumulation_steps"),
     }
 )
-# Characters of a configuration, and how many of them.
-_MAX_FILE, _MAX_FILES = 100_000, 16
+# Characters of a configuration, and how many of them; of any other text that words name, such as `ds.conf`, fewer.
+_MAX_FILE, _MAX_FILES, _MAX_OTHERS = 100_000, 16, 8
+# Scripts that submit scripts.
+_MAX_JOBS = 3
+_CONFIGURATIONS = (".json", ".toml", ".yaml", ".yml")
+_PROGRAMS = (".py", ".sh", ".txt")
+_COUNTS_DEVICES = re.compile(r"\s*import torch[;\s]+print\(torch\.cuda\.device_count\(\)\)\s*")
+# Fields of nvidia-smi --query-gpu that say no more than how many there are.
+_FIELDS = {"index": "{0}", "name": "GPU", "gpu_name": "GPU", "uuid": "GPU-{0}", "gpu_uuid": "GPU-{0}"}
+_ADDRESS = "10.0.0.1"
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 # Options that stand alone; any other takes the word after it, unless that is joined by "=".
 _ALONE = {
-    "srun": frozenset(
-        {
-            *("-l", "--label", "-u", "--unbuffered", "--overlap", "-k", "--no-kill", "-O", "--overcommit", "--pty"),
-            *("-q", "--quiet", "-Q", "-v", "-vv", "--verbose", "-K", "--kill-on-bad-exit", "--exclusive", "-s"),
-            *("--oversubscribe", "--exact", "--whole", "--contiguous", "--spread-job", "-E", "--preserve-env"),
-            *("--disable-status", "-X", "-Z", "--no-allocate", "--container-mount-home", "--no-container-mount-home"),
-            *("--no-container-entrypoint", "--container-writable", "--container-remap-root"),
-        }
-    ),
-    "mpirun": frozenset(
-        {
-            *("--allow-run-as-root", "-allow-run-as-root", "--oversubscribe", "-oversubscribe", "--tag-output"),
-            *("-tag-output", "-v", "--verbose", "-q", "--quiet", "--display-map", "--report-bindings", "-genvall"),
-            *("-envall", "--envall", "--genvall", "--nooversubscribe", "--bynode", "--byslot", "-l", "-pernode"),
-            *("--do-not-launch", "--display-allocation", "--label", "--line-buffer"),
-        }
-    ),
+    "srun": """
+        -l --label -u --unbuffered --overlap -k --no-kill -O --overcommit --pty --quiet -Q -v -vv --verbose -K
+        --kill-on-bad-exit --exclusive -s --oversubscribe --exact --whole --contiguous --spread-job -E --preserve-env
+        --disable-status -X -Z --no-allocate --container-mount-home --no-container-mount-home
+        --no-container-entrypoint --container-writable --container-remap-root
+    """,
+    "sbatch": """
+        -W --wait --parsable --requeue --no-requeue -H --hold --test-only -Q --quiet -v --verbose --exclusive -s
+        --oversubscribe -O --overcommit -k --no-kill --contiguous --spread-job --use-min-nodes --get-user-env
+        --ignore-pbs -I --immediate
+    """,
+    "qsub": "-V -I -X -h -z -f",
+    "mpirun": """
+        --allow-run-as-root -allow-run-as-root --oversubscribe -oversubscribe --tag-output -tag-output -v --verbose -q
+        --quiet --display-map --report-bindings -genvall -envall --envall --genvall --nooversubscribe --bynode
+        --byslot -l -pernode --do-not-launch --display-allocation --label --line-buffer --pernode
+    """,
+    "aprun": "-b -B -C -q -ss -T --bypass-app-transfer --batch-args --quiet",
+    "flux": "-l -u -v -x --label-io --unbuffered --verbose --exclusive",
 }
 # What an srun or mpirun sets for its step by its own options: srun(1), OUTPUT ENVIRONMENT VARIABLES.
 _OF_A_STEP = {
@@ -129,14 +155,16 @@ def is_training(words: list[str], under: bool) -> bool:
 
 def options_end(tool: str, words: list[str]) -> int:
     """Where the command of an srun or mpirun begins."""
-    alone = _ALONE["srun" if tool == "srun" else "mpirun"]
-    index = 0
+    alone = _ALONE.get("srun" if tool == "salloc" else tool, _ALONE["mpirun"]).split()
+    # `flux run`, `flux mini run`.
+    index = (2 if words[:1] == ["mini"] else 1) if tool == "flux" else 0
     while index < len(words) and words[index].startswith("-"):
         word = words[index]
         if word == "--":
             return index + 1
         # -N2 and --nodes=2 hold their value; Open MPI and MPICH have long options with one dash.
-        joined = "=" in word or (tool == "srun" and not word.startswith("--") and len(word) > 2)
+        joined = "=" in word or (tool in (*_OF_SLURM, "qsub") and not word.startswith("--") and len(word) > 2)
+        joined = joined or re.match(r"-[A-Za-z][0-9]", word) is not None
         joined = joined or "".join(words[index + 1 : index + 2]) in TOOLS
         index += 1 if word in alone or joined else 3 if word in _TWO_VALUES else 2
     return min(index, len(words))
@@ -149,17 +177,24 @@ def named_files(words: list[str], folder: str = "") -> dict[str, str]:
     values = [word.partition("=")[2] if word.startswith("-") else word for word in words]
     folders = ["", *(value for value in values if value and os.path.isdir(os.path.join(folder, value)))]
     names = [*values, *(os.path.join(inner, "config.json") for inner in folders[1:])]
+    others = 0
     for name in names:
         for place in (os.path.join(folder, inner, name) for inner in folders if name):
             # gpt-neox names its files without the end as well.
-            paths = (path for path in (place, f"{place}.yml") if path.endswith((".json", ".toml", ".yaml", ".yml")))
-            path = next(filter(os.path.isfile, paths), "")
-            if path and name not in found and len(found) < _MAX_FILES:
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    text = file.read(_MAX_FILE + 1)
-                if len(text) <= _MAX_FILE:
-                    found[name] = text
-                    names += re.findall(r"[\w./-]+\.(?:json|ya?ml|toml)\b", text)[:_MAX_FILES]
+            path = next(filter(os.path.isfile, (place, f"{place}.yml")), "")
+            configuration = path.endswith(_CONFIGURATIONS)
+            if not path or name in found or len(found) >= _MAX_FILES or path.endswith(_PROGRAMS):
+                continue
+            with open(path, encoding="utf-8", errors="replace") as file:
+                text = file.read(_MAX_FILE + 1)
+            if len(text) > _MAX_FILE or (not configuration and ("\0" in text or others == _MAX_OTHERS)):
+                continue
+            found[name], others = text, others + (not configuration)
+            if configuration:
+                inner = re.findall(r"[\w./-]+", text)
+                names += [word for word in inner if word.endswith(_CONFIGURATIONS)][:_MAX_FILES]
+                models = (os.path.join(word, "config.json") for word in dict.fromkeys(inner) if "/" in word)
+                names += [model for model in models if os.path.isfile(os.path.join(folder, model))]
     return found
 
 
@@ -171,8 +206,9 @@ def _record(tool: str, words: list[str]) -> None:
         "words": words,
         "cwd": os.getcwd(),
         "environment": dict(os.environ),
-        "under": json.loads(os.environ.get(UNDER, "[]")),  # noqa: TID251 our own
+        "under": _around(),
         "files": named_files(words),
+        "head": os.environ.get(HEAD, ""),
     }
     name = f"{time.time_ns():020d}-{os.getpid()}"
     draft = os.path.join(folder, "records", f"{name}.draft")
@@ -183,27 +219,26 @@ def _record(tool: str, words: list[str]) -> None:
 
 def _real(tool: str) -> str:
     """The program behind a stand-in, "" where there is none."""
-    own = [os.path.realpath(os.path.join(os.environ[FOLDER], name)) for name in ("bin", "guard")]
+    own = os.path.realpath(os.path.join(os.environ[FOLDER], "bin"))
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         path = os.path.join(folder, tool)
-        if folder and os.path.realpath(folder) not in own and os.access(path, os.X_OK):
+        if folder and os.path.realpath(folder) != own and os.access(path, os.X_OK):
             return path
     return ""
 
 
 def _run_once(tool: str, words: list[str], end: int) -> int:
-    """Run the command of an srun, mpirun or container, which begins at `end`, as rank 0."""
+    """Run the command of an srun, mpirun, salloc or container, which begins at `end`, as rank 0."""
     options, command = words[:end], words[end:]
     if not command:
         _record(tool, words)
         return 0
-    around = json.loads(os.environ.get(UNDER, "[]"))  # noqa: TID251 our own
-    os.environ[UNDER] = json.dumps([*around, [tool, options]])
+    os.environ[UNDER] = json.dumps([*_around(), [tool, options]])
     if tool in AROUND:
         os.environ.update(_of_a_rank(tool, options))
     own = os.path.join(os.environ[FOLDER], "bin")
     os.environ["PATH"] = own + os.pathsep + os.environ.get("PATH", "")
-    for name in TOOLS:  # a shell between may have dropped them
+    for name in os.listdir(own):  # a shell between may have dropped them
         os.environ[f"BASH_FUNC_{name}%%"] = bash_function(own, name)
     # srun(1), EXECUTABLE PATH RESOLUTION: what PATH does not have is looked for in the current folder.
     if "/" not in command[0] and command[0] not in TOOLS and not _real(command[0]) and os.path.isfile(command[0]):
@@ -217,22 +252,27 @@ def _run_once(tool: str, words: list[str], end: int) -> int:
         return 127
 
 
+def _pairs(tool: str, options: list[str]) -> Iterator[tuple[str, str]]:
+    """Each word as an option with its value, which is joined or the word after it."""
+    for option, following in pairwise([*options, ""]):
+        name, joined, value = option.partition("=")
+        if tool in _OF_SLURM and option[:1] == "-" != option[1:2]:
+            name, joined, value = option[:2], option[2:], option[2:]
+        yield name, value if joined else following
+
+
 def _of_a_rank(tool: str, options: list[str]) -> dict[str, str]:
     """The variables of rank 0 by the options of its srun or mpirun."""
     said = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
     if tool != "srun":
         said = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "PMI_RANK": "0"}
-    for option, following in pairwise([*options, ""]):
-        name, joined, value = option.partition("=")
-        if tool == "srun" and option[:1] == "-" != option[1:2]:
-            name, joined, value = option[:2], option[2:], option[2:]
-        value = value if joined else following
+    for name, value in _pairs(tool, options):
         if tool == "srun" and value.isdecimal():
             said.update(dict.fromkeys(_OF_A_STEP.get(name, ()), value))
-        elif option in ("-np", "-n", "--np") and value.isdecimal():
+        elif name in ("-np", "-n", "--np") and value.isdecimal():
             said.update(dict.fromkeys(_RANKS, value))
-        elif option == "-x" and "=" in following:
-            name, _, said[name] = following.partition("=")
+        elif name == "-x" and "=" in value:
+            name, _, said[name] = value.partition("=")
     return said
 
 
@@ -251,26 +291,123 @@ def bash_function(folder: str, name: str) -> str:
     return f"() {{ '{folder}/{name}' \"$@\"; }}"
 
 
-def _nodes() -> str:
-    """What `scontrol show hostnames` prints."""
-    count = os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or "1"
-    return "".join(f"node{index}\n" for index in range(min(int(count), 100_000) if count.isdecimal() else 1))
+def _submit(tool: str, words: list[str]) -> int:
+    """Run the command of a job, or its script from a file, --wrap or the input, with the variables that the job would
+    have. A script that submits itself again, as chains of jobs do, is run once."""
+    end = options_end(tool, words)
+    options, command, said = words[:end], words[end:], dict(_pairs(tool, words[:end]))
+    path = os.path.join(os.environ[FOLDER], "records", f"job-{os.getpid()}.sh")
+    path = next(filter(os.path.isfile, command if tool == "salloc" else command[:1]), path)
+    scripts = os.environ[SCRIPTS].split(os.pathsep)
+    if os.path.realpath(path) in scripts:
+        return 0
+    text = ""
+    if not command and tool != "salloc":
+        text = said.get("--wrap") or sys.stdin.read(_MAX_FILE)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    elif os.path.isfile(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(_MAX_FILE)
+    if not (text or (command and tool == "salloc")) or len(scripts) > _MAX_JOBS:
+        _record(tool, words)
+        return int(bool(command))
+    mark = "#PBS" if tool == "qsub" else "#SBATCH"
+    head = takewhile(
+        lambda line: line.startswith("#") or not line.strip(), text.splitlines() if tool != "salloc" else ()
+    )
+    lines = [*(line for line in head if line.startswith(mark)), f"{mark} {shlex.join(options)}"]
+    os.environ[HEAD] = "\n".join((*lines, ""))
+    # A Python of its own, as this one has no modules.
+    asked = (sys.executable, "-m", "meshtune.runners.programs.dialects.job_variables", os.environ[FOLDER])
+    modules = {"PYTHONPATH": os.environ[MODULES]}
+    job = subprocess.run(asked, input=os.environ[HEAD], env=modules, capture_output=True, text=True, check=True)
+    os.environ.update(json.loads(job.stdout))  # noqa: TID251 our own
+    passed = said.get("--export") or said.get("-v") or ""
+    os.environ.update(dict(part.split("=", 1) for part in passed.split(",") if "=" in part))
+    os.environ[SCRIPTS] = os.pathsep.join((*scripts, os.path.realpath(path)))
+    if tool == "salloc":
+        return _run_once(tool, words, end)
+    os.environ[UNDER] = json.dumps([*_around(), [tool, options]])
+    subprocess.run(("bash", path, *command[1:]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    sys.stdout.write(
+        "1\n" if "--parsable" in options else "Submitted batch job 1\n" if tool == "sbatch" else "1.server\n"
+    )
+    return 0
+
+
+def _is_step() -> bool:
+    return any(tool in AROUND for tool, _ in _around())
+
+
+def _around() -> list[list[object]]:
+    return json.loads(os.environ.get(UNDER, "[]"))  # type: ignore[no-any-return]  # noqa: TID251 our own
+
+
+def _answer(tool: str, words: list[str]) -> str | None:
+    """What a node of the job would print; None where only the real program knows it."""
+    first, last = "".join(words[:1]), "".join(words[-1:])
+    if tool in DEVICE_COUNTS:
+        return _devices(tool, words)
+    if tool == "scontrol":
+        count = os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or "1"
+        nodes = range(min(int(count), 100_000) if count.isdecimal() else 1)
+        return "".join(f"node{index}\n" for index in nodes) if "hostname" in " ".join(words[1:2]) else ""
+    name = os.environ.get({"nproc": "SLURM_CPUS_ON_NODE", "hostname": "SLURMD_NODENAME"}.get(tool, ""))
+    if name and first in ("", "-s", "-f"):
+        return f"{name}\n"
+    if tool == "hostname":
+        return f"{_ADDRESS}\n" if first in ("-I", "-i", "--ip-address", "--all-ip-addresses") else None
+    if tool == "getent":
+        return f"{_ADDRESS}  {last}\n" if "hosts" in first else None
+    if tool == "ifconfig" or {"a", "addr", "address"} & set(words):
+        device = last if last not in ("", "a", "addr", "address", "show") else "eth0"
+        return f"{device}: <UP>\n    inet {_ADDRESS} netmask 255.255.255.0 scope global {device}\n"
+    return None
+
+
+def _devices(tool: str, words: list[str]) -> str | None:
+    """A line for each device of a node."""
+    query = next((word.partition("=")[2] for word in words if word.startswith("--query-gpu=")), "")
+    counts = {"-L", "--list-gpus", "-i", "--showid", "--showproductname"} & set(words)
+    if not query and not counts and tool != DEVICE_COUNTS[2]:
+        return ""
+    count = os.environ.get("SLURM_GPUS_ON_NODE") or os.environ[DEVICES]
+    if not count.isdecimal() or not set(query.split(",")) <= {"", *_FIELDS}:
+        return None
+    _record("answered", [tool, *words])
+    if tool == DEVICE_COUNTS[2]:
+        return f"{count}\n"
+    form = "GPU[{0}]: ID {0}" if tool == "rocm-smi" else "GPU {0}: GPU (UUID: GPU-{0})"
+    form = ", ".join(map(_FIELDS.__getitem__, query.split(","))) if query else form
+    head = [query] if query and not any("noheader" in word for word in words) else []
+    return "".join(f"{line}\n" for line in (*head, *(form.format(number) for number in range(int(count)))))
 
 
 def main(tool: str, words: list[str]) -> int:
-    if tool == "scontrol":
-        if words[:1] == ["show"] and len(words) > 1 and words[1].startswith("hostname"):
-            sys.stdout.write(_nodes())
-        return 0
     if tool == "sh":  # bash says what it does
         os.execvp("bash", ["bash", *words])
+    if tool in PYTHONS and words[:1] == ["-c"] and _COUNTS_DEVICES.fullmatch("".join(words[1:2])):
+        tool = DEVICE_COUNTS[2]
+    if tool in (*_ANSWERED, *DEVICE_COUNTS) and (answer := _answer(tool, words)) is not None:
+        sys.stdout.write(answer)
+        return 0
     if tool in AROUND:
         return _run_once(tool, words, options_end(tool, words))
+    if tool in SUBMITTING:
+        return _submit(tool, words)
     if tool in CONTAINERS and (at := _own_script(words)):
         return _run_once(tool, words, at)
-    if (tool in PYTHONS and not is_training(words, UNDER in os.environ)) or _is_harmless(tool, words):
+    if tool in _PREFIXES or (tool in NOT_DONE and words[:1] == ["run"]):
+        at = next((at for at, word in enumerate(words) if os.path.basename(word) in (*TOOLS, "bash")), 0)
+        if at:
+            return _run_once(tool, words, at)
+    runs = tool in (*_ANSWERED, *DEVICE_COUNTS, *_PREFIXES) or (tool in PYTHONS and not is_training(words, _is_step()))
+    if runs or _is_harmless(tool, words):
         real = _real(tool) or (_real("python3") if tool in PYTHONS else "")
         if not real:
+            if tool in DEVICE_COUNTS:
+                _record(tool, words)
             sys.stderr.write(f"{tool}: command not found\n")
             return 127
         os.execv(real, [real, *words])
@@ -280,14 +417,7 @@ def main(tool: str, words: list[str]) -> int:
 
 def _is_harmless(tool: str, words: list[str]) -> bool:
     """Whether a tool that might reach beyond our folder does not, with these words."""
-    if tool in NOT_DONE:
-        return bool(NOT_DONE[tool]) and not any(word in NOT_DONE[tool] for word in words[:4])
-    if tool not in GUARDED[1:]:
-        return False
-    reached = words[-1:] if tool in ("cp", "ln", "install") else [word for word in words if not word.startswith("-")]
-    ours = os.path.realpath(os.environ[FOLDER]) + os.sep
-    reads = tool == "sed" and not any(word.startswith(("-i", "--in-place")) for word in words)
-    return reads or all(os.path.realpath(word).startswith(ours) for word in reached)
+    return bool(NOT_DONE.get(tool)) and not any(word in NOT_DONE[tool] for word in words[:4])
 
 
 def _ask() -> None:
@@ -296,7 +426,7 @@ def _ask() -> None:
     name = os.path.basename(words[0]) if words else ""
     if name in LAUNCHERS:
         _record(name, words[1:])
-    elif is_training(words, UNDER in os.environ):
+    elif is_training(words, _is_step()):
         _record("python", words)
     else:
         return

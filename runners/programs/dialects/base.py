@@ -102,17 +102,19 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """script: the program. words: its arguments, see `expansion.is_known`. place: where it was read, for notes.
-    directory: where it starts, "" unknown. files: texts by the name that the words have for them. launcher: the words
-    before the program, of the one that starts the processes: `accelerate launch --config_file x.yaml`; empty where it
-    is not known. under: what stands around it, as `call.Call` has it. head: the batch script that it is in, where that
-    is not the source itself. questions: what the source itself leaves open, beside what a dialect asks."""
+    """script: the program. words: its arguments, see `expansion.is_known`. place: where it was read, for notes. ranks:
+    in all, as the launcher says them. directory: where it starts, "" unknown. files: texts by the name that the words
+    have for them. launcher: the words before the program, of the one that starts the processes: `accelerate launch
+    --config_file x.yaml`; empty where it is not known. under: what stands around it, as `call.Call` has it. head: the
+    batch script that it is in, where that is not the source itself. questions: what the source itself leaves open,
+    beside what a dialect asks."""
 
     script: str
     words: tuple[str, ...]
     place: str
     nodes: int | None = None
     devices_per_node: int | None = None
+    ranks: int | None = None
     directory: str = ""
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

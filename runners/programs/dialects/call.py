@@ -33,33 +33,25 @@ from meshtune.runners.programs.dialects.base import (
     Remarks,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
-from meshtune.runners.programs.dialects.launcher_options import CONSOLES, exported, options_of, spelled_out, tell
+from meshtune.runners.programs.dialects.launcher_options import (
+    BINDING,
+    CONSOLES,
+    SUBMITTERS,
+    Counts,
+    around_of,
+    counts_of,
+    exported,
+    open_words,
+    options_of,
+    spelled_out,
+    tell,
+    whole,
+)
 from meshtune.runners.untrusted_text import option_value
 
-_WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PYTHON = re.compile(r"python[0-9.]*")
 # A variable that nothing sets, such as $PYTHON or ${TORCHRUN}.
 _UNSET_TOOL = re.compile(r"\$\{?(PYTHON|TORCHRUN|DEEPSPEED|ACCELERATE)[A-Z_]*(?::?-[^}]*)?\}?")
-_PER_NODE: Mapping[str, tuple[str, ...]] = {
-    "torchrun": ("--nproc_per_node", "--nproc-per-node"),
-    "deepspeed": ("--num_gpus",),
-    "composer": ("--nproc", "-n"),
-    "srun": ("--ntasks-per-node",),
-    "mpirun": ("-ppn", "--ppn", "-npernode", "--npernode", "-N"),
-}
-_NODES: Mapping[str, tuple[str, ...]] = {
-    "torchrun": ("--nnodes",),
-    "deepspeed": ("--num_nodes",),
-    "accelerate": ("--num_machines",),
-    "srun": ("--nodes", "-N"),
-    "mpirun": (),
-}
-_RANKS = {
-    "srun": ("--ntasks", "-n"),
-    "mpirun": ("-np", "-n", "--np"),
-    "accelerate": ("--num_processes",),
-    "composer": ("--world_size",),
-}
 # Set by a launcher or a scheduler for each process: torch/distributed/elastic/agent/server/local_elastic_agent.py.
 _OF_A_RANK = ("SLURM_", "SLURMD_", "OMPI_", "PMI_", "PMIX_", "PRTE_", "PALS_", "PBS_", "TORCHELASTIC_", "SBATCH_")
 _RANK_NAMES = frozenset(
@@ -74,8 +66,15 @@ _BEFORE = frozenset({*AROUND, *_OF_A_JOB, *CONTAINERS})
 # Trials run without them: they submit, reach other machines or slow what they measure.
 _NOT_IN_TRIALS = frozenset({*BARRED, "nsys", "ncu", "rocprof", "rocprofv3"})
 _BINDING = frozenset({"numactl", "taskset", "chrt", "nice", "ionice"})
-# Words that say how large the job of a submitter is.
-_SUBMITTED_NODES = ("--nodes", "--num-nodes", "--num_nodes", "--nnodes", "--num-machines", "--num_machines", "-N")
+# Options of torchrun that take no value.
+_ALONE = frozenset({"--standalone", "--run-path", "--run_path", "--virtual-local-rank", "--virtual_local_rank"})
+# They start what is behind `run` in the environment that they manage.
+_ENVIRONMENTS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye"})
+# Words that say how large the job of a submitter is, where the table does not have it.
+_SUBMITTED = {
+    "nodes": "--nodes --num-nodes --num_nodes --nnodes --num-machines --num_machines -N",
+    "devices": "--gpus --gpus-per-node --gpus_per_node --num-gpus --num_gpus --devices",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ class Call:
     """One call that would have started something. tool: of `stand_in.TOOLS`, "" where it is not known. changed: the
     variables that the launcher set or changed, for the program. under: (tool, options) of each srun or mpirun around
     it, outermost first, of each container, and of all else that stands before it. files: the texts of the
-    configurations that its words name."""
+    configurations that its words name. head: see `Launch`."""
 
     tool: str
     words: tuple[str, ...]
@@ -92,6 +91,7 @@ class Call:
     changed: Mapping[str, str] = field(default_factory=dict)
     under: tuple[tuple[str, tuple[str, ...]], ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    head: str = ""
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -171,7 +171,8 @@ def starts_scripts(tool: str) -> bool:
 def starts_a_program(found: Call) -> bool:
     """Whether a call would have started a training; `accelerate config`, `torchrun --help` and a console script that
     stands for no start would not."""
-    return found.tool not in CONSOLES and found.tool in (*LAUNCHERS, *PYTHONS, "") and _program(found.words) is not None
+    known = found.tool not in CONSOLES and found.tool in (*LAUNCHERS, *PYTHONS, "")
+    return known and _program(found.words, launcher_of(found)) is not None
 
 
 def launcher_of(found: Call) -> str:
@@ -199,17 +200,23 @@ def choose(calls: Sequence[Call], number: int) -> tuple[Call, str]:
 
 def launch_of(found: Call, place: str) -> Launch:
     """Raises CannotRead."""
-    program = _program(found.words)
+    program = _program(found.words, launcher_of(found))
     if program is None:
         raise CannotRead(f"{place}: {' '.join(found.command)[:300]} names no Python program")
     at, script = program
-    before, words = found.words[:at], found.words[at + 1 :]
+    words = found.words[at + 1 :]
+    before: Sequence[str] = found.words[:at]
     remarks, launcher = Remarks(place=place), launcher_of(found)
     _surrounding(found, remarks)
-    nodes, per_node = _devices(launcher, before, found)
-    said: tuple[str, ...] = ()
-    if submitter := next((options for tool, options in found.under if _is_submitter(tool, options)), ()):
-        nodes, per_node, said = _of_submitter(submitter, launcher, before, nodes, per_node)
+    counts = _counts(launcher, before, found).settled()
+    if counts.unknown:
+        known = {"nodes": counts.nodes, "ranks per node": counts.each}
+        told = "".join(f"; {number} {what} are known" for what, number in known.items() if number)
+        told = ", ".join(counts.unknown) + told
+        remarks.ask("cluster.nodes", f"{told}: say nodes and devices per node; dp follows from them")
+    for tool, options in found.under:
+        if _is_submitter(tool, options):
+            counts, before = _of_submitter(tool, options, launcher, before, counts, remarks)
     if launcher != "accelerate":
         own = next((at + 1 for at, word in enumerate(before) if word in LAUNCH_MODULES), 0)
         tell(remarks, launcher, options_of(before[own:]))
@@ -219,26 +226,34 @@ def launch_of(found: Call, place: str) -> Launch:
         script=as_written(script),
         words=words,
         place=place,
-        nodes=nodes,
-        devices_per_node=per_node,
+        nodes=counts.nodes,
+        devices_per_node=counts.each,
+        ranks=counts.ranks,
         directory=found.cwd,
         env=_environment(found, remarks),
         files=found.files,
         notes=tuple(remarks.notes),
-        launcher=(found.tool, *before, *said),
+        launcher=(found.tool, *before),
         under=found.under,
+        head=found.head,
         questions=tuple(remarks.questions),
     )
 
 
-def _program(words: Sequence[str]) -> tuple[int, str] | None:
+def _program(words: Sequence[str], launcher: str = "") -> tuple[int, str] | None:
     """The place and name of the program in a launcher's words."""
     for index, word in enumerate(words):
         if as_written(word).endswith(".py"):
             return index, word
         if word in ("-m", "--module") and index + 1 < len(words) and words[index + 1] not in LAUNCH_MODULES[:-1]:
             return index + 1, f"-m {words[index + 1]}"
-    return None
+    if launcher != "torchrun" or any(word in ("--no-python", "--no_python") for word in words):
+        return None
+    # The first word that is no option, and no option's value.
+    at = next((at + 1 for at, word in enumerate(words) if word in LAUNCH_MODULES), 0)
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 if "=" in words[at] or words[at] in _ALONE else 2
+    return (at, words[at]) if at < len(words) and is_known(words[at]) else None
 
 
 def _surrounding(found: Call, remarks: Remarks) -> None:
@@ -259,19 +274,28 @@ def _surrounding(found: Call, remarks: Remarks) -> None:
                 f"inside of it: an executable file of two lines, `#!/bin/sh` and "
                 f'`exec apptainer exec --nv IMAGE python3 "$@"`, on a file system that all nodes see',
             )
-        elif _is_submitter(tool, options):
-            remarks.ask("", f"`{written}` submits the job, and trials run without it: nodes and devices are its to say")
+
+
+def _is_environment(tool: str, options: Sequence[str]) -> bool:
+    return PurePath(tool).name in _ENVIRONMENTS and "run" in options
 
 
 def _is_submitter(tool: str, options: Sequence[str]) -> bool:
     """Whether a word before the launcher hands over all that is behind `--`, and is no environment or binding."""
-    return options[-1:] == ("--",) and options[0] != "run" and PurePath(tool).name not in (*_BEFORE, *_BINDING)
+    known = PurePath(tool).name in (*_BEFORE, *_BINDING) or _is_environment(tool, options)
+    return options[-1:] == ("--",) and not known
+
+
+def _starts_one(tool: str, options: Sequence[str]) -> bool:
+    """Whether a word before the launcher is known to start it once."""
+    name = PurePath(tool).name
+    return name in (*_PASSING, *_BINDING, *_NOT_IN_TRIALS, *_BEFORE) or _is_environment(tool, options)
 
 
 def with_prefix(imported: Imported, launch: Launch) -> Imported:
     """With what stands before the launcher in the workload's command, which also starts each trial; what no command
     has a place for is asked."""
-    place, questions, kept = launch.place, list[Question](), list[str]()
+    place, questions, notes, kept = launch.place, list[Question](), list[str](), list[str]()
     command: Any = imported.workload.get("command")
     for tool, options in launch.under:
         words = (tool, *options)
@@ -280,6 +304,8 @@ def with_prefix(imported: Imported, launch: Launch) -> Imported:
             continue
         if command and all(map(is_known, words)) and PurePath(tool).name not in _NOT_IN_TRIALS:
             kept += words
+        elif PurePath(tool).name in _BINDING:
+            notes.append(f"{place}: `{written}` stands before the launcher, left out: {BINDING}")
         else:
             told = f"{place}: `{written}` stands before the launcher, and trials run without it"
             python = f'; if it chooses the Python, workload.python is a file: #!/bin/sh, exec {written} python3 "$@"'
@@ -294,7 +320,8 @@ def with_prefix(imported: Imported, launch: Launch) -> Imported:
         else:
             at = next((at for at, word in enumerate(command) if _tool(word)), 0)
             workload["command"] = [*command[:at], *kept, *command[at:]]
-    return replace(imported, workload=workload, questions=(*imported.questions, *questions))
+    questions, notes = [*imported.questions, *questions], [*imported.notes, *notes]
+    return replace(imported, workload=workload, questions=tuple(questions), notes=tuple(notes))
 
 
 def with_placeholders(imported: Imported, launch: Launch) -> Imported:
@@ -312,72 +339,76 @@ def with_placeholders(imported: Imported, launch: Launch) -> Imported:
     return replace(imported, questions=(*imported.questions, *dict.fromkeys(questions)))
 
 
-def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | None, int | None]:
-    """Nodes and ranks per node. torchrun's own defaults are one each; the other launchers take what they find."""
+def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
+    """What is said of nodes and ranks. torchrun's own defaults are one each; the other launchers take what they find;
+    what an unknown word before Python starts is not known."""
     environment = found.environment
     # The ranks of a live process know it best.
     world, local = whole(environment.get("WORLD_SIZE", "")), whole(environment.get("LOCAL_WORLD_SIZE", ""))
     if world and local and world % local == 0:
-        return world // local, local
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    per_gpu = len(visible.split(",")) if visible and is_known(visible) else None
-    per_gpu = per_gpu or whole(environment.get("SLURM_GPUS_ON_NODE", ""))
-    nodes, said = option_value(before, *_NODES.get(launcher, ())), option_value(before, *_PER_NODE.get(launcher, ()))
+        return Counts(world // local, local)
+    own = counts_of(launcher, before)
     if launcher == "torchrun":
-        return (
-            1 if nodes is None else whole(nodes),
-            1 if said is None else per_gpu if said in ("gpu", "auto") else whole(said),
-        )
-    if launcher == "deepspeed":
-        return whole(nodes or ""), whole(said or "")
-    if launcher in ("accelerate", "composer"):
-        ranks = whole(option_value(before, *_RANKS[launcher]) or "")
-        if launcher == "composer":
-            # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
-            each = whole(said or environment.get("LOCAL_WORLD_SIZE", ""))
-            ranks = ranks or world or each
-            return (ranks // each if each and ranks and ranks % each == 0 else None), each
-        machines = whole(nodes or "") or (1 if nodes is None and ranks else None)
-        return machines, (ranks // machines if machines and ranks and ranks % machines == 0 else None)
-    around = [(tool, options) for tool, options in found.under if tool in AROUND]
-    if not around:
+        seen = environment.get("CUDA_VISIBLE_DEVICES", "")
+        per_gpu = len(seen.split(",")) if seen and is_known(seen) else whole(environment.get("SLURM_GPUS_ON_NODE", ""))
+        default = None if open_words(before) else 1
+        said = option_value(before, "--nproc_per_node", "--nproc-per-node")
+        each = default if said is None else per_gpu if said in ("gpu", "auto") else own.each
+        return replace(own, nodes=own.nodes if option_value(before, "--nnodes") else default, each=each)
+    if launcher == "composer":
+        # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
+        each = own.each or local
+        return replace(own, each=each, ranks=own.ranks or world or each)
+    if launcher == "accelerate" and own.ranks and not own.unknown:
+        return replace(own, nodes=own.nodes or 1)
+    around = [(kind, options) for tool, options in found.under if (kind := around_of(tool))]
+    if launcher not in (*PYTHONS, "") or not around:
         # gpt-neox's deepy.py is a launcher itself.
         program = _program(found.words)
-        starts_more = program is not None and PurePath(program[1]).name == "deepy.py"
-        # Of one process that sees several devices.
-        several = "," in environment.get("CUDA_VISIBLE_DEVICES", "")
-        return (1, None if several else 1) if launcher in PYTHONS and not starts_more else (None, None)
-    tool, options = around[-1]
-    kind = "srun" if tool == "srun" else "mpirun"
-    here = environment if kind == "srun" else {}
-    nodes_said = whole(option_value(options, *_NODES[kind]) or here.get("SLURM_NNODES", ""))
-    ranks = whole(option_value(options, *_RANKS[kind]) or "")
-    per_node = whole(option_value(options, *_PER_NODE[kind]) or "")
-    if kind == "mpirun" and per_node and ranks and ranks % per_node == 0:
-        return ranks // per_node, per_node
-    if per_node is None and ranks is None:
-        per_node, ranks = whole(here.get("SLURM_NTASKS_PER_NODE", "")), whole(here.get("SLURM_NTASKS", ""))
-    if per_node is None and ranks is not None and nodes_said is not None and ranks % nodes_said == 0:
-        per_node = ranks // nodes_said
-    return nodes_said, per_node
+        more = program is not None and PurePath(program[1]).name == "deepy.py"
+        more = more or bool(open_words(before))
+        one = launcher in PYTHONS and not more and all(_starts_one(*each) for each in found.under)
+        visible = "" if "SLURM_GPUS_ON_NODE" in environment else environment.get("CUDA_VISIBLE_DEVICES", "")
+        if one and "," in visible:
+            return Counts(1, unknown=(f"one {launcher} sees several devices (CUDA_VISIBLE_DEVICES={visible})",))
+        return Counts(1, 1) if one else own
+    kind, options = around[-1]
+    own = counts_of(kind, options)
+    if kind != "srun":
+        return own
+    nodes, each, ranks = own.nodes or whole(environment.get("SLURM_NNODES", "")), own.each, own.ranks
+    if each is None and ranks is None:
+        each = whole(environment.get("SLURM_NTASKS_PER_NODE", ""))
+        ranks = whole(environment.get("SLURM_NTASKS", ""))
+    return replace(own, nodes=nodes, each=each, ranks=ranks)
 
 
 def _of_submitter(
-    submitter: Sequence[str], launcher: str, before: Sequence[str], nodes: int | None, per_node: int | None
-) -> tuple[int | None, int | None, tuple[str, ...]]:
-    """Nodes, ranks of a node, and words of the launcher that say them, of a job whose launcher does not say its nodes:
-    as the submitter has them where the ranks agree, else unknown."""
-    if option_value(before, *_NODES.get(launcher, ())) is not None:
-        return nodes, per_node, ()
-    said = whole(option_value(submitter, *_SUBMITTED_NODES) or "")
-    ranks = whole(option_value(before, *_RANKS.get(launcher, ())) or "")
-    if launcher == "accelerate" and said and ranks and ranks % said == 0:
-        return said, ranks // said, ("--num_machines", str(said))
-    return None, per_node, ()
-
-
-def whole(text: str) -> int | None:
-    return int(text) if _WHOLE.fullmatch(text) else None
+    tool: str, options: Sequence[str], launcher: str, before: Sequence[str], counts: Counts, remarks: Remarks
+) -> tuple[Counts, Sequence[str]]:
+    """Nodes and ranks of a job that a submitter starts, and the words of its launcher, which say the same: as the table
+    has the submitter, or as its words and the launcher's fit together; else they are asked."""
+    written = as_written(" ".join((tool, *options)))[:300]
+    names = (PurePath(word).name for word in (tool, *options))
+    known: Mapping[str, Any] = next((SUBMITTERS[name] for name in names if name in SUBMITTERS), {})
+    nodes, devices = (
+        whole(option_value(options, *(known or _SUBMITTED).get(name, "").split()) or "") for name in _SUBMITTED
+    )
+    own, ranks = counts_of(launcher, before), counts.ranks
+    if ranks is None or not known.get("multiplied"):
+        each = ranks // nodes if ranks and nodes and ranks % nodes == 0 else own.each
+    else:
+        each = ranks
+    nodes = own.nodes or nodes or (1 if known else None)
+    if nodes and each and (known or own.nodes or each == devices):
+        remarks.note(f"`{written}` submits the job, and trials run without it: {nodes} nodes of {each} devices")
+        said = ("--num_machines", str(nodes), "--num_processes", str(nodes * each)) if launcher == "accelerate" else ()
+        return Counts(nodes, each), (*before, *said)
+    told = f"`{written}` submits the job, and trials run without it: on how many nodes and devices is its to say"
+    remarks.ask("cluster.nodes", f"{told}; write both into cluster")
+    at = next((at for at, word in enumerate(before) if word.startswith("--num_processes")), None)
+    rest = before if at is None else (*before[:at], *before[at + (1 if "=" in before[at] else 2) :])
+    return Counts(own.nodes, own.each), rest
 
 
 def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
@@ -385,7 +416,7 @@ def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     start."""
     kept, said = {}, dict(found.changed)
     for tool, options in found.under:
-        said |= exported(options) if tool in ("mpirun", "mpiexec") else {}
+        said |= exported(around_of(tool), options)
     for name, value in said.items():
         if name in NOT_KEPT or name in _RANK_NAMES or not name.isidentifier() or name.startswith(_OF_A_RANK):
             continue

@@ -12,10 +12,21 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from meshtune.runners.programs.capture.stand_in import PYTHONS
 from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
-from meshtune.runners.programs.dialects.call import whole
-from meshtune.runners.programs.dialects.launcher_options import OF_SBATCH, OF_SRUN, binding_of, options_of, tell
+from meshtune.runners.programs.dialects.launcher_options import (
+    HEADS,
+    OF_SBATCH,
+    OF_SRUN,
+    Counts,
+    around_of,
+    binding_of,
+    open_words,
+    options_of,
+    tell,
+    whole,
+)
 from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
 from meshtune.runners.untrusted_text import UnreadableText
 from meshtune.search_spaces.checks import raising
@@ -33,7 +44,6 @@ _SHORT: Mapping[str, str] = {
 # The runner's options of the same name.
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
 _OF_SRUN = ("mpi", "cpu-bind", "gpu-bind")
-_MPIRUN = ("mpirun", "mpiexec")
 # What a step says of its size where its job does not.
 _SIZES = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "gpus-per-node", "gpus-per-task", "gres")
 _LOGIN = re.compile(r"#!.*sh\b.*[ \t](?:--login|-[a-z]*l[a-z]*)(?:\s|$)")
@@ -44,7 +54,6 @@ _OPEN = re.compile(r"[$`]")
 # Variables that srun reads instead of options; a rank has no use for them.
 _OF_A_STEP = re.compile(r"SRUN_|SLURM_(?:(?:CPU|GPU|MEM)_BIND|MPI_TYPE|DISTRIBUTION|HINT|NETWORK)")
 _TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,4}(?::\d{1,2}){0,2})(?:\.\d+)?")
-_OTHERS = {"#BSUB": "LSF", "#COBALT": "Cobalt", "#flux:": "Flux", "#OAR": "OAR", "#$ -": "Grid Engine"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +127,9 @@ def _around(launch: Launch, job: Job | None) -> Remarks:
         if tool == "srun":
             step = _options([as_written(word) for word in words]).items()
             tell(remarks, tool, [(name, [_line(name, value)]) for name, value in step if _is_left(name, value)])
-        elif tool in _MPIRUN:
-            kept = binding_of(words) if job is not None and job.runner.get("kind") == "pbs" else ()
-            tell(remarks, "mpirun", [each for each in options_of(words) if each[1][0] not in kept])
+        elif kind := around_of(tool):
+            kept = binding_of(words) if kind == "mpirun" and job and job.runner.get("kind") == "pbs" else ()
+            tell(remarks, kind, [each for each in options_of(words) if each[1][0] not in kept])
     return remarks
 
 
@@ -130,12 +139,32 @@ def _is_left(name: str, value: str) -> bool:
 
 
 def with_devices(launch: Launch, script: str) -> Launch:
-    """With the nodes and devices that the script's job has, where the launcher takes what it finds."""
-    job = None if not all(map(is_known, launch.launcher)) else read_job(launch.head or script, launch.under)
-    if job is None:
+    """With the nodes and devices that the script's job has, where the launcher takes what it finds; where they
+    contradict what the launcher says, they are asked."""
+    job = read_job(launch.head or script, launch.under)
+    if job is None or any(asked.path == _CLUSTER for asked in launch.questions):
         return launch
-    devices = launch.devices_per_node or job.devices_per_node
-    return replace(launch, nodes=launch.nodes or job.nodes, devices_per_node=devices)
+    own, head = (launch.nodes, launch.devices_per_node, launch.ranks), (job.nodes, job.devices_per_node)
+    found = Counts(own[0] or head[0], own[1] or head[1], own[2]).settled()
+    total = found.nodes * found.each if found.nodes and found.each else None
+    names = ("nodes", "ranks per node", "ranks")
+    faults = [
+        f"{said} {what}, and the script's head {other}"
+        for what, said, other in zip(names, own, (*head, None if all(own[:2]) else total), strict=True)
+        if said and other and said != other
+    ]
+    words = ", ".join(open_words(launch.launcher))
+    started_by_python = launch.launcher[:1] in _PYTHONS
+    if words and (total is None or (all(own[:2]) and not started_by_python)):
+        return launch
+    if words:
+        faults = [f"what `{words}` says too, beside {found.nodes} nodes of {found.each} devices"]
+    if not faults:
+        return replace(launch, nodes=found.nodes, devices_per_node=found.each)
+    around = [tool for tool, _ in launch.under if around_of(tool) and started_by_python]
+    told = f"{launch.place}: {[*launch.launcher[:1], *around][-1]} starts {'; '.join(faults)}"
+    asked = Question(_CLUSTER, f"{as_written(told)}: say which nodes and devices per node are right")
+    return replace(launch, nodes=None, devices_per_node=None, questions=(*launch.questions, asked))
 
 
 def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Job | None:
@@ -153,10 +182,24 @@ def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Jo
     told = ""
     if kept := [_line(*one) for one in step.items() if one[0] in _NAMED or not _is_left(*one)]:
         told = f"srun starts the program with {' '.join(kept)}: say where trials run; runner slurm has srun_arguments"
-    for mark, name in _OTHERS.items():
-        if re.search(rf"(?m)^{re.escape(mark)}", script):
+    counts = Counts()
+    for name, head in HEADS.items():
+        if lines := "\n".join(re.findall(rf"(?m)^{head['mark']}.*", script)):
             told = f"the script is one of {name}, which has no runner: say where trials run (slurm, pbs, local)"
-    return Job({}, questions=(Question("runner.kind", told),)) if told else None
+            counts = _others(head, lines)
+    return Job({}, None, counts.nodes, counts.each, (Question("runner.kind", told),)) if told else None
+
+
+def _others(head: Mapping[str, Any], lines: str) -> Counts:
+    """The nodes, and the devices of each, that lines for another scheduler ask for."""
+    number = {
+        name: int(found[1]) if name in head and (found := re.search(head[name], lines)) else None
+        for name in ("nodes", "ranks", "each", "devices")
+    }
+    for resource, devices in head.get("full_nodes", {}).items():
+        if found := re.search(rf"\b{resource}=(\d+)", lines):
+            return Counts(int(found[1]), devices)
+    return Counts(Counts(number["nodes"], number["each"], number["ranks"]).settled().nodes, number["devices"])
 
 
 def _line(name: str, value: str) -> str:
@@ -186,13 +229,26 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def slurm_nodes(options: Mapping[str, str]) -> int | None:
+    """The nodes that a Slurm script asks for; None where its lines leave them open to the command line of sbatch."""
+    if "nodes" in options:
+        return whole(options["nodes"].rpartition("-")[2])
+    gpus = (options.get(name, "").rpartition(":")[2] for name in ("gpus-per-node", "gpus"))
+    for each, total in ((_tasks_per_node(options), options.get("ntasks", "")), tuple(gpus)):
+        if whole(total) == 1:
+            return 1
+        if nodes := Counts(None, whole(each), whole(total)).settled().nodes:
+            return nodes
+    return None
+
+
 def devices_per_node(options: Mapping[str, str]) -> int | None:
     """The GPUs of a node that a Slurm script asks for."""
     gres = options.get("gres", "")
     for value in (options.get("gpus-per-node", ""), gres if gres.startswith("gpu") else ""):
         if number := whole(value.partition("(")[0].rpartition(":")[2]):
             return number
-    nodes, tasks = whole(options.get("nodes", "1")), whole(_tasks_per_node(options))
+    nodes, tasks = slurm_nodes(options), whole(_tasks_per_node(options))
     total, each = (whole(options.get(name, "").rpartition(":")[2]) for name in ("gpus", "gpus-per-task"))
     if total and nodes and total % nodes == 0:
         return total // nodes
@@ -248,10 +304,11 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
             f"the script's job runs in the container {image}, and trials start `python` as it is. Name a Python inside "
             f'of it: an executable file with `exec srun --container-image={image} python3 "$@"` or the like',
         )
-    return reading.job(options.get("time", ""), whole(options.get("nodes", "")), devices)
+    return reading.job(options.get("time", ""), slurm_nodes(options), devices)
 
 
-_WHICH = "which of its settings is the baseline?"
+_PYTHONS = [(tool,) for tool in PYTHONS]
+_CLUSTER, _WHICH = "cluster.nodes", "which of its settings is the baseline?"
 
 
 def _tasks_per_node(options: Mapping[str, str]) -> str:
@@ -261,7 +318,7 @@ def _tasks_per_node(options: Mapping[str, str]) -> str:
 def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Job:
     """qsub(1B) of PBS Pro, and Torque's `nodes=4:ppn=8`."""
     reading = _Reading({"kind": "pbs"})
-    binding = [word for tool, options in under if tool in _MPIRUN for word in binding_of(options)]
+    binding = [word for tool, options in under if around_of(tool) == "mpirun" for word in binding_of(options)]
     if binding and all(map(is_known, binding)):
         reading.runner["binding"] = shlex.join(binding)
     elif binding:

@@ -17,7 +17,7 @@ from typing import Any
 
 from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
-from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.call import with_placeholders, with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.recognised import not_read, recognised
@@ -64,11 +64,18 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
             return _completed(with_placeholders(found, launch), launch)
     launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
+    nodes, each = launch.nodes, launch.devices_per_node
+    counts = f" on {nodes} nodes with {each} devices each" if nodes and each else ""
     if other := recognised(f"{launch.script} {words}"):
         raise CannotRead(f"{launch.place}: {_refusal(other, launch)}")
+    if is_known(launch.script) and is_placeholder(launch.script):
+        raise CannotRead(
+            f"{launch.place}: {launch.script}, started by {launcher}{counts}, is a placeholder. Its arguments: "
+            f"{words or 'none'}. Next: write the program's own path there, and meshtune import the same file"
+        )
     raise CannotRead(
-        f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}, is none of the programs that are "
-        f"known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. {_NEXT}"
+        f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}{counts}, is none of the programs "
+        f"that are known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. {_NEXT}"
     )
 
 
@@ -135,10 +142,15 @@ def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
     """With the minutes of a start, and with what the source left open."""
     told = f"trial.start_s {START_S}: a start takes 2 to 10 minutes on a cluster; quote and time limit count with it"
     asked, noted = (launch.questions, launch.notes) if launch else ((), ())
+    # Nodes and devices are asked once, and not where the program's own words say them.
+    cluster = [question for question in asked if question.path == "cluster.nodes"]
+    known = imported.nodes is not None and imported.devices_per_node is not None
+    dropped = cluster if known else [each for each in imported.questions if cluster and each.path == "cluster.nodes"]
     return replace(
         imported,
+        nodes=imported.nodes if known or not launch or launch.nodes or not cluster else None,
         trial={"start_s": START_S},
-        questions=tuple(dict.fromkeys((*asked, *imported.questions))),
+        questions=tuple(dict.fromkeys(each for each in (*asked, *imported.questions) if each not in dropped)),
         notes=tuple(dict.fromkeys((*noted, *imported.notes, told))),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from meshtune.runners.untrusted_text import SLOW_LIMITS
 _MAX_LOG = 16_000_000
 _CONFIGURATIONS = (".json", ".toml", ".yaml", ".yml")
 _LOGS = (".log", ".out", ".err")
+_STEPS = re.compile(r"(?m)^.{0,80}\b(?:iteration|step)[ :=]+\d+.*\bloss\b")
 
 
 def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
@@ -30,6 +32,11 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
             return _read_file(path, text, dialect)
         if path.suffix in _LOGS or programs.is_log(text):
             return programs.read_log(text, dialect)
+        if _STEPS.search(text):
+            told = "has steps of a training without the arguments that stand at the start of a log"
+            raise CannotRead(
+                f"{told}. Next: meshtune import RUN.log, of the whole log; or import the script that started it"
+            )
     if path.suffix == ".py":
         if other := recognised(text):
             raise CannotRead(not_read(other, text))

@@ -7,8 +7,8 @@ import re
 from math import ceil
 from pathlib import PurePath
 
-from meshtune.runners.programs.dialects.call import whole
 from meshtune.runners.programs.dialects.config_import import mapping_in
+from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.megatron.pipeline_split import split_of_ends
 from meshtune.runners.programs.reading import truth
 from meshtune.runners.programs.transformers.special import checkpoint_dtype, said_dtype

@@ -14,8 +14,8 @@ from meshtune.runners.programs.accelerate.special import is_file as is_file_of_a
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.call import whole
 from meshtune.runners.programs.dialects.config_import import literal, read_mapping
+from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.transformers.special import DS_FILE
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program

@@ -15,8 +15,8 @@ from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
 from meshtune.runners.programs.capture.stand_in import named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.call import whole
 from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of
+from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
 

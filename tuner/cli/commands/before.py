@@ -276,7 +276,8 @@ def import_(
     name, origin = "process", f"process {pid}"
     try:
         if capture:
-            captured = capture_calls(words, given)
+            devices = cluster_presets()[cluster]["devices_per_node"] if cluster else None
+            captured = capture_calls(words, given, devices=devices)
             imported = read_captured(captured, start, format_)
             name, origin = Path(captured.script or words[0]).stem, Path(captured.script or words[0]).name
         elif pid is not None:

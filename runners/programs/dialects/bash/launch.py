@@ -24,10 +24,10 @@ from meshtune.runners.programs.dialects.call import (
     launch_of,
     starts_a_program,
     starts_scripts,
-    whole,
 )
 from meshtune.runners.programs.dialects.job_script import submitted_head, with_devices
-from meshtune.runners.programs.dialects.job_variables import slurm_variables
+from meshtune.runners.programs.dialects.job_variables import head_variables
+from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.recognised import not_read, recognised
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, option_value, read_file
 from meshtune.search_spaces.checks import raising
@@ -42,10 +42,6 @@ _OF_LIBRARIES = (
 )
 # Variables that hold further arguments by their names, or by bash's.
 _ARGUMENTS = ("ARG", "OPT", "FLAG", "EXTRA", "PARAM", "$@", "$*", "${@", "${*")
-# Slurm sets these for each job, and no directive says them.
-_OF_A_JOB = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-
-
 # Start the script that they are given; sbatch and qsub as a job of its own.
 _SUBMITTING = ("sbatch", "qsub")
 _SHELLS = ("bash", "sh")
@@ -80,7 +76,7 @@ def find_launch(
     present = {"PWD": os.getcwd(), "0": str(path.absolute()), "SLURM_SUBMIT_DIR": os.getcwd()} if path else {}
     if path:
         present |= {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
-    slurm = _slurm_variables(text)
+    slurm = head_variables(text)
     with raising(CannotRead, "", NotBash):
         search = _Search(Budget(), path, {**present, **(given or {})})
         script = read_script(text, search.budget, {**present, **slurm, **(given or {})})
@@ -116,10 +112,6 @@ def find_launch(
         notes=(*notes, *launch.notes),
         questions=(*launch.questions, *questions, *asked, *_open_words(scripts[-1], launch, place)),
     )
-
-
-def _slurm_variables(head: str) -> dict[str, str]:
-    return {name: value for name, value in slurm_variables(head).items() if name not in _OF_A_JOB}
 
 
 def find_call(words: Sequence[str]) -> Call | None:
@@ -197,7 +189,7 @@ class _Search:
                 head, slurm = text, {}
             if tools[0] == "sbatch" and all(map(is_known, options)):
                 with raising(NotBash, "its lines for the scheduler", UnreadableText):
-                    slurm = _slurm_variables(submitted_head(text, options))
+                    slurm = head_variables(submitted_head(text, options))
             exported = {name: value for name, (value, _) in script.exported.items()}
             parts = (option_value(options, "--export", "-v") or "").split(",")
             passed = dict(part.split("=", 1) for part in parts if "=" in part)
@@ -217,7 +209,7 @@ class _Search:
         """Of each script that a command starts its place among the words, the name of its file, and its text: in a
         word (`bash -c "torchrun ..."`), in a here-document, or in a file."""
         for at, word in enumerate(command.words):
-            if (".py" in word or " -m " in word) and any(blank in word for blank in " \n"):
+            if (".py" in word or " -m " in word or "torchrun " in word) and any(blank in word for blank in " \n"):
                 yield at, "", as_written(word).removeprefix("--wrap=")
         if command.body and any(tool in (*_SUBMITTING, *_SHELLS) for tool in tools):
             yield len(tools), "", as_written(command.body)
