@@ -7,6 +7,7 @@ import yaml
 from config_lab import Trials, changed, launch, questions
 from dialect_cases import cases, stored_for
 
+from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.omegaconf import overridden
 from meshtune.runners.programs.log_patterns import Patterns
@@ -19,6 +20,7 @@ from meshtune.runners.programs.nemo.reader import (
     read_log,
 )
 from meshtune.runners.programs.nemo.special import TABLE
+from meshtune.search_spaces.model import ModelSpec
 
 GIVEN = stored_for(__name__)["given"]
 
@@ -171,6 +173,34 @@ def test_what_is_not_understood_is_asked(text, words, part):
     section, _, key = part.partition(":")[0].partition(".")
     parts = {"model": imported.model, "baseline": imported.plan, "workload": imported.workload}
     assert key not in parts.get(section, {})
+
+
+LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
+
+
+@pytest.mark.parametrize("queries", [1536, None])
+def test_latent_attention_is_read_where_the_file_says_it(queries):
+    said = [f"model.{name}={value}" for name, value in (LATENT | {"q_lora_rank": queries or "null"}).items()]
+    imported = with_words(DUMP, "model.multi_latent_attention=true", "model.num_query_groups=32", *said)
+    assert imported.model["latent_attention"] == {
+        "q_lora_rank": queries or 0,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    assert paths(imported) == ["workload.command"]
+    assert read_value(ModelSpec, {"name": "a", **imported.model}).head_dim == 192
+    unused = with_words(DUMP, "model.multi_latent_attention=false", *said)
+    assert unused.model == read_file_text("a.yaml", DUMP).model
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_experts_are_cut_as_the_rest_or_asked(groups):
+    words = ["model.num_moe_experts=8", "model.moe_ffn_hidden_size=512", "model.expert_model_parallel_size=2"]
+    words += ["model.tensor_model_parallel_size=2", f"model.expert_tensor_parallel_size={groups}"]
+    imported = with_words(DUMP, *words)
+    assert ("baseline.ep" in paths(imported), imported.plan.get("ep")) == ((False, 2) if groups == 2 else (True, None))
 
 
 def test_embedding_and_loss_count_as_layers_of_the_pipeline():

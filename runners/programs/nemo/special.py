@@ -51,6 +51,17 @@ def kv_heads(reading: Reading) -> None:
         reading.complete(path, reading.placed(name), "as many as heads")
 
 
+def q_lora_rank(reading: Reading) -> None:
+    """Of latent attention; null has queries from the hidden state."""
+    name, path = "{model}.q_lora_rank", "model.latent_attention"
+    if not reading.flag("{model}.multi_latent_attention", path):
+        return
+    if holds(reading.given, reading.placed(name)):
+        reading.put(f"{path}.q_lora_rank", reading.whole(name, path, least=0) or 0, name)
+    else:
+        reading.ask(path, f"{reading.placed(name)} is not said; fill in what training uses")
+
+
 def head_dim(reading: Reading) -> None:
     """Said where heads are not as wide as the model together."""
     width = reading.whole("{model}.kv_channels", "model.head_dim")
@@ -115,6 +126,18 @@ def devices(reading: Reading) -> None:
         told = f"but the start has {started} ranks per node; the baseline counts {each}"
         reading.ask("", f"{reading.written('trainer.devices')}, {told}")
     reading.devices = nodes * each if nodes and each else None
+
+
+def expert_groups(reading: Reading) -> None:
+    """core/parallel_state.py: experts are cut by a degree of their own, that of the rest unless it is said."""
+    name = reading.first(("{parallel}.expert_tensor_parallel_size", "{model}.expert_tensor_parallel_size"))
+    groups, tp = reading.get(name), reading.fields.get("tp")
+    if name and groups != tp and "model.experts" in reading.fields:
+        ep = reading.get("{parallel}.expert_model_parallel_size")
+        told = (
+            f"a plan cuts experts over the tp({tp}) tensor ranks as well. Write an ep that divides dp, and take the key"
+        )
+        reading.ask("baseline.ep", f"{reading.written(name)}, ep {ep}: {told} out of workload.configs")
 
 
 def context(reading: Reading) -> None:
