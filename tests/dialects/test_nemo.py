@@ -181,6 +181,7 @@ LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_
 @pytest.mark.parametrize("queries", [1536, None])
 def test_latent_attention_is_read_where_the_file_says_it(queries):
     said = [f"model.{name}={value}" for name, value in (LATENT | {"q_lora_rank": queries or "null"}).items()]
+    said.append("model.kv_channels=64")
     imported = with_words(DUMP, "model.multi_latent_attention=true", "model.num_query_groups=32", *said)
     assert imported.model["latent_attention"] == {
         "q_lora_rank": queries or 0,
@@ -192,7 +193,7 @@ def test_latent_attention_is_read_where_the_file_says_it(queries):
     assert paths(imported) == ["workload.command"]
     assert read_value(ModelSpec, {"name": "a", **imported.model}).head_dim == 192
     unused = with_words(DUMP, "model.multi_latent_attention=false", *said)
-    assert unused.model == read_file_text("a.yaml", DUMP).model
+    assert unused.model == read_file_text("a.yaml", DUMP).model | {"head_dim": 64}
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -131,7 +131,7 @@ def may_be_another(script: str, names: Collection[str]) -> bool:
 
 
 def _ask_for_unknown(line: CommandLine) -> None:
-    """One question for each field that what no parser has seems to say, one for the rest that may matter, and a note."""
+    """One question for each field that unknown arguments seem to say, one for others that may matter, and a note."""
     kinds: dict[tuple[str | None, str], list[str]] = {}
     for name in unknown_names(line.given):
         kinds.setdefault(_seems(name), []).append(name)

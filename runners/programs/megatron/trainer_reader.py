@@ -1,4 +1,4 @@
-"""Reads starts of a team's own trainer that took some of Megatron's arguments over: as `kind: command`, by its own words.
+"""Reads starts of a team's own trainer that took some of Megatron's arguments over, as `kind: command` by its own words.
 
 Which program that is says `[program]` of the table. What is certain is written; all else of plan and model stays empty,
 and one question names the words that may say it."""
@@ -23,7 +23,6 @@ def is_program(launch: Launch) -> bool:
 def read_launch(launch: Launch) -> Imported:
     """What its start says."""
     line = read_command_line(launch)
-    line.more = line.more or launch.script
     line.table.read(line)
     # Sections of the spec -> their keys, which nothing says for certain.
     open_: dict[str, dict[str, Any]] = {"baseline": {}, "model": {}}
@@ -41,11 +40,12 @@ def read_launch(launch: Launch) -> Imported:
     theirs = ", ".join(map(line.written, unknown_names(line.given))) or "its defaults"
     line.ask(
         "workload.fixed",
-        f"{launch.script} has some of Megatron's arguments and is no Megatron that is known, so trials start it as it is "
-        f"(`kind: command`; see workload.command). Write the fields of the plan that it fixes, such as {{zero_stage: 3, "
-        f"recompute: full}}, here, in `baseline` and as lists in `space` ({{recompute: [full]}}), and its model: {theirs} may "
-        f"say them. Delete the empty lines that it has no word for, and name the patterns of its log in workload.log "
-        f"(docs/how-to/workloads.md)",
+        f"{launch.script} has some of Megatron's arguments and may be no Megatron, so trials start it as it is (`kind: "
+        f"command`; see workload.command). Write the fields of the plan that it fixes, such as {{zero_stage: 3, "
+        f"recompute: full}}, here, in `baseline` and as lists in `space` ({{recompute: [full]}}), and its model: {theirs} may say "
+        f"them. Where its micro-batch is of several ranks, fix micro_batch_size, that of one, and write yours in "
+        f"workload.command. Delete the empty lines that it has no word for, and name the patterns of its log in "
+        f"workload.log (docs/how-to/workloads.md)",
     )
     found = line.imported({**command_options(line, launch, words, ""), "dtype": line.fields.get("dtype")})
     return replace(found, model={**found.model, **open_["model"]}, plan={**found.plan, **open_["baseline"]})

@@ -63,9 +63,10 @@ def q_lora_rank(reading: Reading) -> None:
 
 
 def head_dim(reading: Reading) -> None:
-    """Said where heads are not as wide as the model together."""
+    """Said where heads are not as wide as the model together; latent attention does not use it."""
     width = reading.whole("{model}.kv_channels", "model.head_dim")
-    if width and width * (reading.fields.get("model.heads") or 0) != reading.fields.get("model.hidden"):
+    latent = reading.flag("{model}.multi_latent_attention")
+    if width and not latent and width * (reading.fields.get("model.heads") or 0) != reading.fields.get("model.hidden"):
         reading.put("model.head_dim", width, "{model}.kv_channels")
 
 
