@@ -115,15 +115,12 @@ def read_launch(launch: Launch) -> Imported:
 
 def read_log(text: str) -> Imported:
     """What the last dump of arguments in a training's log says. Raises CannotRead."""
-    dump = find_dump(text)
-    refuse_other_models(dump.launch)
-    line = read_command_line(dump.launch, dump.devices)
-    if dump.vocab:
-        line.fields["model.vocab"] = dump.vocab
-    for question in dump.questions:
-        line.ask(*question)
-    for note in dump.notes:
-        line.note(note)
+    launch, devices, vocab = find_dump(text)
+    refuse_other_models(launch)
+    line = read_command_line(launch, devices)
+    line.questions += launch.questions
+    if vocab:
+        line.fields["model.vocab"] = vocab
     return _imported(line)
 
 

@@ -1,4 +1,4 @@
-"""Reads starts of a team's own trainer that took some of Megatron's arguments over, as `kind: command` by its own words.
+"""Reads starts of a team's own trainer that took some of Megatron's arguments over, as `kind: command`, word by word.
 
 Which program that is says `[program]` of the table. What is certain is written; all else of plan and model stays empty,
 and one question names the words that may say it."""
@@ -42,10 +42,10 @@ def read_launch(launch: Launch) -> Imported:
         "workload.fixed",
         f"{launch.script} has some of Megatron's arguments and may be no Megatron, so trials start it as it is (`kind: "
         f"command`; see workload.command). Write the fields of the plan that it fixes, such as {{zero_stage: 3, "
-        f"recompute: full}}, here, in `baseline` and as lists in `space` ({{recompute: [full]}}), and its model: {theirs} may say "
-        f"them. Where its micro-batch is of several ranks, fix micro_batch_size, that of one, and write yours in "
-        f"workload.command. Delete the empty lines that it has no word for, and name the patterns of its log in "
-        f"workload.log (docs/how-to/workloads.md)",
+        f"recompute: full}}, here, in `baseline` and as lists in `space` ({{recompute: [full]}}), and its model: "
+        f"{theirs} may say them. Where its micro-batch is of several ranks, fix micro_batch_size, that of one, and "
+        f"write yours in workload.command. Delete the empty lines that it has no word for, and name the patterns of "
+        f"its log in workload.log (docs/how-to/workloads.md)",
     )
     found = line.imported({**command_options(line, launch, words, ""), "dtype": line.fields.get("dtype")})
     return replace(found, model={**found.model, **open_["model"]}, plan={**found.plan, **open_["baseline"]})
