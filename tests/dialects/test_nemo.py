@@ -196,12 +196,21 @@ def test_latent_attention_is_read_where_the_file_says_it(queries):
     assert unused.model == read_file_text("a.yaml", DUMP).model | {"head_dim": 64}
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_experts_are_cut_as_the_rest_or_asked(groups):
-    words = ["model.num_moe_experts=8", "model.moe_ffn_hidden_size=512", "model.expert_model_parallel_size=2"]
-    words += ["model.tensor_model_parallel_size=2", f"model.expert_tensor_parallel_size={groups}"]
-    imported = with_words(DUMP, *words)
-    assert ("baseline.ep" in paths(imported), imported.plan.get("ep")) == ((False, 2) if groups == 2 else (True, None))
+@pytest.mark.parametrize(
+    ("groups", "ep", "path"),
+    # On 2 x 8 devices, 4 data-parallel ranks.
+    [(2, 8, None), (1, 4, ""), (1, 8, "baseline.ep")],
+)
+def test_experts_are_cut_as_the_rest_or_asked(groups, ep, path):
+    words = ["config.num_moe_experts=8", "config.moe_ffn_hidden_size=512"]
+    parallel = [f"expert_model_parallel_size={ep}", f"expert_tensor_parallel_size={groups}"]
+    sizes = ["tensor_model_parallel_size=2", "pipeline_model_parallel_size=2", "context_parallel_size=1"]
+    imported = with_words(
+        RECIPE, *(f"model.{word}" for word in words), *(f"trainer.strategy.{word}" for word in (*parallel, *sizes))
+    )
+    asked = [question.path for question in imported.questions if "expert_tensor_parallel_size" in question.text]
+    assert asked == ([] if path is None else [path])
+    assert imported.plan.get("ep") == (None if path else ep)
 
 
 def test_embedding_and_loss_count_as_layers_of_the_pipeline():

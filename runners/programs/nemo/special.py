@@ -4,6 +4,7 @@ vocabulary, and settings of megatron-core that stand for each other."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from meshtune.runners.json_files import shown
@@ -132,13 +133,16 @@ def devices(reading: Reading) -> None:
 def expert_groups(reading: Reading) -> None:
     """core/parallel_state.py: experts are cut by a degree of their own, that of the rest unless it is said."""
     name = reading.first(("{parallel}.expert_tensor_parallel_size", "{model}.expert_tensor_parallel_size"))
-    groups, tp = reading.get(name), reading.fields.get("tp")
-    if name and groups != tp and "model.experts" in reading.fields:
-        ep = reading.get("{parallel}.expert_model_parallel_size")
-        told = (
-            f"a plan cuts experts over the tp({tp}) tensor ranks as well. Write an ep that divides dp, and take the key"
-        )
-        reading.ask("baseline.ep", f"{reading.written(name)}, ep {ep}: {told} out of workload.configs")
+    if not name or reading.get(name) == reading.fields.get("tp") or "model.experts" not in reading.fields:
+        return
+    tp, ep = reading.fields.get("tp"), reading.get("{parallel}.expert_model_parallel_size")
+    ranks = prod(reading.fields.get(axis) or 1 for axis in ("tp", "pp", "cp"))
+    refused = reading.devices and isinstance(ep, int) and (reading.devices // ranks) % max(ep, 1)
+    told = (
+        f"a plan cuts experts over the tp({tp}) tensor ranks as well, and its ep divides dp: is ep {ep} near enough? If"
+    )
+    instead = "not, write an ep that divides dp, and take the key out of workload.configs"
+    reading.ask("baseline.ep" if refused else "", f"{reading.written(name)}: {told} {instead}")
 
 
 def context(reading: Reading) -> None:
