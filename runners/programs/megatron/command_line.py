@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from meshtune.runners.programs.dialects.base import Arguments, Launch, read_arguments
+from meshtune.runners.programs.dialects.base import Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.megatron.flags import (
     DEEPSPEED_FORKS,
@@ -39,10 +39,6 @@ class CommandLine(Reading):
     launch: Launch = dataclasses.field(kw_only=True)
     programs: frozenset[Program] = dataclasses.field(kw_only=True)
     chunks: int | None = 1
-
-    @property
-    def arguments(self) -> Arguments:
-        return self.given
 
     @property
     def flavour(self) -> Flavour:
@@ -167,9 +163,7 @@ def _ask_for_the_program(line: CommandLine) -> None:
     if line.programs & for_trials:
         return
     mapping: Mapping[str, frozenset[Program]] = {
-        name: frozenset().union(*(form.programs for form in flags()[name]))
-        for name in line.arguments
-        if name in flags()
+        name: frozenset().union(*(form.programs for form in flags()[name])) for name in line.given if name in flags()
     }
     foreign = [name for name, programs in mapping.items() if not programs & for_trials]
     wanted = ", ".join(sorted(for_trials))

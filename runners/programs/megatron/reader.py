@@ -196,7 +196,7 @@ def _deepspeed(line: CommandLine) -> Mapping[str, Any] | None:
 
 def _kept(line: CommandLine) -> Arguments:
     """The user's other arguments, with questions for values that are not known."""
-    kept = without(line.arguments, FROM_PLAN | FROM_MODEL | FROM_SHAPES | {"--local_rank", "--local-rank"})
+    kept = without(line.given, FROM_PLAN | FROM_MODEL | FROM_SHAPES | {"--local_rank", "--local-rank"})
     if not line.has(*WHOLE_VOCABULARY):
         kept = without(kept, (VOCAB_MULTIPLE,))
     if kept.get("--ckpt-format") == (_FSDP_CHECKPOINT,):

@@ -210,7 +210,7 @@ def split(line: CommandLine) -> None:
         line.ask("", f"{written}: {told}; {fit}. Predictions do not know them")
         return
     # What the plan says trials write; which argument they write is a matter of what the program knows.
-    line.given = without(line.arguments, UNEVEN)
+    line.given = without(line.given, UNEVEN)
     ends = zip(("first_stage_less_layers", "last_stage_less_layers"), found, strict=True)
     line.fields |= {field: fewer for field, fewer in ends if fewer}
 

@@ -241,7 +241,6 @@ def zero_stage(reading: Reading) -> None:
         reading.ask(path, f"{reading.written(instances)}: {told}; answer here and in workload.fixed")
         stage = None
     reading.fields["zero_stage"] = stage
-    stage_stays(reading)
 
 
 def stage_stays(reading: Reading) -> None:
