@@ -207,7 +207,7 @@ def _fits(reading: Reading, name: str, wanted: Any) -> bool:
 
 def _read_names(row: Row, reading: Reading) -> None:
     path, name = path_of(row.field), reading.first(row.names)
-    if row.needs and not reading.has(row.needs):
+    if row.needs and truth(reading.get(row.needs) or False) is False:
         if row.without:
             reading.complete(path, row.needs, row.without)
     elif not name:

@@ -11,6 +11,7 @@ from dialect_cases import cases
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, render_lines
 from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.dialects.programs import read_start
 from meshtune.runners.programs.megatron.options import MegatronOptions
 from meshtune.runners.programs.megatron.reader import is_program, parse, read_launch
 from meshtune.runners.programs.megatron.render import arguments_of
@@ -207,6 +208,62 @@ def test_float32_is_megatron_s_default_where_every_word_was_read():
     imported = parse(BARE)
     assert (imported.workload["dtype"], imported.questions) == ("float32", ())
     assert "line 1: neither --bf16 nor --fp16: Megatron trains in float32" in imported.notes
+
+
+OWN = "--seq-length 2048 --micro-batch-size 2 --global-batch-size=64 --train-iters 9 --save /c --bf16 --base-weights /w"
+
+
+def test_a_trainer_that_took_arguments_over_is_run_as_it_is_with_one_question():
+    start = find_launch(f"srun -N 2 --ntasks-per-node 8 python fit.py {OWN} --shard-strategy FULL --unit-checkpointing")
+    assert not is_program(start)
+    imported = read_start(start)
+    [question] = imported.questions
+    assert question.path == "workload.fixed"
+    assert "--base-weights /w, --shard-strategy FULL, --unit-checkpointing may say" in question.text
+    words = "python fit.py --seq-length 2048 --micro-batch-size {micro_batch_size} "
+    words += "--global-batch-size={global_batch_size} --train-iters {steps} --save {directory}/checkpoints --bf16"
+    assert imported.workload["kind"] == "command"
+    assert " ".join(imported.workload["command"]).startswith(words)
+    assert {name: value for name, value in imported.plan.items() if value is not None} == {"micro_batch_size": 2}
+    assert {name: value for name, value in imported.model.items() if value is not None} == {"seq_len": 2048}
+    assert {"tp", "pp", "zero_stage", "recompute"} <= imported.plan.keys()
+    assert {"norm", "activation", "position", "tied_head"} <= imported.model.keys()
+    assert (imported.global_batch_size, imported.workload["dtype"]) == (64, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("script", "more", "own"),
+    [
+        ("fit.py", "--shard-strategy FULL --unit-checkpointing --base-weights /w", True),
+        # Its name, an argument of Megatron alone, or few arguments of others.
+        ("pretrain_gpt.py", "--shard-strategy FULL --unit-checkpointing --base-weights /w", False),
+        ("fit.py", "--shard-strategy FULL --unit-checkpointing --tensor-model-parallel-size 2", False),
+        ("fit.py", "--lr 1 --min-lr 0 --lr-decay-style cosine", False),
+    ],
+)
+def test_a_program_is_megatron_by_its_name_or_by_megatrons_own_arguments(script, more, own):
+    start = find_launch(f"torchrun {script} {OWN} {more}")
+    assert is_program(start) is not own
+    assert (read_start(start).workload["kind"] == "command") is own
+
+
+def test_a_grid_of_tensor_ranks_is_asked_and_the_step_that_the_question_names_works():
+    text = f"{START} --row-tensor-model-parallel-size 16"
+    [asked_] = parse(text).questions
+    assert (asked_.path, "--format megatron-like" in asked_.text) == ("baseline.tp", True)
+    imported = read_start(find_launch(text), "megatron-like")
+    assert "--row-tensor-model-parallel-size 16" in " ".join(imported.workload["command"])
+    assert [question.path for question in imported.questions] == ["workload.fixed"]
+    assert (imported.plan["tp"], imported.plan["micro_batch_size"], imported.model["ffn"]) == (None, 2, 4096)
+
+
+def test_an_unknown_argument_is_asked_or_noted_once_whatever_it_holds():
+    imported = parse(f"{START} --wrap-layers $N --shuffle-within $M")
+    assert len([question for question in imported.questions if "--wrap-layers" in question.text]) == 1
+    assert len([question for question in imported.questions if "--shuffle-within" in question.text]) == 1
+    noted = parse(f"{START} --shuffle-within yes --use-tcp-store")
+    assert noted.questions == ()
+    assert [note for note in noted.notes if "--shuffle-within yes, --use-tcp-store are no arguments" in note] != []
 
 
 def test_what_is_not_said_is_left_out_and_asked():

@@ -7,6 +7,7 @@ import yaml
 from config_lab import Trials, changed, launch, questions
 from dialect_cases import cases, stored_for
 
+from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.omegaconf import overridden
 from meshtune.runners.programs.log_patterns import Patterns
@@ -19,6 +20,7 @@ from meshtune.runners.programs.nemo.reader import (
     read_log,
 )
 from meshtune.runners.programs.nemo.special import TABLE
+from meshtune.search_spaces.model import ModelSpec
 
 GIVEN = stored_for(__name__)["given"]
 
@@ -171,6 +173,44 @@ def test_what_is_not_understood_is_asked(text, words, part):
     section, _, key = part.partition(":")[0].partition(".")
     parts = {"model": imported.model, "baseline": imported.plan, "workload": imported.workload}
     assert key not in parts.get(section, {})
+
+
+LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
+
+
+@pytest.mark.parametrize("queries", [1536, None])
+def test_latent_attention_is_read_where_the_file_says_it(queries):
+    said = [f"model.{name}={value}" for name, value in (LATENT | {"q_lora_rank": queries or "null"}).items()]
+    said.append("model.kv_channels=64")
+    imported = with_words(DUMP, "model.multi_latent_attention=true", "model.num_query_groups=32", *said)
+    assert imported.model["latent_attention"] == {
+        "q_lora_rank": queries or 0,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    assert paths(imported) == ["workload.command"]
+    assert read_value(ModelSpec, {"name": "a", **imported.model}).head_dim == 192
+    unused = with_words(DUMP, "model.multi_latent_attention=false", *said)
+    assert unused.model == read_file_text("a.yaml", DUMP).model | {"head_dim": 64}
+
+
+@pytest.mark.parametrize(
+    ("groups", "ep", "path"),
+    # On 2 x 8 devices, 4 data-parallel ranks.
+    [(2, 8, None), (1, 4, ""), (1, 8, "baseline.ep")],
+)
+def test_experts_are_cut_as_the_rest_or_asked(groups, ep, path):
+    words = ["config.num_moe_experts=8", "config.moe_ffn_hidden_size=512"]
+    parallel = [f"expert_model_parallel_size={ep}", f"expert_tensor_parallel_size={groups}"]
+    sizes = ["tensor_model_parallel_size=2", "pipeline_model_parallel_size=2", "context_parallel_size=1"]
+    imported = with_words(
+        RECIPE, *(f"model.{word}" for word in words), *(f"trainer.strategy.{word}" for word in (*parallel, *sizes))
+    )
+    asked = [question.path for question in imported.questions if "expert_tensor_parallel_size" in question.text]
+    assert asked == ([] if path is None else [path])
+    assert imported.plan.get("ep") == (None if path else ep)
 
 
 def test_embedding_and_loss_count_as_layers_of_the_pipeline():

@@ -83,9 +83,9 @@ def import_notes(imported: Imported, cluster: str) -> list[str]:
     notes = list(imported.notes[:_MAX_NOTES])
     if len(imported.notes) > _MAX_NOTES:
         notes.append(f"and {len(imported.notes) - _MAX_NOTES} more notes of this kind")
-    if not cluster and imported.nodes is not None:
-        per_node = imported.devices_per_node or "an unknown number of"
-        notes.append(f"the script starts on {imported.nodes} nodes with {per_node} devices each: name such a cluster")
+    if not cluster and (imported.nodes or imported.devices_per_node):
+        nodes, per_node = (number or "an unknown number of" for number in (imported.nodes, imported.devices_per_node))
+        notes.append(f"the script starts on {nodes} nodes with {per_node} devices each: name such a cluster")
     if cluster and imported.devices_per_node not in (None, cluster_presets()[cluster]["devices_per_node"]):
         has = cluster_presets()[cluster]["devices_per_node"]
         notes.append(f"the script starts {imported.devices_per_node} ranks per node, but {cluster} has {has} devices")
@@ -124,6 +124,6 @@ def _space(baseline: Mapping[str, Any]) -> dict[str, list[Any]]:
     bounds = {}
     for field, value in baseline.items():
         tried = defaults.get(field)
-        if isinstance(tried, tuple) and value not in tried:
+        if isinstance(tried, tuple) and value is not None and value not in tried:
             bounds[field] = [*(str(one) if isinstance(one, str) else one for one in tried), value]
     return bounds

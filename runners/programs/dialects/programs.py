@@ -41,10 +41,14 @@ DIALECTS: Mapping[str, str] = {
     "torchtitan": f"{PROGRAMS}.torchtitan.reader",
     "transformers": f"{PROGRAMS}.transformers.reader",
     "megatron": f"{PROGRAMS}.megatron.reader",
+    "megatron-like": f"{PROGRAMS}.megatron.trainer_reader",
     "deepspeed": f"{PROGRAMS}.deepspeed.reader",
 }
 # A program that takes its process groups from another launcher is not what it looks like by its arguments.
-_NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {"accelerate": ("megatron", "torchtitan"), "composer": ("megatron",)}
+_NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {
+    "accelerate": ("megatron", "megatron-like", "torchtitan"),
+    "composer": ("megatron", "megatron-like"),
+}
 # Seconds before the first step of large programs on a cluster, give or take a factor of two: imports from a shared
 # disk, a checkpoint, groups of NCCL, kernels that are built.
 START_S = 300

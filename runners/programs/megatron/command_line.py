@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from meshtune.runners.programs.dialects.base import Arguments, Launch, read_arguments
+from meshtune.runners.programs.dialects.base import Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.megatron.flags import (
     DEEPSPEED_FORKS,
@@ -21,6 +21,7 @@ from meshtune.runners.programs.megatron.flags import (
 from meshtune.runners.programs.megatron.options import TABLE, Flavour, left_out_of_trials
 from meshtune.runners.programs.reading import Reading, path_of
 from meshtune.runners.programs.table import Table
+from meshtune.search_spaces.plan import PLAN_FIELDS
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{0,18})?")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--zero-stage")
@@ -38,10 +39,6 @@ class CommandLine(Reading):
     launch: Launch = dataclasses.field(kw_only=True)
     programs: frozenset[Program] = dataclasses.field(kw_only=True)
     chunks: int | None = 1
-
-    @property
-    def arguments(self) -> Arguments:
-        return self.given
 
     @property
     def flavour(self) -> Flavour:
@@ -118,26 +115,46 @@ def _complaints(name: str, values: tuple[str, ...], programs: frozenset[Program]
     return [f"{written}: {name} {wrong[0]}"] if wrong and all(wrong) else []
 
 
+def unknown_names(names: Iterable[str]) -> list[str]:
+    """Those that no parser has, and that trials do not leave out."""
+    return [name for name in names if name not in flags() and not left_out_of_trials({name: ()})]
+
+
+def may_be_another(script: str, names: Collection[str]) -> bool:
+    """Whether a program that has these arguments may be no Megatron, whose defaults are its own."""
+    share, named = TABLE.lists["program"]["unknown_share"], TABLE.lists["program"]["named"]
+    return len(unknown_names(names)) > share * len(names) and not re.fullmatch(named, PurePath(script).stem)
+
+
 def _ask_for_unknown(line: CommandLine) -> None:
-    """What no parser has: one question for each field that it seems to say, and one for the rest. Many of them, and a
-    name that is not Megatron's, are of another program, whose defaults are its own."""
-    unknown = [name for name in line.given if name not in flags() and not left_out_of_trials({name: ()})]
-    patterns = TABLE.lists["looks_like"]
-    fields: dict[str, list[str]] = {}
-    for name in unknown:
-        field = next((field for field, pattern in patterns.items() if re.search(pattern, name.replace("_", "-"))), "")
-        fields.setdefault(field, []).append(name)
-    for field, names in fields.items():
+    """One question for each field that unknown arguments seem to say, one for others that may matter, and a note."""
+    kinds: dict[tuple[str | None, str], list[str]] = {}
+    for name in unknown_names(line.given):
+        kinds.setdefault(_seems(name), []).append(name)
+    for (field, more), names in kinds.items():
+        written = ", ".join(map(line.written, names))
+        told = f"{written} {'is no argument' if len(names) == 1 else 'are no arguments'} of any known Megatron"
+        if field is None:
+            line.note(f"{told}, kept as written in each trial; predictions know nothing of it")
+            continue
         meant = ", ".join(dict.fromkeys(filter(None, map(closest, names))))
-        hints = f"; did you mean {meant}?" if meant else ""
-        verb = "is no argument" if len(names) == 1 else "are no arguments"
-        told = f"{', '.join(map(line.written, names))} {verb} of any known Megatron"
         what = f"say what {field} this is" if field else "say what your fork makes of it, or delete it"
-        line.ask(path_of(field) if field else "", f"{told}: {what}{hints}")
-    program = TABLE.lists["program"]
-    stem = PurePath(line.launch.script).stem
-    if len(unknown) > program["unknown_share"] * len(line.given) and not re.fullmatch(program["named"], stem):
+        hints = (f"did you mean {meant}?" if meant and not more else "", more)
+        line.ask(path_of(field) if field else "", "; ".join(filter(None, (f"{told}: {what}", *hints))))
+    if may_be_another(line.launch.script, line.given):
         line.more = f"{line.more} {line.launch.script}, which may be no Megatron,".strip()
+
+
+def _seems(name: str) -> tuple[str | None, str]:
+    """The field that an unknown argument seems to say, "" where it may matter otherwise, None where it does not; and
+    what a question adds."""
+    unknown, written = TABLE.lists["unknown"], name.removeprefix("--").replace("_", "-").lower()
+    if kind := next((kind for kind in unknown["means"] if re.search(kind["like"], written)), None):
+        return kind["field"], kind.get("ask", "")
+    if (meant := closest(name)) in TABLE.every_name:
+        fields = [row.field for row in TABLE.rows if meant in row.every_name]
+        return next((field for field in fields if field.startswith("model.") or field in PLAN_FIELDS), ""), ""
+    return "" if re.search(rf"(?:^|-)(?:{'|'.join(unknown['words'].split())})(?=-|$)", written) else None, ""
 
 
 def _ask_for_the_program(line: CommandLine) -> None:
@@ -146,9 +163,7 @@ def _ask_for_the_program(line: CommandLine) -> None:
     if line.programs & for_trials:
         return
     mapping: Mapping[str, frozenset[Program]] = {
-        name: frozenset().union(*(form.programs for form in flags()[name]))
-        for name in line.arguments
-        if name in flags()
+        name: frozenset().union(*(form.programs for form in flags()[name])) for name in line.given if name in flags()
     }
     foreign = [name for name, programs in mapping.items() if not programs & for_trials]
     wanted = ", ".join(sorted(for_trials))

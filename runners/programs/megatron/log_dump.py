@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from meshtune.runners.programs.dialects.base import CannotRead, Launch
+from meshtune.runners.programs.dialects.base import CannotRead, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import unknown
 from meshtune.runners.programs.megatron.flags import Flag, flags_by_dest
+from meshtune.runners.programs.megatron.options import TABLE
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
-from meshtune.search_spaces.checks import names_in
 
 _BEGIN, _END = re.compile(r"-{10,} (?:\w+ )?arguments -{10,}"), re.compile(r"-{10,} end of (?:\w+ )?arguments -{10,}")
 # A name, its dots and its value; a launcher's prefix (`0: `, `[rank0]:`, a time) may stand before them.
@@ -32,29 +31,12 @@ _NUMBER = re.compile(r"-?(?:[0-9]{1,18}\.?[0-9]{0,18}(?:e[-+]?[0-9]{1,3})?|inf)"
 _SECRET = re.compile(r"api_?key|secret|passw|(?:hf|auth|access)_token", re.IGNORECASE)
 # megatron's programs say what they build: pretrain_gpt.py, pretrain_bert.py, pretrain_t5.py ...
 _BUILDS = re.compile(r"\bbuilding (BERT|T5|ICT|Retro|retro|VIT|Mamba|mamba|[Mm]ultimodal)\w* model")
+_DUMP: Mapping[str, Any] = TABLE.lists["dump"]
 # What validate_args and the environment fill in, in any release; for the rest `_follows` compares.
-_FILLED_IN = names_in("""
-    encoder_num_layers encoder_seq_length rank local_rank world_size padded_vocab_size
-    encoder_tensor_model_parallel_size encoder_pipeline_model_parallel_size max_seqlen_per_dp_cp_rank no_load_optim
-    no_load_rng align_param_gather lazy_mpu_init deepscale deepscale_config rl_generation_batch_size
-    rl_num_parallel_generations rl_parallel_generation_tasks rl_generation_lag
-""")
+_FILLED_IN = TABLE.words("dump.filled_in")
 _MEMBER = re.compile(r"^[A-Z]\w+\.(\w+)$")
 # Written although it is the default: DeepSpeed's file says the same, or something is wrong.
 _ALWAYS = frozenset({"zero_stage"})
-_DTYPES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.uint8": "fp8"}
-
-
-@dataclass(frozen=True, slots=True)
-class Dump:
-    """launch: the arguments as words. devices: in all. vocab: words of the tokenizer, None where arguments say them.
-    questions: (path, text)."""
-
-    launch: Launch
-    devices: int | None
-    vocab: int | None
-    questions: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
 
 
 def is_log(text: str) -> bool:
@@ -62,8 +44,9 @@ def is_log(text: str) -> bool:
     return any(len(values) >= _LEAST_LINES for _, values, _ in _dumps(text))
 
 
-def find_dump(text: str) -> Dump:
-    """The last dump of a log. Raises CannotRead."""
+def find_dump(text: str) -> tuple[Launch, int | None, int | None]:
+    """The last dump of a log as a start, with its questions; the devices in all, and the words of the tokenizer, None
+    where arguments say them. Raises CannotRead."""
     dumps = [found for found in _dumps(text) if len(found[1]) >= _LEAST_LINES]
     if not dumps:
         raise CannotRead(
@@ -71,32 +54,35 @@ def find_dump(text: str) -> Dump:
         )
     start, raw, whole = dumps[-1]
     values = {name: _value(written) for name, written in raw.items()}
-    place = f"line {start}"
+    remarks = Remarks(place=f"line {start}")
     if other := _BUILDS.search(text):
         raise CannotRead(
-            f"{place}: Megatron, but the log says `{other[0]}`; the dialect reads decoder-only transformers"
+            f"{remarks.place}: Megatron, but the log says `{other[0]}`; the dialect reads decoder-only transformers"
         )
     if values.get("decoder_seq_length") or values.get("decoder_num_layers"):
         raise CannotRead(
-            f"{place}: Megatron, but with a decoder of its own: the dialect reads decoder-only transformers"
+            f"{remarks.place}: Megatron, but with a decoder of its own: the dialect reads decoder-only transformers"
         )
-    questions = [
-        ("workload.script", "the log does not say which program it is of; pretrain_gpt.py?"),
-        ("workload.directory", "the log does not say the folder that the program starts in"),
-    ]
+    remarks.ask("workload.script", "the log does not say which program it is of; pretrain_gpt.py?")
+    remarks.ask("workload.directory", "the log does not say the folder that the program starts in")
     if str(values.get("tokenizer_type")).startswith("BertWordPiece"):
-        questions.append(("", "a tokenizer of BERT's: only decoder-only transformers are read rightly"))
+        remarks.ask("", "a tokenizer of BERT's: only decoder-only transformers are read rightly")
     if not whole:
-        questions.append(("", "the dump has no end: arguments may be missing"))
-    notes = [f"{len(dumps)} dumps of arguments; the last one is read"] if len(dumps) > 1 else []
+        remarks.ask("", "the dump has no end: arguments may be missing")
+    if len(dumps) > 1:
+        remarks.note(f"{len(dumps)} dumps of arguments; the last one is read")
     size = vocabulary(text) if values.get("vocab_size") is None else None
-    words, told = _words({**values, **({"vocab_size": size} if size else {})})
-    settings = deepspeed_settings(text)
-    name = str(values.get("deepspeed_config"))
-    devices = values.get("world_size")
-    launch = Launch(script="", words=tuple(words), place=place, files={name: settings} if settings else {})
-    number = devices if isinstance(devices, int) and devices > 0 else None
-    return Dump(launch, number, size, (*((path, text) for path, text in questions), *told), tuple(notes))
+    words = _words({**values, **({"vocab_size": size} if size else {})}, remarks)
+    settings, devices = deepspeed_settings(text), values.get("world_size")
+    launch = Launch(
+        script="",
+        words=tuple(words),
+        place=remarks.place,
+        files={str(values.get("deepspeed_config")): settings} if settings else {},
+        questions=tuple(remarks.questions),
+        notes=tuple(remarks.notes),
+    )
+    return launch, devices if isinstance(devices, int) and devices > 0 else None, size
 
 
 def _dumps(text: str) -> Iterator[tuple[int, dict[str, str], bool]]:
@@ -136,8 +122,8 @@ def _value(written: str) -> Any:
         return written
 
 
-def _words(values: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The values as command-line words, but for defaults and what validate_args filled in; and questions."""
+def _words(values: Mapping[str, Any], remarks: Remarks) -> list[str]:
+    """The values as command-line words, but for defaults and what validate_args filled in."""
     words = list[str]()
     secrets = [dest for dest in values if _SECRET.search(dest) and values[dest] not in (None, "")]
     release = _release_of(values)
@@ -149,8 +135,9 @@ def _words(values: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]
         if dest in values and dest not in secrets and dest not in _FILLED_IN and not _follows(dest, values):
             given = next((form for form in forms if _is_given(form, values[dest])), None)
             words += _written(given, values[dest]) if given else ()
-    told = [("", f"the log has {', '.join(secrets)}, which may be secrets and are not copied")] if secrets else []
-    return words, told
+    if secrets:
+        remarks.ask("", f"the log has {', '.join(secrets)}, which may be secrets and are not copied")
+    return words
 
 
 def _release_of(values: Mapping[str, Any]) -> Mapping[str, tuple[Flag, ...]]:
@@ -176,7 +163,7 @@ def _written(form: Flag, value: Any) -> Sequence[str]:
     several = isinstance(value, (list, tuple)) and form.most > 1
     texts = [str(one) for one in value] if several else [str(value)]
     # An enum prints as Name.member, a type of torch as torch.name; the parser takes the member, and short names.
-    return (form.name, *(_DTYPES.get(text, _MEMBER.sub(r"\1", text)) for text in texts))
+    return (form.name, *(_DUMP["dtypes"].get(text, _MEMBER.sub(r"\1", text)) for text in texts))
 
 
 def _follows(dest: str, values: Mapping[str, Any]) -> bool:
@@ -186,20 +173,12 @@ def _follows(dest: str, values: Mapping[str, Any]) -> bool:
     tensor = get("tensor_model_parallel_size")
     head = hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
     made: Mapping[str, Any] = {
+        **{name: get(other) for name, other in _DUMP["follows"].items()},
         "kv_channels": head,
-        "num_key_value_heads": heads,
-        "expert_tensor_parallel_size": tensor,
-        "tensor_parallel_num_weight_shards": tensor,
-        "expert_tensor_parallel_num_weight_shards": get("expert_tensor_parallel_size"),
         "dataloader_type": "single",
         "async_tensor_model_parallel_allreduce": not (get("sequence_parallel") or tensor == 1),
         "bias_gelu_fusion": not get("swiglu"),
         "add_position_embedding": not get("use_rotary_position_embeddings"),
-        "moe_ffn_hidden_size": get("ffn_hidden_size"),
-        "eval_global_batch_size": get("global_batch_size"),
-        "eval_micro_batch_size": get("micro_batch_size"),
-        "start_weight_decay": get("weight_decay"),
-        "end_weight_decay": get("weight_decay"),
         # On with interleaved stages alone, and turned off by validate_args without them.
         "overlap_p2p_comm": get("virtual_pipeline_model_parallel_size") is not None,
     }

@@ -14,7 +14,7 @@ from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Impor
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.config_import import flat
-from meshtune.runners.programs.megatron.command_line import CommandLine, read_command_line
+from meshtune.runners.programs.megatron.command_line import CommandLine, may_be_another, read_command_line
 from meshtune.runners.programs.megatron.log_dump import find_dump
 from meshtune.runners.programs.megatron.log_dump import is_log as is_log
 from meshtune.runners.programs.megatron.options import (
@@ -44,12 +44,26 @@ _FSDP_CHECKPOINT = "fsdp_dtensor"
 
 
 def is_program(launch: Launch) -> bool:
-    names = {word.partition("=")[0] for word in launch.words}
+    return has_arguments(launch) and not is_own_trainer(launch)
+
+
+def has_arguments(launch: Launch) -> bool:
+    """Whether the start is of Megatron by its words and its script's name, or of a trainer that took them over."""
+    names = set(_names(launch))
     if re.search(_PROGRAM["not_script"], launch.script) or names & _NOT_FLAGS:
         return False
     theirs, stem = len(names & _FLAGS), PurePath(launch.script).stem
     named = theirs > 0 or re.fullmatch(_PROGRAM["script_alone"], stem)
     return theirs >= 3 or bool(re.fullmatch(_PROGRAM["script"], stem) and named)
+
+
+def is_own_trainer(launch: Launch) -> bool:
+    names = _names(launch)
+    return may_be_another(launch.script, names) and not TABLE.words("program.sure").intersection(names)
+
+
+def _names(launch: Launch) -> list[str]:
+    return [word.partition("=")[0] for word in launch.words if word.startswith("--")]
 
 
 def refuse_other_models(launch: Launch) -> None:
@@ -101,15 +115,12 @@ def read_launch(launch: Launch) -> Imported:
 
 def read_log(text: str) -> Imported:
     """What the last dump of arguments in a training's log says. Raises CannotRead."""
-    dump = find_dump(text)
-    refuse_other_models(dump.launch)
-    line = read_command_line(dump.launch, dump.devices)
-    if dump.vocab:
-        line.fields["model.vocab"] = dump.vocab
-    for question in dump.questions:
-        line.ask(*question)
-    for note in dump.notes:
-        line.note(note)
+    launch, devices, vocab = find_dump(text)
+    refuse_other_models(launch)
+    line = read_command_line(launch, devices)
+    line.questions += launch.questions
+    if vocab:
+        line.fields["model.vocab"] = vocab
     return _imported(line)
 
 
@@ -185,7 +196,7 @@ def _deepspeed(line: CommandLine) -> Mapping[str, Any] | None:
 
 def _kept(line: CommandLine) -> Arguments:
     """The user's other arguments, with questions for values that are not known."""
-    kept = without(line.arguments, FROM_PLAN | FROM_MODEL | FROM_SHAPES | {"--local_rank", "--local-rank"})
+    kept = without(line.given, FROM_PLAN | FROM_MODEL | FROM_SHAPES | {"--local_rank", "--local-rank"})
     if not line.has(*WHOLE_VOCABULARY):
         kept = without(kept, (VOCAB_MULTIPLE,))
     if kept.get("--ckpt-format") == (_FSDP_CHECKPOINT,):
@@ -198,6 +209,9 @@ def _kept(line: CommandLine) -> Arguments:
         line.note(
             f"what {', '.join(unused)} hold is not known here; trials leave them out, an export has them as written"
         )
-    for name in unknown.keys() - unused:
+    asked = [question.text for question in line.questions]
+    for name in [
+        each for each in unknown if each not in unused and not any(line.written(each) in text for text in asked)
+    ]:
         line.ask("", f"{line.written(name)}: fill in what it holds in workload.arguments")
     return kept

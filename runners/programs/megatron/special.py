@@ -35,9 +35,6 @@ from meshtune.search_spaces.stages import EVEN, Split, plain_split, split_of
 
 _FIRST_DENSE = re.compile(r"\(?\[0\](?:\*(?P<dense>\d{1,4}))?\+\[1\](?:\*\d{1,4})?\)?")
 _REPEATED = re.compile(r"\(*\[0\](?:\*(?P<dense>\d{1,4}))?\+\[1\]\)\*\d{1,4}\)?")
-_FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
-_SHARDING = "--data-parallel-sharding-strategy"
-_SHARDINGS: Mapping[str, int] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _CHUNKS = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _FORMATS = {"bf16": Dtype.BFLOAT16, "fp16": Dtype.FLOAT16}
 
@@ -213,7 +210,7 @@ def split(line: CommandLine) -> None:
         line.ask("", f"{written}: {told}; {fit}. Predictions do not know them")
         return
     # What the plan says trials write; which argument they write is a matter of what the program knows.
-    line.given = without(line.arguments, UNEVEN)
+    line.given = without(line.given, UNEVEN)
     ends = zip(("first_stage_less_layers", "last_stage_less_layers"), found, strict=True)
     line.fields |= {field: fewer for field, fewer in ends if fewer}
 
@@ -261,30 +258,9 @@ def expert_groups(line: CommandLine) -> None:
         return
     ep = str(line.get("--expert-model-parallel-size") or 1)
     groups = f"groups of etp({etp}) * ep({ep}) ranks in each of pp({pp}) stages, across the tp({tp}) tensor ranks"
-    told = "a plan cuts experts over tp as well: write an ep that divides dp, and the argument that goes with it"
-    line.ask("baseline.ep", f"{line.written(name)}: {groups}; {told}")
-
-
-def zero_stage(line: CommandLine) -> None:
-    path = "baseline.zero_stage"
-    if line.has(*_FSDP):
-        sharding = line.text(_SHARDING, path) or ""
-        if not line.has(_SHARDING):
-            told = "no_shard until core_v0.17, optim_grads_params since core_v0.18"
-            line.ask(path, f"{_SHARDING} is not said, and its default depends on the release: {told}")
-        elif sharding in _SHARDINGS:
-            line.put("zero_stage", _SHARDINGS[sharding], _SHARDING, *_FSDP)
-            if sharding in ("no_shard", "optim"):
-                line.ask("", f"Megatron-FSDP with {sharding}: trials run this stage without Megatron-FSDP")
-        elif sharding:
-            line.ask(path, f"{_SHARDING} {sharding}: known are {', '.join(sorted(_SHARDINGS))}")
-    elif line.has("--use-torch-fsdp2"):
-        line.ask("", "--use-torch-fsdp2: trials run ZeRO stage 3 by Megatron-FSDP instead, the baseline too")
-        line.put("zero_stage", 3, "--use-torch-fsdp2")
-    elif line.has("--use-distributed-optimizer"):
-        line.put("zero_stage", 1, "--use-distributed-optimizer")
-    elif line.complete(path, "--use-distributed-optimizer", "stage 0"):
-        line.fields["zero_stage"] = 0
+    told = "a plan cuts experts over tp as well: write an ep that divides dp, and delete the argument"
+    keeps = "or `meshtune import` again with `--format megatron-like`, whose trials keep both as they are"
+    line.ask("baseline.ep", f"{line.written(name)}: {groups}; {told} in workload.arguments, {keeps}")
 
 
 # DeepSpeed's file.

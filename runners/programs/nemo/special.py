@@ -4,6 +4,7 @@ vocabulary, and settings of megatron-core that stand for each other."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from meshtune.runners.json_files import shown
@@ -51,10 +52,22 @@ def kv_heads(reading: Reading) -> None:
         reading.complete(path, reading.placed(name), "as many as heads")
 
 
+def q_lora_rank(reading: Reading) -> None:
+    """Of latent attention; null has queries from the hidden state."""
+    name, path = "{model}.q_lora_rank", "model.latent_attention"
+    if not reading.flag("{model}.multi_latent_attention", path):
+        return
+    if holds(reading.given, reading.placed(name)):
+        reading.put(f"{path}.q_lora_rank", reading.whole(name, path, least=0) or 0, name)
+    else:
+        reading.ask(path, f"{reading.placed(name)} is not said; fill in what training uses")
+
+
 def head_dim(reading: Reading) -> None:
-    """Said where heads are not as wide as the model together."""
+    """Said where heads are not as wide as the model together; latent attention does not use it."""
     width = reading.whole("{model}.kv_channels", "model.head_dim")
-    if width and width * (reading.fields.get("model.heads") or 0) != reading.fields.get("model.hidden"):
+    latent = reading.flag("{model}.multi_latent_attention")
+    if width and not latent and width * (reading.fields.get("model.heads") or 0) != reading.fields.get("model.hidden"):
         reading.put("model.head_dim", width, "{model}.kv_channels")
 
 
@@ -115,6 +128,21 @@ def devices(reading: Reading) -> None:
         told = f"but the start has {started} ranks per node; the baseline counts {each}"
         reading.ask("", f"{reading.written('trainer.devices')}, {told}")
     reading.devices = nodes * each if nodes and each else None
+
+
+def expert_groups(reading: Reading) -> None:
+    """core/parallel_state.py: experts are cut by a degree of their own, that of the rest unless it is said."""
+    name = reading.first(("{parallel}.expert_tensor_parallel_size", "{model}.expert_tensor_parallel_size"))
+    if not name or reading.get(name) == reading.fields.get("tp") or "model.experts" not in reading.fields:
+        return
+    tp, ep = reading.fields.get("tp"), reading.get("{parallel}.expert_model_parallel_size")
+    ranks = prod(reading.fields.get(axis) or 1 for axis in ("tp", "pp", "cp"))
+    refused = reading.devices and isinstance(ep, int) and (reading.devices // ranks) % max(ep, 1)
+    told = (
+        f"a plan cuts experts over the tp({tp}) tensor ranks as well, and its ep divides dp: is ep {ep} near enough? If"
+    )
+    instead = "not, write an ep that divides dp, and take the key out of workload.configs"
+    reading.ask("baseline.ep" if refused else "", f"{reading.written(name)}: {told} {instead}")
 
 
 def context(reading: Reading) -> None:
@@ -213,7 +241,6 @@ def zero_stage(reading: Reading) -> None:
         reading.ask(path, f"{reading.written(instances)}: {told}; answer here and in workload.fixed")
         stage = None
     reading.fields["zero_stage"] = stage
-    stage_stays(reading)
 
 
 def stage_stays(reading: Reading) -> None:
