@@ -48,7 +48,7 @@ HANGS = {
     "brackets in a sum": ("X=$((" + "(" * 20_000 + "1" + ")" * 20_000 + "))", ""),
     "signs in a sum": ("X=$((" + "-" * 45_000 + "1))", ""),
     "marks": ("A=" + "\1" * 49_000, "line 1: holds the control character 0x01"),
-    "tests in tests": ("if [ a = a ]; then\n" * 2_400, f"line 51: its commands are {NESTED}"),
+    "tests in tests": ("if [ a = a ]; then\n" * 2_400, f"line 50: its commands are {NESTED}"),
     "keywords in a row": ("if a; then " + "then " * 9_000, ""),
     "arrays in arrays": ("A=(" * 15_000, f"line 1: its brackets are {NESTED}"),
     "defaults in defaults": ("A=" + "${A:-" * 8_000 + "}" * 8_000, NESTED),

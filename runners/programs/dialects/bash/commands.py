@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from meshtune.runners.programs.dialects.bash.lexer import MAX_NESTING, NotBash, Operator, Piece, Token, Word, cut
 
@@ -75,11 +76,9 @@ class _Parser:
                 joiner = joiner if text == "\n" and joiner in ("&&", "||", "|") else text
                 self.at += 1
         # `cat <<EOF | sbatch`: what the next command reads.
-        for one, after in zip(found, found[1:], strict=False):
-            if after.joiner == "|" and [word.plain for word in one.words] == ["cat"] and not after.body:
-                after.body, one.words = one.body, one.words if one.body is None else []
-        for one, after in zip(found, found[1:], strict=False):
-            after.joiner = "\n" if after.joiner == "|" and not (one.words or one.kind) else after.joiner
+        for one, after in pairwise(found):
+            if after.joiner == "|" and [word.plain for word in one.words] == ["cat"] and one.body and not after.body:
+                after.body, after.joiner, one.words = one.body, "\n", []
         return [one for one in found if one.words or one.kind]
 
     def _next(self) -> str:

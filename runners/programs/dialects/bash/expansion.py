@@ -50,12 +50,14 @@ MAX_COMMANDS = 30_000
 _LIST = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}|\$(@)|\$\{(@)\}")
 # `{TP}`, which another program is to fill in.
 _TEMPLATE = re.compile(r"\{\{?\s?[A-Za-z_]\w*\s?\}\}?")
-# What people write where somebody is to fill a value in: <VOCAB_FILE>, {{ path }}, /path/to/x, YOUR_DATA, CHANGE_THIS.
+# What people write where somebody is to fill a value in: <VOCAB_FILE>, {{ path }}, /path/to/x, YOUR_DATA, CHANGE_THIS;
+# `<|im_end|>` is a token, and so is all that stands behind a flag of tokens.
 _PLACEHOLDER = re.compile(
-    r"<[^<>]+>|\{\{|(?:^|[/:=])path/to(?:/|$)|(?:^|[^a-z0-9])your[_-]\w+|(?:^|[^a-z0-9])(?:TODO|FIXME|PLACEHOLDER|X{3,}"
+    r"<[^<>|]+>|\{\{|(?:^|[/:=])path[/_-]to(?:[/_-]|$)|(?:^|[^a-z0-9])your[_-]\w+|(?:^|[^a-z0-9])(?:TODO|FIXME|PLACEHOLDER|X{3,}"
     r"|CHANGE[_-]?(?:ME|THIS|IT)|REPLACE[_-]?(?:ME|THIS|WITH\w*))(?![a-z0-9])",
     re.IGNORECASE,
 )
+_TEXTS = re.compile(r"tokens?$|template|prompt|run[_-]name|wandb|description|comment|tags?$")
 Values = MutableMapping[str, "str | list[str]"]
 
 
@@ -109,9 +111,9 @@ def is_known(text: str) -> bool:
     return _OPEN not in text
 
 
-def is_placeholder(text: str) -> bool:
-    """Whether a known text has somebody's placeholder in it."""
-    return bool(_PLACEHOLDER.search(text))
+def is_placeholder(text: str, flag: str = "") -> bool:
+    """Whether a known text has somebody's placeholder in it. flag: whose value it is; texts are as they are."""
+    return bool(_PLACEHOLDER.search(text)) and not _TEXTS.search(flag)
 
 
 def as_written(text: str) -> str:
@@ -266,7 +268,7 @@ def _value(written: str, values: Values, budget: Budget, depth: int) -> str:
 def _held(
     name: str, index: str | None, values: Values, budget: Budget, depth: int
 ) -> tuple[str, str | list[str] | None]:
-    """The name under which a variable or an element of one is held, and its value. A list alone is its first element."""
+    """The name under which a variable or an element of one is held, and its value; of a list alone, its first."""
     name, known = (name, values.get(name)) if name != "BASH_SOURCE" else ("0", values.get("0"))
     if index in ("@", "*") or (name in ("@", "*") and index is None) or (index is None and isinstance(known, str)):
         return name, known
@@ -280,8 +282,8 @@ def _held(
 
 
 def _changed(text: str, how: str, argument: str, values: Values) -> str | None:
-    """The value of a variable that `how` changes: cut at a pattern, replaced, of other case, or a part of it; None where
-    it is not known."""
+    """The value that `how` makes of a variable's: cut at a pattern, replaced, of other case, a part of it. None where that
+    is not known."""
     if how in ("^", "^^", ",", ",,"):
         changed = text.upper() if how[0] == "^" else text.lower()
         return changed if len(how) == 2 else changed[:1] + text[1:]

@@ -31,7 +31,9 @@ from meshtune.search_spaces.checks import names_in
 
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 # Commands of which nothing that is read here depends.
-_HARMLESS = names_in("mkdir echo printf set shift exit return wait sleep rm trap touch date tee true ls wc pwd [ [[ test")
+_HARMLESS = names_in(
+    "mkdir echo printf set shift exit return wait sleep rm trap touch date tee true ls wc pwd [ [[ test"
+)
 # They set the variables that they name, or write the files.
 _READING = frozenset({"read", "mapfile", "readarray", "getopts", "let"})
 _WRITING = frozenset({"sed", "perl", "cp", "mv", "tee", "yq", "install", "ln"})
@@ -74,10 +76,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """commands: in order. doubtful: those that may run, each with its `doubt`. exported: by name, the value (see `expansion.is_known`) and its line. files: here-documents
-    by the name of the file that they are written to. changed: files that other commands write, why each is not known.
-    unknown: the variables that something which is not followed sets, and what. notes: what was not followed, with its
-    line."""
+    """commands: in order. doubtful: those that may run, each with its `doubt`. exported: by name, the value (see
+    `expansion.is_known`) and its line. files: here-documents by the name of the file that they are written to. changed:
+    files that other commands write, why each is not known. unknown: the variables that something which is not followed
+    sets, and what. causes: the variables that decide those. notes: what was not followed, with its line."""
 
     commands: tuple[Command, ...]
     doubtful: tuple[Command, ...]
@@ -85,6 +87,7 @@ class Script:
     files: Mapping[str, str]
     changed: Mapping[str, str]
     unknown: Mapping[str, str]
+    causes: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
 
@@ -113,6 +116,7 @@ def read_script(
         files={name: text for name, text in reader.files.items() if name not in reader.changed},
         changed=reader.changed,
         unknown=reader.unknown,
+        causes=reader.causes,
         notes=tuple(dict.fromkeys(reader.notes)),
     )
 
@@ -234,7 +238,8 @@ class _Reader:
         doubt, before, seen = self.doubt, self._state(), len(self.doubtful) + len(self.commands)
         left = list[tuple[_State, list[Statement]]]()
         notes = list(self.notes)
-        told = f"{reason} ({', '.join(f'`${name}`' for name in cause)})" if cause else reason
+        names = [f"`${name}`{f', --set {name}=VALUE' * name.isidentifier()}" for name in cause]
+        told = f"{reason} ({'; '.join(names)})" if cause else reason
         self.doubt = doubt or told
         for branch in branches:
             try:
@@ -245,7 +250,7 @@ class _Reader:
                     left.append((self._state(), branch))
                     self.loose = told
             self._restore(before)
-        self.doubt, self.notes = doubt, notes
+        self.doubt, self.notes, self.cause = doubt, notes, cause
         if not left:
             raise _Stop("exit")
         if len(left) == 1 and not self.loose:
@@ -287,9 +292,9 @@ class _Reader:
 
     def _first(self, one: Statement, branches: Iterable[tuple[list[Statement], bool | None]]) -> bool | None:
         """The first branch whose test holds; all that may be it where a test is not known."""
-        maybe, cause = list[list[Statement]](), self.cause
-        self.cause = ()
+        maybe, cause = list[list[Statement]](), tuple[str, ...]()
         for body, found in branches:
+            cause += self.cause * (found is None)
             if found is not False:
                 maybe.append(body)
             if found:
@@ -297,8 +302,8 @@ class _Reader:
         else:
             maybe.append([])
         if len(maybe) == 1:
-            self.cause = cause
             return self.read(maybe[0])
+        self.cause = tuple(dict.fromkeys(cause))
         return self._either(maybe, f"line {one.line}: whether this test holds is not known here")
 
     def _case(self, one: Statement) -> bool | None:
@@ -331,7 +336,8 @@ class _Reader:
             turns = [text for word in listed[1:] for text in expand(word, self.values, self.budget)]
             globs = any("*" in piece.text and not piece.quoted for word in listed[1:] for piece in word.pieces)
         else:
-            turns, globs = self.values.get("@", [unknown("$@")]), False  # type: ignore[assignment]
+            known = self.values.get("@")
+            turns, globs = known if isinstance(known, list) else [unknown("$@")], False
         if name.startswith("(("):
             self._forget_all(one, f"line {one.line}: what `for` opens is not followed")
         elif any(text[1:3] in ("$@", "$*", "${@") and not is_known(text) for text in turns[:1]):
@@ -417,7 +423,7 @@ class _Reader:
             self.changed |= {name: reason for name in words if name.endswith(_CONFIGURATION)}
 
     def _simple(self, simple: Statement) -> bool | None:
-        words = simple.words
+        words, self.cause = simple.words, ()
         first = words[0].plain
         if first == "!" and words[1:]:
             found = self._simple(replace(simple, words=words[1:]))
@@ -529,15 +535,17 @@ class _Reader:
             self.set_arguments(arguments[int(made[1]) if made[1:] and made[1].isdecimal() else 1 :])
         elif made[:2] == ["set", "--"]:
             self.set_arguments(made[2:])
+        elif made[0] == "read" and "-d" in made and simple.body is not None:
+            self.values[made[-1]] = joined(simple.body, self.values, self.budget).strip()
         elif made[0] in _READING:
             for word in simple.words[1:]:
                 if word.plain.isidentifier():
                     self._forget(word.plain, f"line {line}: `{made[0]}` sets it")
         self._rewritten(made, f"line {line}: `{made[0]}` changes it")
         if made[0] == "tee" and simple.body is not None:
-            for word in made[1:]:
-                self.files[word] = joined(simple.body, self.values, self.budget)
-                self.changed.pop(word, None)
+            for name in made[1:]:
+                self.files[name] = joined(simple.body, self.values, self.budget)
+                self.changed.pop(name, None)
         if simple.target is not None and simple.body is None:
             plain = made[0] == "echo" and not any(word.startswith("-") for word in made[1:2])
             self._write(simple.target, " ".join(made[1:]) + "\n" if plain else None, simple.appends)
@@ -548,7 +556,8 @@ class _Reader:
             items = [text for item in whole.items for text in expand(item, self.values, self.budget)]
             elements = [re.match(r"\[([^]]+)\]=", text) for text in items]
             if items and all(elements):
-                self.values |= {f"{name}[{one[1]}]": text[one.end() :] for one, text in zip(elements, items, strict=True) if one}
+                pairs = zip(elements, items, strict=True)
+                self.values.update({f"{name}[{one[1]}]": text[one.end() :] for one, text in pairs if one})
                 return
             if append and isinstance(known, list):
                 self.values[name] = [*known, *items]

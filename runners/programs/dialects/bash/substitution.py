@@ -24,8 +24,8 @@ class _Unknown(Exception):
 
 
 def printed(text: str, words_of: Callable[[Word], list[str] | None], present: str | None) -> str | None:
-    """The output of the commands without the line's end; None where it is not known. words_of: what a word becomes, None
-    where that is not known. present: the folder that they are run in."""
+    """The output of the commands without the line's end; None where it is not known. words_of: of a word, None where
+    that is not known. present: the folder that they are run in."""
     outputs, folder = list[str](), present
     try:
         for one in statements(text):
