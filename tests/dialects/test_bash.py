@@ -33,7 +33,8 @@ def test_what_the_text_cannot_tell_is_kept_as_written_and_marked(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["""$(hosts "4(x2)" | cut -d '(' -f 1)""", "$(hosts ')' \\))", "${A//)/x}", '"$(hosts "a)b" "$(hosts ")")")"']
+    "text",
+    ["""$(hosts "4(x2)" | cut -d '(' -f 1)""", "$(hosts ')' \\))", "${A//)/x}", '"$(hosts "a)b" "$(hosts ")")")"'],
 )
 def test_a_bracket_between_quotes_closes_nothing(text):
     (_, found, after) = words(f"run {text} y")

@@ -64,7 +64,10 @@ HANGS = {
         "for i in {1..999}; do for j in {1..999}; do A=b; done; done\n",
         "line 1: the script's loops run more than 30,000 commands",
     ),
-    "a loop of words": ("for i in {1..999}; do B='" + "x" * 40_000 + "'; run $B; done\n", "its variables make more than"),
+    "a loop of words": (
+        "for i in {1..999}; do B='" + "x" * 40_000 + "'; run $B; done\n",
+        "its variables make more than",
+    ),
     "functions in functions": (
         "f0() { a; }\n" + "".join(f"f{n}() {{ f{n - 1}; f{n - 1}; }}\n" for n in range(1, 20)) + "f19\n",
         "more than 30,000 commands",

@@ -49,10 +49,14 @@ def assignment(word: Word) -> tuple[str, str, Word] | None:
     """The name (`A[key]` of an element), the `+` and the value of an assignment; None for other words."""
     if not word.pieces or word.pieces[0].quoted:
         return None
-    found = _ASSIGNMENT.fullmatch(word.pieces[0].text)
+    first, rest = word.pieces[0].text, word.pieces[1:]
+    if first.endswith("[") and len(rest) > 1 and rest[0].literal | rest[0].quoted and rest[1].text[:1] == "]":
+        # `A["key"]=1`
+        first, rest = first + rest[0].text + rest[1].text, rest[2:]
+    found = _ASSIGNMENT.fullmatch(first)
     if found is None:
         return None
-    return found[1] + (found[2] or ""), found[3], Word((Piece(found[4]), *word.pieces[1:]), word.line)
+    return found[1] + (found[2] or ""), found[3], Word((Piece(found[4]), *rest), word.line)
 
 
 @dataclass(slots=True)

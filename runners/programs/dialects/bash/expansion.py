@@ -282,8 +282,8 @@ def _held(
 
 
 def _changed(text: str, how: str, argument: str, values: Values) -> str | None:
-    """The value that `how` makes of a variable's: cut at a pattern, replaced, of other case, a part of it. None where that
-    is not known."""
+    """The value that `how` makes of a variable's: cut at a pattern, replaced, of other case, a part of it. None
+    where that is not known."""
     if how in ("^", "^^", ",", ",,"):
         changed = text.upper() if how[0] == "^" else text.lower()
         return changed if len(how) == 2 else changed[:1] + text[1:]

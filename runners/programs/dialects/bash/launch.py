@@ -92,7 +92,7 @@ def find_launch(
         found = list(search.starts(script, slurm, head=text))
     starts = _trainings(found, script)
     if not starts:
-        raise CannotRead(_nothing(script, search.reached, text, slurm))
+        raise CannotRead(_nothing(script, search, text, slurm))
     looped = not number and len({start.place for start in starts}) == 1
     chosen, _ = choose([start.call for start in starts], number or int(looped))
     start = next(start for start in starts if start.call.command == chosen.command)
@@ -271,16 +271,15 @@ class _Search:
 _COUNTS = re.compile(r"\b(NNODES|NPROC_PER_NODE)=(\d+)")
 
 
-def _nothing(script: Script, reached: Sequence[tuple[str, Command]], text: str, job: Mapping[str, str]) -> str:
-    """Why no start was found, and the next command: one that runs the script only where that comes to a training.
-    reached: see `_Search`."""
+def _nothing(script: Script, search: _Search, text: str, job: Mapping[str, str]) -> str:
+    """Why no start was found, and the next command: one that runs the script only where that comes to a training."""
     if other := recognised(text):
         said = {**job, **dict(_COUNTS.findall(text))}
         nodes = whole(said.get("SLURM_NNODES", "")) or whole(said.get("NNODES", ""))
         each = whole(said.get("NPROC_PER_NODE", "")) or whole(said.get("SLURM_GPUS_ON_NODE", ""))
         return not_read(other, text, nodes=nodes, devices=each)
     unfollowed = "".join(f"; {note}" for note in script.notes[:5])
-    for name, command in reached:
+    for name, command in search.reached:
         tool = PurePath(command.words[0]).name
         if tool not in _HANDING:
             continue
@@ -288,12 +287,15 @@ def _nothing(script: Script, reached: Sequence[tuple[str, Command]], text: str, 
         if tool not in (*_SUBMITTING, "salloc", "bsub"):
             told = f"{line}: `{tool}` starts what trials do not enter{unfollowed}"
             return f"{told}. Next: meshtune import --command 'torchrun ...', with the command that runs there"
-        script_ = next((word for word in command.words[1:] if word.endswith(_SCRIPTS)), "JOB_SCRIPT")
-        written = as_written(script_)
+        named = next((word for word in command.words[1:] if word.endswith(_SCRIPTS)), "")
+        if search.path is not None and PurePath(named).name == search.path.name:
+            continue
         told = f"{line}: `{command.written[:200]}` submits a script that is not known here{unfollowed}"
-        if open_ := [name for part in unknown_parts(script_) if (name := part.strip("${}")).isidentifier()]:
+        if open_ := [name for part in unknown_parts(named) if (name := part.strip("${}")).isidentifier()]:
             return f"{told}. Next: meshtune import SCRIPT --set {open_[0]}=VALUE"
-        return f"{told}. Next: meshtune import {written}, the script that is submitted"
+        if named:
+            return f"{told}. Next: make the file {as_written(named)}, and import this script again, or import that file"
+        return f"{told}. Next: meshtune import JOB_SCRIPT, with the script as it is submitted"
     return (
         f"no line starts a Python program with arguments such as --num-layers 32, by torchrun, deepspeed, "
         f"accelerate, composer, srun, mpirun or python{unfollowed}. Next: meshtune import --capture -- bash SCRIPT "

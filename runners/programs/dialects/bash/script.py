@@ -588,13 +588,12 @@ def _starts(value: str | list[str] | None, known: str | list[str] | None) -> boo
 def holds(words: Sequence[str], files: Collection[str] = ()) -> bool | None:
     """Whether a test such as `[ a = b ]` succeeds, None where that is not known. files: that are there."""
     inner = list(words[1:-1] if _TESTS[words[0]] and words[-1] == _TESTS[words[0]] else words[1:])
-    for joiner, decides in (("||", True), ("&&", False)):
-        if joiner in inner:
-            at = inner.index(joiner)
-            found = [
-                holds(["test", *part]) if words[0] != "[[" else holds(["[[", *part, "]]"])
-                for part in (inner[:at], inner[at + 1 :])
-            ]
+    own = words[0] == "[["
+    for joiner, decides in ((("||" if own else "-o"), True), (("&&" if own else "-a"), False)):
+        if joiner in inner[1:]:
+            at = inner.index(joiner, 1)
+            sides = (inner[:at], inner[at + 1 :])
+            found = [holds(["[[", *side, "]]"] if own else ["test", *side], files) for side in sides]
             return decides if decides in found else None if None in found else not decides
     negated = inner[:1] == ["!"]
     inner = inner[negated:]

@@ -46,15 +46,15 @@ def printed(text: str, words_of: Callable[[Word], list[str] | None], present: st
                 return None
     except (NotBash, _Unknown, ValueError, IndexError, KeyError):
         return None
-    return "".join(outputs).rstrip("\n") if outputs else None
+    return None if text.lstrip().startswith("<") else "".join(outputs).rstrip("\n")
 
 
 def _output(words: list[str], given: str, folder: str | None) -> str:
     """What one tool prints for what it is given. Raises _Unknown and what its words raise where they are not plain."""
     tool, options = words[0], [word for word in words[1:] if word.startswith("-") and len(word) > 1]
     operands, lines = [word for word in words[1:] if word not in options], given.splitlines()
-    if tool == "echo" and set(options) <= {"-n"}:
-        return " ".join(operands) + "\n"
+    if tool == "echo" and words[1:2] not in (["-e"], ["-ne"], ["-en"]):
+        return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:]) + "\n"
     if tool == "printf" and (shape := re.fullmatch(r"([^%\\]*)(%s|%d|%0?\d+d)?([^%\\]*)(\\n)?", words[1])):
         value = "" if not shape[2] else f"{int(words[2]):{shape[2][1:]}}" if shape[2] != "%s" else words[2]
         return f"{shape[1]}{value}{shape[3]}\n"
