@@ -53,7 +53,7 @@ _TEMPLATE = re.compile(r"\{\{?\s?[A-Za-z_]\w*\s?\}\}?")
 # What people write where somebody is to fill a value in: <VOCAB_FILE>, {{ path }}, /path/to/x, YOUR_DATA, CHANGE_THIS;
 # `<|im_end|>` is a token, and so is all that stands behind a flag of tokens.
 _PLACEHOLDER = re.compile(
-    r"<[^<>|]+>|\{\{|(?:^|[/:=])path[/_-]to(?:[/_-]|$)|(?:^|[^a-z0-9])your[_-]\w+|(?:^|[^a-z0-9])(?:TODO|FIXME|PLACEHOLDER|X{3,}"
+    r"<[^<>|]+>|\{\{|(?:^|[/:=])path/to(?:/|$)|(?:^|=)path[_-]to[_-]|(?:^|[^a-z0-9])your[_-]\w+|(?:^|[^a-z0-9])(?:TODO|FIXME|PLACEHOLDER|X{3,}"
     r"|CHANGE[_-]?(?:ME|THIS|IT)|REPLACE[_-]?(?:ME|THIS|WITH\w*))(?![a-z0-9])",
     re.IGNORECASE,
 )
