@@ -7,7 +7,7 @@ more. A loop over the script's arguments is read as with none. What is unknown i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -16,6 +16,7 @@ from posixpath import join, normpath
 
 from meshtune.runners.programs.dialects.bash.arithmetic import calculated
 from meshtune.runners.programs.dialects.bash.commands import Statement, assignment, statements
+from meshtune.runners.programs.dialects.bash.conditions import TESTS, holds
 from meshtune.runners.programs.dialects.bash.expansion import (
     Budget,
     Values,
@@ -40,16 +41,6 @@ _WRITING = frozenset({"sed", "perl", "cp", "mv", "tee", "yq", "install", "ln"})
 _CONFIGURATION = (".json", ".yaml", ".yml", ".toml")
 # Their success is an answer, which is not known here.
 _ASKING = names_in("command which type hash grep egrep diff cmp pgrep nvidia-smi test read")
-_TESTS: Mapping[str, str] = {"[": "]", "[[": "]]", "test": ""}
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
-_COMPARE = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
 # A variable that is held as it was, for a branch, is as much as so many characters.
 _WORK = 10
 # What a script was called with.
@@ -498,7 +489,7 @@ class _Reader:
         made = [text for word in rest for text in expand(word, self.values, self.budget)]
         if not made:
             return True
-        if made[0] in _TESTS:
+        if made[0] in TESTS:
             found = holds(made, self.files)
             if found is None:
                 self.cause = self._deciding(made)
@@ -583,34 +574,3 @@ def _starts(value: str | list[str] | None, known: str | list[str] | None) -> boo
     if isinstance(known, list):
         return isinstance(value, list) and value[: len(known)] == known
     return isinstance(known, str) and known != "" and isinstance(value, str) and value.startswith(known)
-
-
-def holds(words: Sequence[str], files: Collection[str] = ()) -> bool | None:
-    """Whether a test such as `[ a = b ]` succeeds, None where that is not known. files: that are there."""
-    inner = list(words[1:-1] if _TESTS[words[0]] and words[-1] == _TESTS[words[0]] else words[1:])
-    own = words[0] == "[["
-    for joiner, decides in ((("||" if own else "-o"), True), (("&&" if own else "-a"), False)):
-        if joiner in inner[1:]:
-            at = inner.index(joiner, 1)
-            sides = (inner[:at], inner[at + 1 :])
-            found = [holds(["[[", *side, "]]"] if own else ["test", *side], files) for side in sides]
-            return decides if decides in found else None if None in found else not decides
-    negated = inner[:1] == ["!"]
-    inner = inner[negated:]
-    if not all(map(is_known, inner)):
-        return None
-    match inner:
-        case ["-n", text] | [text]:
-            found_ = bool(text)
-        case ["-z", text]:
-            found_ = not text
-        case ["-f" | "-e" | "-s" | "-r", name] if name in files:
-            found_ = True
-        case [left, "=" | "==" | "!=" as compared, right]:
-            same = fnmatchcase(left, right) if words[0] == "[[" else left == right
-            found_ = same is not (compared == "!=")
-        case [left, compared, right] if compared in _COMPARE and _WHOLE.fullmatch(left) and _WHOLE.fullmatch(right):
-            found_ = _COMPARE[compared](int(left), int(right))
-        case _:
-            return None
-    return found_ is not negated
