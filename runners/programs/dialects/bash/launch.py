@@ -90,9 +90,10 @@ def find_launch(
         search = _Search(Budget(), path, {**present, **(given or {})})
         script = read_script(text, search.budget, {**present, **slurm, **(given or {})})
         found = list(search.starts(script, slurm, head=text))
-    starts = _trainings(found, script)
-    if not starts:
+    trainings = _trainings(found, script)
+    if not trainings:
         raise CannotRead(_nothing(script, search, text, slurm))
+    starts = [start for start in trainings if not start.doubt] or trainings
     looped = not number and len({start.place for start in starts}) == 1
     chosen, _ = choose([start.call for start in starts], number or int(looped))
     start = next(start for start in starts if start.call.command == chosen.command)
@@ -106,6 +107,9 @@ def find_launch(
         questions.append(Question("", f"{place}: {told}"))
     if start.doubt:
         questions.append(Question("", f"{place} may not be what is started: {start.doubt}. {_CAPTURE}"))
+    elif other := next((one for one in trainings if one.doubt and one.call.command != chosen.command), None):
+        told = f"{other.place} may be started in its place, or too: `{other.call.written}` ({other.doubt})"
+        questions.append(Question("", f"{place}: {told}"))
     contained = False
     for name, inner, command in start.chain:
         lines = {at.line for one in starts for _, other, at in one.chain if other is inner}
@@ -165,13 +169,12 @@ def _trainings(found: Sequence[_Start], script: Script) -> list[_Start]:
         or is_training(list(map(as_written, start.call.words)), any(tool in AROUND for tool, _ in start.call.under))
     ]
     if trainings:
-        return [start for start in trainings if not start.doubt] or trainings
+        return trainings
     commands = script.commands
     if commands and all(command.words[0].startswith("--") for command in commands):
         bare = Call(tool="-", words=tuple(word for command in commands for word in command.words))
         return [_Start(call=bare, chain=(("", script, commands[0]),), head="")]
-    others = [start for start in found if any(word.startswith("-") for word in start.call.words[1:])]
-    return [start for start in others if not start.doubt] or others
+    return [start for start in found if any(word.startswith("-") for word in start.call.words[1:])]
 
 
 @dataclass(frozen=True, slots=True)
