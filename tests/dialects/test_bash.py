@@ -33,7 +33,8 @@ def test_what_the_text_cannot_tell_is_kept_as_written_and_marked(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["""$(echo "4(x2)" | cut -d '(' -f 1)""", "$(echo ')' \\))", "${A//)/x}", '"$(echo "a)b" "$(echo ")")")"']
+    "text",
+    ["""$(hosts "4(x2)" | cut -d '(' -f 1)""", "$(hosts ')' \\))", "${A//)/x}", '"$(hosts "a)b" "$(hosts ")")")"'],
 )
 def test_a_bracket_between_quotes_closes_nothing(text):
     (_, found, after) = words(f"run {text} y")
@@ -65,12 +66,15 @@ def test_what_is_not_followed_is_told_with_its_line(script, note):
         "X=1\nif [[ $A == 1 && $B == 2 ]]; then X=2; else X=3; fi\nrun $X",
         "X=1\nif [[ -z $A || $B == 2 ]]; then X=2; fi\nrun $X",
         "X=1\nwhile read x; do X=2; done < file\nrun $X",
-        "X=1\nfor i in 1; do\n for j in 2; do X=2; done\ndone\nrun $X",
+        "X=1\nfor i in 1; do\n for j in $L; do X=2; done\ndone\nrun $X",
+        "X=1\nfor i in $L; do :; done\ncase $A in a) X=2;; b) X=3;; esac\nrun $X",
+        "f() { if [ -f x ]; then X=8; return; fi; X=4; }\nf\nrun $X",
+        "for i in 1 2; do X=$i; [ -f $i ] && break; done\nrun $X",
         "X=1\ncase $1 in\n a) export X=2;;\nesac\nrun $X",
         "X=1\n[ -d $A ] && X=2\nrun $X",
-        "X=1\nset_up() { X=2; }\nset_up\nrun $X",
+        "X=1\nset_up() { X=2; }\n[ -f x ] && set_up\nrun $X",
         "X=1\nread -r X Y < sizes\nrun $X",
-        "for X in 1 2; do :; done\nrun $X",
+        "for X in $L; do :; done\nrun $X",
     ],
 )
 def test_what_something_that_is_not_followed_may_set_is_unknown(script):
@@ -132,7 +136,7 @@ def test_a_cd_moves_the_start_and_what_pwd_says():
         "sed -i s/1/2/ ds.json",
         "jq . x > ds.json",
         "cp other.json ds.json",
-        "if [ $A = 1 ]; then\n cat > ds.json <<E\n{}\nE\nfi",
+        "if [ $A = 1 ]; then\n cat > ds.json <<E\n{1}\nE\nfi",
         "echo x | tee ds.json",
         "python gen.py >> ds.json",
     ],

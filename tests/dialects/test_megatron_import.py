@@ -111,7 +111,7 @@ def test_a_helper_before_the_start_is_none_itself():
     ("script", "error"),
     [
         ("echo hello", "no line starts a Python program"),
-        ("for i in 1; do\ntorchrun p.py --lr 1\ndone", "no line starts a Python program .*; line 1: what `for` opens"),
+        ('for i in $X; do\nA="torchrun p.py $i"\ndone', "no line starts a Python program .*; line 1: what `for` opens"),
         ("torchrun 'p.py --lr 1", "line 1: the quote that opens here is never closed"),
         ("", "no line starts a Python program"),
         ("run " + "${A:-" * 500 + "}" * 500, "line 1: its brackets are nested deeper than 50 levels"),

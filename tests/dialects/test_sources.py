@@ -51,6 +51,80 @@ def test_exactly_one_source_is_given(folder, arguments):
     assert run("import", *arguments).code == 2
 
 
+def launch(folder, text: str) -> dict:
+    (folder / "launch.sh").write_text("#!/bin/bash\n" + text.replace("START", START) + "\n")
+    done = run("import", "launch.sh")
+    assert done.code == 0, done.err
+    return parse_yaml(done.out)
+
+
+def test_what_an_inner_script_exports_holds_whatever_it_was_outside(folder):
+    (folder / "inner.sh").write_text(
+        "export TORCH_EXTENSIONS_DIR=/tmp/ext\nexport NCCL_ALGO=$WHICH\nSTART\n".replace("START", START)
+    )
+    document = launch(folder, "export TORCH_EXTENSIONS_DIR=$X/ext NCCL_ALGO=Ring\nbash inner.sh")
+    asked = document["open_questions"]
+    assert document["workload"]["env"] == {"TORCH_EXTENSIONS_DIR": "/tmp/ext", "NCCL_ALGO": None}
+    assert [text for text in asked if "workload.env.NCCL_ALGO" in text]
+    assert not [text for text in asked if "TORCH_EXTENSIONS_DIR" in text]
+
+
+def test_the_setup_inside_of_a_container_is_not_that_of_the_job(folder):
+    (folder / "inner.sh").write_text("source /opt/conda/bin/activate torch\nSTART\n".replace("START", START))
+    head = "#SBATCH --nodes=2\nmodule load site\n"
+    assert launch(folder, f"{head}bash inner.sh")["workload"]["setup"] == [
+        "module load site",
+        "source /opt/conda/bin/activate torch",
+    ]
+    document = launch(folder, f"{head}singularity exec image.sif bash inner.sh")
+    assert document["workload"]["setup"] == ["module load site"]
+    assert not [text for text in document["open_questions"] if "activate" in text]
+
+
+def test_a_file_that_the_script_writes_is_read_by_its_whole_path(folder):
+    written = 'mkdir -p configs\nZ=$(cat <<Z\n{"stage": 1}\nZ\n)\n'
+    written += 'cat <<E > configs/ds.json\n{"zero_optimization": $Z, "bf16": {"enabled": true}}\nE\n'
+    document = launch(folder, f"{written}START --deepspeed --deepspeed_config ${{PWD}}/configs/ds.json --zero-stage 1")
+    assert not [text for text in document.get("open_questions", []) if "ds" in text]
+    assert document["baseline"]["zero_stage"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("--eos_token '<|im_end|>'", False),
+        ("--wandb-exp-name your_name", False),
+        ("--data-path '<data>'", True),
+        ("--data-path /data/path_to_corpus", False),
+        ("--data-path path_to_corpus", True),
+        ("--data-path xxx", True),
+    ],
+)
+def test_a_placeholder_is_told_by_where_it_stands(folder, words, asked):
+    found = launch(folder, f"START {words}").get("open_questions", [])
+    assert any("is a placeholder" in text or "fill in what" in text for text in found) is asked, found
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo sbatch job.sh\n# ssh host\nif [ a = b ]; then sbatch x.sh; fi\n", "no line starts a Python program"),
+        ("if [ a = b ]; then\n START\nfi\nsbatch $0", "no line starts a Python program"),
+        ("for n in a b; do ssh $n run; done", "line 2: `ssh` starts what trials do not enter"),
+        ("sbatch $JOB.sh", "--set JOB=VALUE"),
+        ("f() { sbatch jobs/x.sbatch; }\nf", "make the file jobs/x.sbatch"),
+    ],
+)
+def test_a_refusal_names_what_is_reached_and_no_more(folder, script, said):
+    (folder / "launch.sh").write_text("#!/bin/bash\n" + script.replace("START", START) + "\n")
+    done = run("import", "launch.sh")
+    assert done.code == 2
+    assert said in done.err, done.err
+    if said.startswith("no line"):
+        assert "`sbatch`" not in done.err
+        assert "`ssh`" not in done.err
+
+
 @cases
 def test_what_static_reading_does_not_follow_is_asked(folder, line, asked):
     (folder / "ds.json").write_text("{}")

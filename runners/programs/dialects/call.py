@@ -331,10 +331,15 @@ def with_placeholders(imported: Imported, launch: Launch) -> Imported:
     texts = [("workload.script" if "script" in workload else "", launch.script)]
     texts += [(f"workload.env.{name}", value) for name, value in launch.env.items()]
     texts += [("", text) for text in (*launch.words, *launch.setup)]
+    flags = {text: flag for flag, text in pairwise(launch.words) if flag.startswith("-")}
+    flags |= {text: text.partition("=")[0] for text in launch.words if text.startswith("-")}
     questions = [
         Question(path, f"{launch.place}: `{text}` is a placeholder: write there what it is to be")
         for path, text in texts
-        if is_known(text) and is_placeholder(text) and text in stays and text.rpartition("=")[2] not in asked
+        if is_known(text)
+        and is_placeholder(text, flags.get(text, ""))
+        and text in stays
+        and text.rpartition("=")[2] not in asked
     ]
     return replace(imported, questions=(*imported.questions, *dict.fromkeys(questions)))
 

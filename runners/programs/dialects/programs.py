@@ -160,5 +160,5 @@ def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
 
 
 def _refusal(name: str, launch: Launch) -> str:
-    words = as_written(shlex.join((*launch.launcher, *launch.script.split(), *launch.words)))
+    words = as_written(shlex.join((*launch.launcher, *launch.script.removeprefix("-m ").split(), *launch.words)))
     return not_read(name, words, nodes=launch.nodes, devices=launch.devices_per_node)

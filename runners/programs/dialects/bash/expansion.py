@@ -1,8 +1,8 @@
 """Expands bash's variables and sums as far as a script says their values; the rest is kept as written, and marked.
 
-`$name`, `${name}`, `${name:-default}` (and `-`, `:=`, `=`), `${name[@]}`, `$(( ... ))`, and the folder of the script
-or the present one (`$(pwd)`, `$(dirname "$0")`) are understood. What a script is told from outside ($1, the
-environment, the output of other commands, `<path to data>`) is unknown.
+`$name`, `${name:-default}`, `${name%.*}` and the like, elements of arrays, `$(( ... ))`, braces, and `$(...)` of tools
+whose output follows from their words are understood. What a script is told from outside ($1, the environment, the
+output of other commands, `<path to data>`) is unknown.
 
 Variables can double what they mean with each line (`A=$A$A`), so that what a script expands to is counted: a character
 costs one, a word one more. There are MAX_EXPANDED of them at one time, what variables held before not counted, and
@@ -10,11 +10,12 @@ MAX_PASSING in all. MAX_SCRIPT characters are read at most, those of scripts in 
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
+from meshtune.runners.programs.dialects.bash.arithmetic import calculated
 from meshtune.runners.programs.dialects.bash.lexer import (
     MAX_NESTING,
     PAIRS,
@@ -24,30 +25,39 @@ from meshtune.runners.programs.dialects.bash.lexer import (
     Word,
     bracket_end,
 )
+from meshtune.runners.programs.dialects.bash.substitution import printed
 
 # What is unknown stands between these marks, as the script has it.
 _OPEN, _CLOSE = "\x01", "\x02"
 _NAME = re.compile(r"[A-Za-z_]\w*|\d|[@*#?$!]")
-_BRACED = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#])(?:\[[@*0]\])?(?:(?P<how>:?[-=])(?P<default>.*))?", re.DOTALL)
+_BRACED = re.compile(
+    r"(?P<length>#(?=[A-Za-z_@*]))?(?P<name>[A-Za-z_]\w*|\d+|[@*#])(?:\[(?P<index>[^\]]+)\])?"
+    r"(?:(?P<how>:?[-=+?]|:|##?|%%?|//?|\^\^?|,,?)(?P<argument>.*))?",
+    re.DOTALL,
+)
+# A variable of more characters is not changed by a pattern.
+_MAX_CHANGED = 1_000
+# `{1..8}` and `{a,b}`.
+_BRACES = re.compile(r"([^{}$]*)\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}\s,]*(?:,[^{}\s,]*)+))\}([^{}]*)")
 # Far beyond any launch script; the worst of them take half a second.
 MAX_SCRIPT = 50_000
 MAX_EXPANDED = 500_000
 MAX_PASSING = 20_000_000
 # A word of a list, and a character of a text that is split, take as long as so many that are copied.
 _WORK = 10
-MAX_SUM = 1_000
-_SUM_WORDS = re.compile(r"\w+|\S")
-# What begins with 0 is to base 8 or 16, which nobody writes of purpose.
-_INTEGER = re.compile(r"-?[1-9][0-9]{0,18}|0")
+# Commands that are read, those of each turn of a loop counted.
+MAX_COMMANDS = 30_000
 _LIST = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}|\$(@)|\$\{(@)\}")
 # `{TP}`, which another program is to fill in.
 _TEMPLATE = re.compile(r"\{\{?\s?[A-Za-z_]\w*\s?\}\}?")
-# What people write where somebody is to fill a value in: <VOCAB_FILE>, {{ path }}, /path/to/x, YOUR_DATA, CHANGE_THIS.
+# What people write where somebody is to fill a value in: <VOCAB_FILE>, {{ path }}, /path/to/x, YOUR_DATA, CHANGE_THIS;
+# `<|im_end|>` is a token, and so is all that stands behind a flag of tokens.
 _PLACEHOLDER = re.compile(
-    r"<[^<>]+>|\{\{|(?:^|[/:=])path/to(?:/|$)|(?:^|[^a-z0-9])your[_-]\w+|(?:^|[^a-z0-9])(?:TODO|FIXME|PLACEHOLDER|X{3,}"
+    r"<[^<>|]+>|\{\{|(?:^|[/:=])path/to(?:/|$)|(?:^|=)path[_-]to[_-]|(?:^|[^a-z0-9])your[_-]\w+|(?:^|[^a-z0-9])(?:TODO|FIXME|PLACEHOLDER|X{3,}"
     r"|CHANGE[_-]?(?:ME|THIS|IT)|REPLACE[_-]?(?:ME|THIS|WITH\w*))(?![a-z0-9])",
     re.IGNORECASE,
 )
+_TEXTS = re.compile(r"tokens?$|template|prompt|run[_-]name|wandb|description|comment|tags?$")
 Values = MutableMapping[str, "str | list[str]"]
 
 
@@ -59,6 +69,7 @@ class Budget:
     unread: int = MAX_SCRIPT
     left: int = MAX_EXPANDED
     passing: int = MAX_PASSING
+    commands: int = MAX_COMMANDS
     line: int = 1
 
     def read(self, script: str) -> None:
@@ -67,6 +78,12 @@ class Budget:
         if self.unread < 0:
             told = f"the script and those in its words have more than {MAX_SCRIPT:,} characters"
             raise NotBash(f"line {self.line}: {told}")
+
+    def step(self, line: int) -> None:
+        """Raises NotBash."""
+        self.commands -= 1
+        if self.commands < 0:
+            raise NotBash(f"line {line}: the script's loops run more than {MAX_COMMANDS:,} commands")
 
     def spend(self, text: str) -> str:
         """The text itself. Raises NotBash."""
@@ -94,9 +111,9 @@ def is_known(text: str) -> bool:
     return _OPEN not in text
 
 
-def is_placeholder(text: str) -> bool:
-    """Whether a known text has somebody's placeholder in it."""
-    return bool(_PLACEHOLDER.search(text))
+def is_placeholder(text: str, flag: str = "") -> bool:
+    """Whether a known text has somebody's placeholder in it. flag: whose value it is; texts are as they are."""
+    return bool(_PLACEHOLDER.search(text)) and not _TEXTS.search(flag)
 
 
 def as_written(text: str) -> str:
@@ -127,8 +144,15 @@ class _Fields:
                 self.add(part)
 
 
-def expand(word: Word, values: Values, budget: Budget) -> list[str]:
-    """The words that bash would make of one. Raises NotBash where the budget is spent."""
+def expand(word: Word, values: Values, budget: Budget, depth: int = 0) -> list[str]:
+    """The words that bash would make of one. depth: of the brackets around it. Raises NotBash where the budget is
+    spent."""
+    if len(word.pieces) == 1 and not word.pieces[0].quoted and (braces := _BRACES.fullmatch(word.pieces[0].text)):
+        return [
+            text
+            for inner in _of_braces(braces)
+            for text in expand(Word((Piece(inner),), word.line), values, budget, depth)
+        ]
     fields, budget.line = _Fields(), word.line
     for piece in word.pieces:
         whole = None if piece.literal else _LIST.fullmatch(piece.text)
@@ -139,7 +163,7 @@ def expand(word: Word, values: Values, budget: Budget) -> list[str]:
                 fields.add(budget.spend(item))
                 budget.passing -= _WORK
             continue
-        text = _piece(piece, values, budget)
+        text = _piece(piece, values, budget, depth)
         if piece.quoted:
             fields.add(text)
         else:
@@ -154,10 +178,25 @@ def joined(word: Word, values: Values, budget: Budget) -> str:
     return "".join(_piece(piece, values, budget) for piece in word.pieces)
 
 
-def _piece(piece: Piece, values: Values, budget: Budget) -> str:
+def _of_braces(braces: re.Match[str]) -> list[str]:
+    """The words of `{1..8}` and `{a,b}`."""
+    before, first, last, listed, after = braces.groups()
+    if listed is not None:
+        return [f"{before}{inner}{after}" for inner in listed.split(",")]
+    step = 1 if int(first) <= int(last) else -1
+    numbers = range(int(first), int(last) + step, step)
+    if len(numbers) > _MAX_CHANGED or first != str(int(first)):
+        return [unknown(braces[0])]
+    return [f"{before}{number}{after}" for number in numbers]
+
+
+def _piece(piece: Piece, values: Values, budget: Budget, depth: int = 0) -> str:
     if PLACEHOLDER.fullmatch(piece.text) or (not piece.quoted and _TEMPLATE.fullmatch(piece.text)):
         return unknown(piece.text)
-    return piece.text if piece.literal else "".join(_expanded(piece.text, values, budget, 0))
+    if not piece.literal and piece.text.startswith(("<(", ">(")):
+        return unknown(piece.text)
+    budget.passing -= len(piece.text)
+    return piece.text if piece.literal else "".join(_expanded(piece.text, values, budget, depth))
 
 
 def _expanded(text: str, values: Values, budget: Budget, depth: int) -> Iterator[str]:
@@ -186,105 +225,86 @@ def _end(text: str, start: int) -> int:
 
 def _value(written: str, values: Values, budget: Budget, depth: int) -> str:
     if written.startswith("$(("):
-        total = _sum("".join(_expanded(written[3:-2], values, budget, depth)), values)
-        return unknown(written) if total is None else str(total)
-    if by_expr := _EXPR.fullmatch(written):
-        total = _sum("".join(_expanded(by_expr[1].replace("\\*", "*"), values, budget, depth)), {})
+        total = calculated("".join(_expanded(written[3:-2], values, budget, depth)), values)
         return unknown(written) if total is None else str(total)
     if written.startswith(("$(", "`")):
-        return _folder(written, values) or unknown(written)
+        budget.passing -= _WORK * len(written)
+
+        def words_of(word: Word) -> list[str] | None:
+            made = expand(word, values, budget, depth)
+            return made if all(map(is_known, made)) else None
+
+        inner, pwd = written[2:-1] if written[0] == "$" else written[1:-1].replace("\\", ""), values.get("PWD")
+        output = printed(inner, words_of, pwd if isinstance(pwd, str) and is_known(pwd) else None)
+        return unknown(written) if output is None else output
     if written == "$":
         return written
     braced = _BRACED.fullmatch(written[2:-1] if written.startswith("${") else written[1:])
     if braced is None or written[0] != "$":
         return unknown(written)
-    name, how, default = braced["name"], braced["how"], braced["default"]
-    known = values.get(name)
-    if known is not None and not (how and how.startswith(":") and not known):
-        return known if isinstance(known, str) else " ".join(known)
-    if how is None:
-        return unknown(written)
-    chosen = "".join(_expanded(default.strip("\"'"), values, budget, depth))
-    if how.endswith("="):
-        values[name] = chosen
-    return chosen
+    how, argument = braced["how"] or "", braced["argument"]
+    name, known = _held(braced["name"], braced["index"], values, budget, depth)
+    if braced["length"]:
+        return unknown(written) if how or known is None or not is_known("".join(known)) else str(len(known))
+    text = " ".join(known) if isinstance(known, list) else known
+    if how in ("-", "=", "+", "?", ":-", ":=", ":+", ":?"):
+        there = text is not None and not (how[0] == ":" and not text)
+        if text is not None and there and how[-1] != "+":
+            return text
+        if how[-1] in "?+" and not there:
+            return unknown(written) if how[-1] == "?" else ""
+        chosen = "".join(_expanded(argument.strip("\"'"), values, budget, depth))
+        if how[-1] == "=":
+            values[name] = chosen
+        return chosen
+    if text is None or not how:
+        return unknown(written) if text is None else text
+    argument = "".join(_expanded(argument, values, budget, depth))
+    budget.passing -= _WORK * len(text)
+    changed = _changed(text, how, argument, values) if is_known(text + argument) else None
+    return unknown(written) if changed is None else changed
 
 
-# `$(expr 32 / $NODES)`.
-_EXPR = re.compile(r"(?:\$\(|`)\s*expr\s+([^|;&<>]*?)\s*[)`]")
-# How scripts ask for the folder they lie in: what may stand around, the script, and steps of the words.
-_AROUND = re.compile(r"[\"']|&?>\s*/dev/null|2>&1|\s-[PLfme]\b|\s--(?=\s)")
-_SELF = re.compile(r"\$\{?(?:BASH_SOURCE(?:\[0\])?|0)(?::-\$0)?\}?")
-_STEPS = (
-    (re.compile(r"(?:realpath|readlink) ?@"), "@"),
-    (re.compile(r"\$\(\s*(@|%(?:/\.\.)*)\s*\)|`\s*(@|%)\s*`"), r"\1\2"),
-    (re.compile(r"dirname @"), "%"),
-    (re.compile(r"(?:cd|realpath|readlink) (%(?:/\.\.)*)(?:\s*(?:&&|;)\s*pwd)?"), r"\1"),
-)
+def _held(
+    name: str, index: str | None, values: Values, budget: Budget, depth: int
+) -> tuple[str, str | list[str] | None]:
+    """The name under which a variable or an element of one is held, and its value; of a list alone, its first."""
+    name, known = (name, values.get(name)) if name != "BASH_SOURCE" else ("0", values.get("0"))
+    if index in ("@", "*") or (name in ("@", "*") and index is None) or (index is None and isinstance(known, str)):
+        return name, known
+    key = "".join(_expanded((index or "0").strip("\"'"), values, budget, depth))
+    if f"{name}[{key}]" in values:
+        return f"{name}[{key}]", values[f"{name}[{key}]"]
+    at = calculated(key, values)
+    if isinstance(known, list) and at is not None and is_known("".join(known)):
+        return name, known[at] if -len(known) <= at < len(known) else ""
+    return name, known if at == 0 and isinstance(known, str) else None
 
 
-def _folder(written: str, values: Values) -> str:
-    """What `$(pwd)`, `$(dirname "$0")` and their like print, where it is known; "" of all else."""
-    inner = " ".join(_SELF.sub("@", _AROUND.sub("", written[:300])).split())
-    pwd, script = values.get("PWD"), values.get("0")
-    if inner in ("$(pwd)", "`pwd`") and isinstance(pwd, str):
-        return pwd
-    for _ in range(4):
-        for step, made in _STEPS:
-            inner = step.sub(made, inner)
-    found = re.fullmatch(r"%((?:/\.\.)*)", inner)
-    if found is None or not isinstance(script, str):
-        return ""
-    folder = PurePath(script).parent
-    for _ in range(found[1].count("..")):
-        folder = folder.parent
-    return str(folder)
-
-
-def _sum(expression: str, values: Values) -> int | None:
-    """The value of bash's arithmetic, None where it is not known or not plain."""
-    words = _SUM_WORDS.findall(expression[:MAX_SUM])[::-1]
-    try:
-        value = _terms(words, values)
-    except (ValueError, IndexError, ZeroDivisionError, RecursionError):
+def _changed(text: str, how: str, argument: str, values: Values) -> str | None:
+    """The value that `how` makes of a variable's: cut at a pattern, replaced, of other case, a part of it. None
+    where that is not known."""
+    if how in ("^", "^^", ",", ",,"):
+        changed = text.upper() if how[0] == "^" else text.lower()
+        return changed if len(how) == 2 else changed[:1] + text[1:]
+    if how == ":":
+        start, _, length = argument.partition(":")
+        first, most = calculated(start, values), calculated(length, values) if length else len(text)
+        known = first is not None and most is not None and most >= 0
+        return text[first:][:most] if known else None
+    argument = argument.replace("\\", "").replace('"', "").replace("'", "")
+    if len(text) > _MAX_CHANGED or len(argument) > _MAX_CHANGED:
         return None
-    return None if words or len(expression) > MAX_SUM else value
+    pattern, _, new = argument.partition("/") if how[0] == "/" else (argument, "", "")
+    if how[0] == "/":
+        return re.sub(_glob(pattern), lambda _: new, text, count=len(how) == 1) if pattern else text
+    # The shortest or the longest stretch at the start or the end.
+    places = range(len(text) + 1) if (how == "#") or (how == "%%") else range(len(text), -1, -1)
+    matches = re.compile(_glob(pattern)).fullmatch
+    at = next((at for at in places if matches(text[:at] if how[0] == "#" else text[at:])), None)
+    return text if at is None else text[at:] if how[0] == "#" else text[:at]
 
 
-def _terms(words: list[str], values: Values) -> int:
-    """Of words in reverse, of which what is read is taken away."""
-    total = _factors(words, values)
-    while words[-1:] in (["+"], ["-"]):
-        sign = 1 if words.pop() == "+" else -1
-        total = _wrapped(total + sign * _factors(words, values))
-    return total
-
-
-def _factors(words: list[str], values: Values) -> int:
-    product = _factor(words, values)
-    while words[-1:] in (["*"], ["/"], ["%"]):
-        how, right = words.pop(), _factor(words, values)
-        # bash rounds towards zero, and the rest has the sign of the left.
-        quotient = 0 if how == "*" else abs(product) // abs(right) * (1 if (product < 0) == (right < 0) else -1)
-        product = _wrapped({"*": product * right, "/": quotient, "%": product - quotient * right}[how])
-    return product
-
-
-def _factor(words: list[str], values: Values) -> int:
-    word = words.pop()
-    if word == "-":
-        return _wrapped(-_factor(words, values))
-    if word == "(":
-        inner = _terms(words, values)
-        if words.pop() != ")":
-            raise ValueError("a bracket is never closed")
-        return inner
-    known = values.get(word, word)
-    if not isinstance(known, str) or not _INTEGER.fullmatch(known):
-        raise ValueError(f"{word} is no known whole number")
-    return _wrapped(int(known))
-
-
-def _wrapped(number: int) -> int:
-    """As a machine's 64 bits hold it."""
-    return (number + 2**63) % 2**64 - 2**63
+def _glob(pattern: str) -> str:
+    """A pattern of bash as a regular expression."""
+    return fnmatch.translate(pattern).removesuffix("\\Z")

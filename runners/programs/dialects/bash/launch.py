@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from posixpath import join, normpath
 
-from meshtune.runners.programs.capture.stand_in import AROUND, BARRED, PYTHONS, is_training, named_files
+from meshtune.runners.programs.capture.stand_in import AROUND, BARRED, CONTAINERS, PYTHONS, is_training, named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
 from meshtune.runners.programs.dialects.bash.expansion import Budget, as_written, is_known, unknown_parts
 from meshtune.runners.programs.dialects.bash.lexer import NotBash
@@ -45,9 +46,8 @@ _ARGUMENTS = ("ARG", "OPT", "FLAG", "EXTRA", "PARAM", "$@", "$*", "${@", "${*")
 # Start the script that they are given; sbatch and qsub as a job of its own.
 _SUBMITTING = ("sbatch", "qsub")
 _SHELLS = ("bash", "sh")
-_HANDING = re.compile(
-    rf"(?m)(?:^|[;&|({{]|\b(?:do|then|else)\b)[ \t]*({'|'.join((*BARRED, 'docker', 'podman'))})(?=[ \t])"
-)
+# Hand over to a job, a host or a container that trials do not enter.
+_HANDING = (*BARRED, "docker", "podman")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job")
 # Scripts that start scripts, from the one that is read.
 _MAX_DEPTH = 3
@@ -66,6 +66,11 @@ class _Start:
     def place(self) -> str:
         return ", ".join(f"{name} line {command.line}".strip() for name, _, command in self.chain)
 
+    @property
+    def doubt(self) -> str:
+        """Why it is not known whether it comes to run, "" where it does."""
+        return next((command.doubt for _, _, command in self.chain if command.doubt), "")
+
 
 def find_launch(
     text: str, *, path: Path | None = None, given: Mapping[str, str] | None = None, number: int = 0
@@ -81,28 +86,46 @@ def find_launch(
         search = _Search(Budget(), path, {**present, **(given or {})})
         script = read_script(text, search.budget, {**present, **slurm, **(given or {})})
         found = list(search.starts(script, slurm, head=text))
-    starts = _trainings(found, script)
-    if not starts:
-        raise CannotRead(_nothing(script, text, slurm))
-    chosen, _ = choose([start.call for start in starts], number)
+    trainings = _trainings(found, script)
+    if not trainings:
+        raise CannotRead(_nothing(script, search, text, slurm))
+    starts = [start for start in trainings if not start.doubt] or trainings
+    looped = not number and len({start.place for start in starts}) == 1
+    chosen, _ = choose([start.call for start in starts], number or int(looped))
     start = next(start for start in starts if start.call.command == chosen.command)
     place = start.place
     bare = Launch(script="", words=chosen.words, place=place)
     launch = bare if chosen.tool == "-" else replace(launch_of(chosen, place), head=start.head)
     launch = with_devices(launch, start.head)
     setup, env, questions, notes = list[str](), dict[str, str](), list[Question](), list[str]()
+    if turns := len({start.call.command for start in starts}) * looped - 1:
+        told = f"a loop starts {turns + 1} trainings here, and the first is read: --start N takes another"
+        questions.append(Question("", f"{place}: {told}"))
+    if start.doubt:
+        questions.append(Question("", f"{place} may not be what is started: {start.doubt}. {_CAPTURE}"))
+    elif other := next((one for one in trainings if one.doubt and one.call.command != chosen.command), None):
+        told = f"{other.place} may be started in its place, or too: `{other.call.written}` ({other.doubt})"
+        questions.append(Question("", f"{place}: {told}"))
+    contained = False
     for name, inner, command in start.chain:
         lines = {at.line for one in starts for _, other, at in one.chain if other is inner}
         more = _surroundings(inner, command, lines)
-        setup += more[0]
-        env |= more[1]
         before = f"{name} " * bool(name)
+        if contained and more[0]:
+            notes.append(
+                f"{before}sets up inside of the container, and is left to the Python there: {'; '.join(more[0])}"
+            )
+        setup += [] if contained else more[0]
+        contained = contained or any(PurePath(word).name in CONTAINERS for word in command.words)
+        # What an inner script sets holds, whatever it was outside.
+        left = {question.path for question in more[2]}
+        questions = [one for one in questions if one.path.removeprefix("workload.env.") not in more[1]]
+        env = {name: value for name, value in {**env, **more[1]}.items() if f"workload.env.{name}" not in left}
         questions += [replace(question, text=before + question.text) for question in more[2]]
         notes += [before + note for note in (*inner.notes, *more[3])]
-    scripts = [script for _, script, _ in start.chain]
     commands = [command for _, _, command in start.chain]
     command = next((command for command in reversed(commands) if command.directory), commands[-1])
-    files, asked = _files(scripts, launch, command, path, place)
+    files, asked = _files(start.chain, launch, command, path, place)
     return replace(
         launch,
         directory=_directory(command, questions),
@@ -110,7 +133,12 @@ def find_launch(
         env={**env, **launch.env},
         files=files,
         notes=(*notes, *launch.notes),
-        questions=(*launch.questions, *questions, *asked, *_open_words(scripts[-1], launch, place)),
+        questions=(
+            *launch.questions,
+            *questions,
+            *asked,
+            *_open_words([script for _, script, _ in start.chain], launch, place),
+        ),
     )
 
 
@@ -144,11 +172,12 @@ def _trainings(found: Sequence[_Start], script: Script) -> list[_Start]:
 @dataclass(frozen=True, slots=True)
 class _Search:
     """path: of the script that is read, beside which others are looked for; None where none are. given: variables that
-    each of them finds."""
+    each of them finds. reached: the commands that come or may come to run, each with the script's name."""
 
     budget: Budget
     path: Path | None
     given: Mapping[str, str] = field(default_factory=dict)
+    reached: list[tuple[str, Command]] = field(default_factory=list)
 
     def starts(
         self,
@@ -161,8 +190,9 @@ class _Search:
     ) -> Iterator[_Start]:
         """Those of a script, and of the scripts that it starts. slurm: variables of its job. name: the script's, in
         places. chain: the commands that lead to it. Raises NotBash."""
-        for command in script.commands:
-            exported = {name: value for name, (value, _) in script.exported.items()}
+        exported = {name: value for name, (value, _) in script.exported.items()}
+        for command in (*script.commands, *script.doubtful):
+            self.reached.append((name, command))
             environment = {**self.given, **exported, **command.env, **slurm}
             call, links = call_of(command.words, environment), (*chain, (name, script, command))
             own = call is not None and starts_a_program(call)
@@ -209,7 +239,9 @@ class _Search:
         """Of each script that a command starts its place among the words, the name of its file, and its text: in a
         word (`bash -c "torchrun ..."`), in a here-document, or in a file."""
         for at, word in enumerate(command.words):
-            if (".py" in word or " -m " in word or "torchrun " in word) and any(blank in word for blank in " \n"):
+            handed = word.startswith("--wrap=") or (at and tools[at - 1] in ("-c", "-lc", "--wrap", *_SHELLS))
+            program = handed or ".py" in word or " -m " in word or "torchrun " in word
+            if program and any(blank in word for blank in " \n"):
                 yield at, "", as_written(word).removeprefix("--wrap=")
         if command.body and any(tool in (*_SUBMITTING, *_SHELLS) for tool in tools):
             yield len(tools), "", as_written(command.body)
@@ -237,7 +269,7 @@ class _Search:
 _COUNTS = re.compile(r"\b(NNODES|NPROC_PER_NODE)=(\d+)")
 
 
-def _nothing(script: Script, text: str, job: Mapping[str, str]) -> str:
+def _nothing(script: Script, search: _Search, text: str, job: Mapping[str, str]) -> str:
     """Why no start was found, and the next command: one that runs the script only where that comes to a training."""
     if other := recognised(text):
         said = {**job, **dict(_COUNTS.findall(text))}
@@ -245,13 +277,23 @@ def _nothing(script: Script, text: str, job: Mapping[str, str]) -> str:
         each = whole(said.get("NPROC_PER_NODE", "")) or whole(said.get("SLURM_GPUS_ON_NODE", ""))
         return not_read(other, text, nodes=nodes, devices=each)
     unfollowed = "".join(f"; {note}" for note in script.notes[:5])
-    if handed := _HANDING.search(text):
-        line, tool = text.count("\n", 0, handed.start(1)) + 1, handed[1]
-        if tool in (*_SUBMITTING, "salloc", "bsub"):
-            told = f"line {line}: `{tool}` submits a script that is not known here{unfollowed}"
-            return f"{told}. Next: meshtune import JOB_SCRIPT, with the script as it is submitted"
-        told = f"line {line}: `{tool}` starts what trials do not enter{unfollowed}"
-        return f"{told}. Next: meshtune import --command 'torchrun ...', with the command that runs there"
+    for name, command in search.reached:
+        tool = PurePath(command.words[0]).name
+        if tool not in _HANDING:
+            continue
+        line = f"{name} line {command.line}".strip()
+        if tool not in (*_SUBMITTING, "salloc", "bsub"):
+            told = f"{line}: `{tool}` starts what trials do not enter{unfollowed}"
+            return f"{told}. Next: meshtune import --command 'torchrun ...', with the command that runs there"
+        named = next((word for word in command.words[1:] if word.endswith(_SCRIPTS)), "")
+        if search.path is not None and PurePath(named).name == search.path.name:
+            continue
+        told = f"{line}: `{command.written[:200]}` submits a script that is not known here{unfollowed}"
+        if open_ := [name for part in unknown_parts(named) if (name := part.strip("${}")).isidentifier()]:
+            return f"{told}. Next: meshtune import SCRIPT --set {open_[0]}=VALUE"
+        if named:
+            return f"{told}. Next: make the file {as_written(named)}, and import this script again, or import that file"
+        return f"{told}. Next: meshtune import JOB_SCRIPT, with the script as it is submitted"
     return (
         f"no line starts a Python program with arguments such as --num-layers 32, by torchrun, deepspeed, "
         f"accelerate, composer, srun, mpirun or python{unfollowed}. Next: meshtune import --capture -- bash SCRIPT "
@@ -276,7 +318,7 @@ def _surroundings(
             questions.append(Question("", f"line {command.line}: {told}; write it into the setup if trials need it"))
         else:
             setup.append(shlex.join(command.words))
-            if first in ("source", ".") and not command.words[-1].endswith(_ENVIRONMENTS) and len(command.words) > 1:
+            if first in ("source", ".") and not "".join(command.words[1:2]).endswith(_ENVIRONMENTS):
                 told = f"what `{command.written}` sets is not followed here"
                 questions.append(Question("", f"line {command.line}: {told}. {_CAPTURE}"))
     own = {name: (value, start.line) for name, value in start.env.items()}
@@ -308,9 +350,9 @@ def _directory(command: Command, questions: list[Question]) -> str:
 
 
 def _files(
-    scripts: Sequence[Script], launch: Launch, command: Command, path: Path | None, place: str
+    chain: Sequence[tuple[str, Script, Command]], launch: Launch, command: Command, path: Path | None, place: str
 ) -> tuple[dict[str, str], list[Question]]:
-    """The files that the start's words name: as the script writes them, else as they lie there."""
+    """The files that the start's words name: as the scripts of the chain write them, else as they lie there."""
     words = [word for word in (*launch.launcher, *launch.words) if is_known(word)]
     found: dict[str, str] = {}
     if path is not None:
@@ -318,17 +360,22 @@ def _files(
             if folder and is_known(folder):
                 found |= named_files(words, folder)
     asked = []
-    for script in scripts:
+    for _, script, at in chain:
         found |= script.files
-    for name, reason in (pair for script in scripts for pair in script.changed.items()):
+        # `${PWD}/configs/x.json`, where the script writes configs/x.json.
+        places = {normpath(join(at.directory or os.getcwd(), name)): text for name, text in script.files.items()}
+        found |= {word: places[word] for word in (word.rpartition("=")[2] for word in words) if word in places}
+    for name, reason in (pair for _, script, _ in chain for pair in script.changed.items()):
         if name in words or any(word.endswith(f"={name}") for word in words):
             found.pop(name, None)
             asked.append(Question("", f"{place}: what {name} holds is not known here ({reason}). {_CAPTURE}"))
     return found, asked
 
 
-def _open_words(script: Script, launch: Launch, place: str) -> Iterator[Question]:
+def _open_words(scripts: Sequence[Script], launch: Launch, place: str) -> Iterator[Question]:
     """A question for each unknown word that may stand for further arguments, and for each placeholder."""
+    unknown = {name: reason for script in scripts for name, reason in script.unknown.items()}
+    causes = {name: names for script in scripts for name, names in script.causes.items()}
     value_of_a_flag = False
     for word in launch.words:
         for written in dict.fromkeys(unknown_parts(word)):
@@ -337,8 +384,9 @@ def _open_words(script: Script, launch: Launch, place: str) -> Iterator[Question
             if written.startswith(("<", "{")):
                 yield Question("", f"{place}: `{written}` is a placeholder: write there what it is to be")
             elif as_written(word) == written and (further or not value_of_a_flag):
-                reason = f" ({script.unknown[name]})" if name in script.unknown else ""
-                answer = f"--set {name}=VALUE (nothing after the `=` where it is empty), or " * name.isidentifier()
+                reason = f" ({unknown[name]})" if name in unknown else ""
+                named = next(iter(causes.get(name, (name,))), "")
+                answer = f"--set {named}=VALUE (nothing after the `=` where it is empty), or " * named.isidentifier()
                 told = f"`{written}` may stand for further arguments, which are not known here{reason}"
                 yield Question("", f"{place}: {told}. Next: {answer}meshtune import --capture -- bash SCRIPT ARGUMENTS")
         value_of_a_flag = word.startswith("-") and "=" not in word

@@ -8,13 +8,13 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-_OPERATORS = ("&&", "||", "<<-", "<<", ">>", "&>>", "&>", ";;", ";", "&", "|", "<", ">", "(", ")")
+_OPERATORS = ("&&", "||", "<<<", "<<-", "<<", ">>", "&>>", "&>", ";;", ";", "&", "|", "<", ">", "(", ")")
 # Of arrays, of defaults in defaults, and of tests in tests.
 MAX_NESTING = 50
 # 2>&1 joins streams, and the 2 of 2>file says which: neither is a word.
 _STREAMS = re.compile(r"\d?[<>]&[\d-]|\d(?=[<>])")
 # `<path to data>`, which people are to fill in; bash would read from a file, and take the next word for one to write.
-PLACEHOLDER = re.compile(r"<[A-Za-z](?:[^<>|&;\n]*[^<>|&;\s])?>(?=[\s\"']|$)")
+PLACEHOLDER = re.compile(r"<[A-Za-z](?:[^<>|&;\n]*[^<>|&;\s])?>(?=[\s\"'/:]|$)")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
 # Comments and continued lines are blanks.
 _BLANKS = re.compile(r"(?:[ \t\r]+|\\\n|#[^\n]*)+")
@@ -25,6 +25,9 @@ _PLAIN_QUOTED = re.compile(r"""[^"\\$`]+""")
 # `expansion` marks with these what is unknown; bash itself drops NUL.
 _MARKS = re.compile("[\0\1\2]")
 PAIRS = {"{": "}", "(": ")"}
+# `((N > 2))`, and `<(sort names)`: one word each.
+_SUM = re.compile(r"\(\((?:[^()\n]|\([^()\n]*\))*\)\)")
+_STREAM_OF = re.compile(r"[<>]\((?!\()")
 _INSIDE = re.compile(r"\\.|\$[({]|[(){}'\"]", re.DOTALL)
 
 
@@ -67,12 +70,12 @@ class Operator:
 Token = Word | Operator
 
 
-def cut(text: str) -> list[Token]:
-    """The tokens of a script. Raises NotBash."""
+def cut(text: str, line: int = 1) -> list[Token]:
+    """The tokens of a script whose first line has that number. Raises NotBash."""
     if mark := _MARKS.search(text):
-        line = text.count("\n", 0, mark.start()) + 1
+        line += text.count("\n", 0, mark.start())
         raise NotBash(f"line {line}: holds the control character {ord(mark[0]):#04x}")
-    return _Cutter(text, [end.start() for end in re.finditer("\n", text)]).tokens()
+    return _Cutter(text, [end.start() for end in re.finditer("\n", text)], line).tokens()
 
 
 def bracket_end(text: str, at: int) -> int:
@@ -106,18 +109,21 @@ def _bracket_end(text: str, at: int, quotes: str) -> int:
 
 @dataclass(slots=True)
 class _Cutter:
-    """newlines: where they stand. waiting: the here-documents that start on the next line: the tokens and the place in
-    them, the word that ends it, and whether nothing in it is expanded."""
+    """newlines: where they stand. first: the number of the first line. testing: within `[[`, where operators are words.
+    waiting: the here-documents that start on the next line: the tokens and the place in them, the word that ends it,
+    and whether tabs before its lines are left out."""
 
     text: str
     newlines: list[int]
+    first: int
     at: int = 0
     depth: int = 0
-    waiting: list[tuple[list[Token], int, str, bool]] = field(default_factory=list)
+    testing: bool = False
+    waiting: list[tuple[list[Token], int, Word, bool]] = field(default_factory=list)
 
     @property
     def line(self) -> int:
-        return bisect_left(self.newlines, self.at) + 1
+        return bisect_left(self.newlines, self.at) + self.first
 
     def tokens(self, closing: str = "") -> list[Token]:
         """Up to the end, or to the operator `closing`, which is taken."""
@@ -127,7 +133,10 @@ class _Cutter:
             if self.text[self.at] == "\n":
                 found.append(Operator("\n", line))
                 self._newline()
-            elif PLACEHOLDER.match(self.text, self.at):
+            elif total := _SUM.match(self.text, self.at):
+                found.append(Word((Piece(total[0], quoted=True),), line))
+                self.at = total.end()
+            elif PLACEHOLDER.match(self.text, self.at) or _STREAM_OF.match(self.text, self.at):
                 found.append(self._word())
             elif streams := _STREAMS.match(self.text, self.at):
                 self.at = streams.end()
@@ -135,11 +144,15 @@ class _Cutter:
                 self.at += len(operator)
                 if operator == closing:
                     return found
+                if self.testing:
+                    found.append(Word((Piece(operator, quoted=True, literal=True),), line))
+                    continue
                 found.append(Operator(operator, line))
                 if operator in ("<<", "<<-") and not closing:
-                    self._await_document(found)
+                    self._await_document(found, tabs=operator == "<<-")
             else:
-                found.append(self._word())
+                found.append(word := self._word())
+                self.testing = word.plain == "[[" or (self.testing and word.plain != "]]")
         if closing:
             self._close("bracket", opened, 0)
         return found
@@ -152,24 +165,26 @@ class _Cutter:
 
     def _newline(self) -> None:
         self.at += 1
-        for found, index, end, literal in self.waiting:
-            found[index] = Operator("<<", self.line, self._document(end, literal))
+        self.testing = False
+        for found, index, end, tabs in self.waiting:
+            found[index] = Operator("<<", self.line, self._document(end, tabs=tabs))
         self.waiting.clear()
 
-    def _await_document(self, found: list[Token]) -> None:
+    def _await_document(self, found: list[Token], *, tabs: bool) -> None:
         """Its text starts on the next line and ends at the word that follows here."""
         index = len(found) - 1
         if self._skip_blanks() and self.text[self.at] != "\n":
-            end = self._word()
-            self.waiting.append((found, index, end.plain, any(piece.quoted for piece in end.pieces)))
+            self.waiting.append((found, index, self._word(), tabs))
 
-    def _document(self, end: str, literal: bool) -> Word:
-        start, lines = self.line, list[str]()
+    def _document(self, end: Word, *, tabs: bool) -> Word:
+        """tabs: those that lines begin with are left out."""
+        start, lines, literal = self.line, list[str](), any(piece.quoted for piece in end.pieces)
         while self.at < len(self.text):
             stop = self.text.find("\n", self.at)
             line = self.text[self.at : stop if stop >= 0 else len(self.text)]
             self.at += len(line) + 1
-            if line.strip() == end:
+            line = line.lstrip("\t") if tabs else line
+            if line.removesuffix("\r") == end.plain:
                 break
             lines.append(line)
         text = "\n".join(lines)
@@ -196,6 +211,11 @@ class _Cutter:
                 pieces += [Piece(open_), Piece(placeholder[0])]
                 open_ = ""
                 self.at = placeholder.end()
+            elif _STREAM_OF.match(self.text, self.at):
+                start = self.at
+                self._close("bracket", start, bracket_end(self.text, start + 1))
+                pieces += [Piece(open_), Piece(self.text[start : self.at], quoted=True)]
+                open_ = ""
             elif char in " \t\r\n;&|<>()":
                 break
             elif char in "'\"\\":

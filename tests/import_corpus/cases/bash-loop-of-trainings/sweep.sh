@@ -1,0 +1,5 @@
+#!/bin/bash
+for TP in 1 2 4; do
+  torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257 --tokenizer-type NullTokenizer --mock-data --lr 1e-4 --train-iters 10 --bf16 --micro-batch-size 2 --global-batch-size 64 \
+    --tensor-model-parallel-size $TP
+done
