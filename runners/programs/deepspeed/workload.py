@@ -23,9 +23,9 @@ from meshtune.runners.programs.deepspeed.options import (
     DeepSpeedOptions,
     Dtype,
     capabilities,
+    config_of,
     offloads_optimizer,
 )
-from meshtune.runners.programs.deepspeed.render import config_of
 from meshtune.runners.programs.dialects.base import overlaid
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
