@@ -17,9 +17,9 @@ from typing import Annotated, Any
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs import abilities
 from meshtune.runners.programs.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
-from meshtune.runners.programs.dialects.config_import import at
+from meshtune.runners.programs.dialects.config_import import at, placed
 from meshtune.runners.programs.table import Table, facts_of, table_of
-from meshtune.runners.programs.workloads.config_file import Template, parse_template, placed
+from meshtune.runners.programs.workloads.config_file import Template, parse_template
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
 from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue, Limit
@@ -52,10 +52,7 @@ def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepS
 
 def laid_over(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The config with settings by dotted key; None takes a key away."""
-    words: dict[str, Any] = {}
-    for name, value in settings.items():
-        words = placed(words, name.split("."), value)
-    return overlaid(config, words)
+    return overlaid(config, placed({}, settings))
 
 
 def read_config(text: str) -> dict[str, Any]:

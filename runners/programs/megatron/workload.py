@@ -24,6 +24,7 @@ from meshtune.runners.programs.dialects.base import (
     require_words,
     without,
 )
+from meshtune.runners.programs.dialects.config_import import flat, placed
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.megatron.options import (
@@ -42,8 +43,7 @@ from meshtune.runners.programs.megatron.special import facts
 from meshtune.runners.programs.rows import holds
 from meshtune.runners.programs.table import lines
 from meshtune.runners.programs.workloads.base import JobRequest, ProgramWorkload, context_file
-from meshtune.runners.programs.workloads.config_file import placed
-from meshtune.runners.programs.workloads.knobs import Telling, dotted, keys, problems, variables
+from meshtune.runners.programs.workloads.knobs import Telling, keys, problems, variables
 from meshtune.runners.programs.workloads.knobs import arguments as knob_arguments
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import Problem
@@ -155,35 +155,27 @@ def _to_fill_in(added: Arguments, options: MegatronOptions) -> Iterator[str]:
 def _launch_script(
     plan: Plan, cluster: ClusterSpec, options: MegatronOptions, arguments: Arguments, comments: Iterable[str]
 ) -> str:
+    """See `[launch]` in table.toml."""
     lines = [f"    {line}" for line in render_lines(without(arguments, {"--deepspeed_config"}))]
     if options.through_deepspeed:
         lines.append(f'    --deepspeed_config "$HERE/{DS_CONFIG_FILE}"')
     exports = [f"export {name}={shlex.quote(value)}" for name, value in _environment_of(plan, options).items()]
     folder = [f"cd {shlex.quote(options.directory)}"] if options.directory else []
-    python, script = shlex.quote(options.python), shlex.quote(options.script)
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            f"# {plan.key}: written by meshtune for {options.flavour}. Start it in its own folder: once per device",
-            "# with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, or once per node with NODE_RANK.",
-            *comments,
-            "set -e",
-            "HERE=$PWD",
-            *exports,
-            *options.setup,
-            *folder,
-            "ARGS=(",
-            *lines,
-            ")",
-            'if [[ -n "${RANK:-}" ]]; then',
-            f'    exec {python} -u {script} "${{ARGS[@]}}"',
-            "fi",
-            f"exec {python} -m torch.distributed.run --nproc_per_node {cluster.devices_per_node} \\",
-            f'    --nnodes "${{NNODES:-{cluster.nodes}}}" --node_rank "${{NODE_RANK:-0}}" \\',
-            '    --master_addr "${MASTER_ADDR:-localhost}" --master_port "${MASTER_PORT:-29500}" \\',
-            f'    {script} "${{ARGS[@]}}"',
-            "",
-        ]
+
+    def block(*parts: str) -> str:
+        return "".join(f"{part}\n" for part in parts)
+
+    script: str = TABLE.lists["launch"]["script"]
+    return script.format(
+        key=plan.key,
+        flavour=options.flavour,
+        comments=block(*comments),
+        environment=block(*exports, *options.setup, *folder),
+        arguments=block(*lines),
+        python=shlex.quote(options.python),
+        script=shlex.quote(options.script),
+        devices=cluster.devices_per_node,
+        nodes=cluster.nodes,
     )
 
 
@@ -236,8 +228,7 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             **dict.fromkeys(FROM_PLAN, "what follows from the plan"),
             **dict.fromkeys(shown, "every trial"),
         }
-        plan = Plan()
-        by_plan = dict.fromkeys(dotted(ds_config_of(plan, replace(options, ds_config={}))), "the plan")
+        by_plan = dict.fromkeys(flat(ds_config_of(Plan(), replace(options, ds_config={}))), "the plan")
         telling = Telling(
             workload="megatron",
             example="--recompute-num-layers",
@@ -249,9 +240,8 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
 
     def job(self, request: JobRequest) -> JobSpec:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""
-        told, config = variables(request.knobs, request.plan), self._options.ds_config
-        for key, value in keys(request.knobs, request.plan).items():
-            config = placed(config, key.removeprefix(f"{DS_CONFIG_FILE}:").split("."), value)
+        told = variables(request.knobs, request.plan)
+        config = placed(self._options.ds_config, keys(request.knobs, request.plan, DS_CONFIG_FILE))
         # launch.sh exports them, which counts more than what its job finds.
         options = replace(self._options, env={**self._options.env, **told}, ds_config=config)
         arguments = _short(arguments_of(request.model, request.plan, options), options, request.seed)

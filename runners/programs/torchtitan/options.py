@@ -1,5 +1,5 @@
-"""What a spec says of a torchtitan run, its keys (`training.seq_len` in a file, `--training.seq_len` as a flag), and which
-plans a release runs."""
+"""What a spec says of a torchtitan run, its keys (`training.seq_len` in a file, `--training.seq_len` as a flag), and
+which plans a release runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from meshtune.runners.programs.abilities import capabilities
 from meshtune.runners.programs.dialects.base import FlagOptions
 from meshtune.runners.programs.table import Table, table_of
-from meshtune.runners.programs.workloads.config_file import placed
 from meshtune.search_spaces.checks import Checks, Whole
 from meshtune.search_spaces.columns import Capabilities, Constraint
 
@@ -67,14 +66,6 @@ def key_of(flag: str) -> tuple[str, bool]:
     """The key that a flag such as `--training.local-batch-size` stands for; False for the `no_` form of a switch."""
     section, dot, key = flag.removeprefix("--").replace("-", "_").rpartition(".")
     return f"{section}{dot}{key.removeprefix('no_')}", not key.startswith("no_")
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The document that `flat` makes such a mapping of."""
-    document: dict[str, Any] = {}
-    for key, value in settings.items():
-        document = placed(document, key.split("."), value)
-    return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from meshtune.runners.programs.dialects.base import (
     render_toml,
     require_words,
 )
-from meshtune.runners.programs.dialects.config_import import flat
+from meshtune.runners.programs.dialects.config_import import flat, placed
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.torchtitan.options import (
@@ -34,7 +34,6 @@ from meshtune.runners.programs.torchtitan.options import (
     TorchtitanOptions,
     capabilities_of,
     key_of,
-    nested,
 )
 from meshtune.runners.programs.torchtitan.special import facts
 from meshtune.runners.programs.workloads.base import JobRequest, ProgramWorkload, context_file, in_directory
@@ -74,7 +73,7 @@ def settings_of(
 
 def render_config(settings: Mapping[str, Any], options: TorchtitanOptions) -> str:
     """The user's TOML with these settings laid over it. Raises InvalidValue where the user's cannot be read."""
-    return render_toml(overlaid(read_base(options.config, read_toml), nested(settings)))
+    return render_toml(overlaid(read_base(options.config, read_toml), placed({}, settings)))
 
 
 def render_flags(settings: Mapping[str, Any], options: TorchtitanOptions) -> list[str]:
@@ -82,7 +81,7 @@ def render_flags(settings: Mapping[str, Any], options: TorchtitanOptions) -> lis
     # By section, as people write them.
     written = [
         flag_of(key, value, " ")
-        for key, value in flat(nested(settings)).items()
+        for key, value in flat(placed({}, settings)).items()
         if value is not None and not key.startswith(_RECOMPUTE)
     ]
     return [
@@ -156,7 +155,7 @@ class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
         options, folder = self._options, str(request.directory)
         trial = {"steps": options.steps, "seed": request.seed, "folder": folder}
         settings = settings_of(request.model, request.plan, request.cluster, options, **trial)
-        told = {key.partition(":")[2] or key: value for key, value in keys(request.knobs, request.plan).items()}
+        told = keys(request.knobs, request.plan, TOML_FILE if options.release.has_file else FLAGS_FILE)
         added = render_lines(read_arguments(arguments(request.knobs, request.plan))[0])
         if options.release.has_file:
             files = {TOML_FILE: render_config({**settings, **told}, options)}

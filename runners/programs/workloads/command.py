@@ -58,8 +58,7 @@ from meshtune.search_spaces.columns import EVEN_ALONE, BoolColumn, Capabilities,
 from meshtune.search_spaces.knob_values import KNOB_NAME, word
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.layer_shapes import Shape
-from meshtune.search_spaces.physics import framework_profiles
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 # dp follows from the devices and the other degrees, which a script learns from its world size.
@@ -154,12 +153,6 @@ def _worded_rule(axis: str, worded: Sequence[Collection[str]]) -> Constraint:
     )
 
 
-# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp", "megatron-core-bfloat16" ...
-FRAMEWORKS: Mapping[str, FrameworkProfile] = {
-    name.lower().replace("_", "-"): value
-    for name, value in vars(framework_profiles).items()
-    if isinstance(value, FrameworkProfile) and not name.startswith("_")
-} | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
 _PLACES = ("name", "directory", "python")

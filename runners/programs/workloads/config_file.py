@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from string import Formatter
@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from meshtune.runners.programs.dialects.base import overlaid, read_base, render_toml
+from meshtune.runners.programs.dialects.config_import import placed
 from meshtune.runners.untrusted_text import read_json, read_toml, read_words, read_yaml
 from meshtune.search_spaces.checks import Closed, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import code
@@ -170,18 +171,14 @@ class ConfigFile(Closed):
         for key, value in self.set.items():
             template = templates.get(f"{path}.set.{key}")
             if choice := choices.get(key):
-                document = placed(document, key.split("."), _chosen(choice, values, f"{path}.set.{key}"))
+                document = placed(document, {key: _chosen(choice, values, f"{path}.set.{key}")})
                 continue
             if template is not None and not template.has_value(values):
                 continue
             filled = value if template is None else template.value(values)
-            for part in reversed(key.split(".")):
-                filled = {part: filled}
-            document = overlaid(document, filled)
-        for key, value in knobs.items():
-            document = placed(document, key.split("."), value)
+            document = overlaid(document, placed({}, {key: filled}))
         try:
-            return self._write(document)
+            return self._write(placed(document, knobs))
         except TypeError as error:
             raise InvalidValue([Problem(path, str(error))]) from error
 
@@ -219,13 +216,6 @@ def _chosen(choice: Choice, values: Mapping[str, Any], path: str) -> Any:
         known = ", ".join(choice.words)
         raise InvalidValue([Problem(path, f"{choice.axis}({text}) has no word there, which {known} have")])
     return choice.words[text]
-
-
-def placed(document: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
-    """The document with the value at that place, None being a value like others there."""
-    below = document.get(keys[0])
-    inner = placed(below if isinstance(below, Mapping) else {}, keys[1:], value) if keys[1:] else value
-    return {**document, keys[0]: inner}
 
 
 def _parse_arguments(words: list[str]) -> dict[str, Any]:
