@@ -14,7 +14,6 @@ import yaml
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.abilities import capabilities
 from meshtune.runners.programs.deepspeed.options import read_config
 from meshtune.runners.programs.deepspeed.options import render as render_deepspeed
 from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Files, read_arguments, require_words
@@ -22,7 +21,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.config_import import literal, mapping_in, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import OF_ACCELERATE, tell
 from meshtune.runners.programs.reading import Reading, truth
-from meshtune.runners.programs.table import facts_of, table_of
+from meshtune.runners.programs.table import capabilities, facts_of, table_of
 from meshtune.runners.trainer.job import Dtype
 from meshtune.search_spaces.checks import Closed, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.programs import abilities
 from meshtune.runners.programs.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
 from meshtune.runners.programs.dialects.config_import import at, placed
-from meshtune.runners.programs.table import Table, facts_of, table_of
+from meshtune.runners.programs.table import Table, capabilities, facts_of, table_of
 from meshtune.runners.programs.workloads.config_file import Template, parse_template
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
@@ -43,7 +42,7 @@ def script_words(model: ModelSpec, plan: Plan, seed: int, extra: Mapping[str, An
 
 def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepSpeedOptions) -> dict[str, Any]:
     """The ds_config of a plan. Raises CannotExpress, and InvalidValue where the user's own cannot be read."""
-    require_words("DeepSpeed", model, plan, cluster, capabilities(options))
+    require_words("DeepSpeed", model, plan, cluster, capabilities_of(options))
     table = options.table
     written = table.write({**facts_of(model, plan), "dtype": str(options.dtype)})
     # What the plan does not say here must not stand there either.
@@ -139,10 +138,10 @@ class DeepSpeedOptions(ProgramOptions):
         return [template.fill(values) for template in self.templates]
 
 
-def capabilities(options: DeepSpeedOptions) -> Capabilities:
+def capabilities_of(options: DeepSpeedOptions) -> Capabilities:
     ends = options.tells("first_stage_less_layers") and options.tells("last_stage_less_layers")
     recompute: dict[str, Any] = {"recompute": frozenset(Recompute)} if options.tells("recompute") else {}
-    return abilities.capabilities(
+    return capabilities(
         TABLE,
         "pipeline-module" if options.pipeline_module else "script",
         **recompute,

@@ -22,7 +22,7 @@ from meshtune.runners.programs.deepspeed.options import (
     UNTIMED_STEPS,
     DeepSpeedOptions,
     Dtype,
-    capabilities,
+    capabilities_of,
     config_of,
     offloads_optimizer,
 )
@@ -66,7 +66,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities(self._options)
+        return capabilities_of(self._options)
 
     @property
     def framework(self) -> FrameworkProfile:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from meshtune.runners.programs.abilities import capabilities
 from meshtune.runners.programs.dialects.base import FlagOptions
-from meshtune.runners.programs.table import Table, table_of
+from meshtune.runners.programs.table import Table, capabilities, table_of
 from meshtune.search_spaces.checks import Checks, Whole
 from meshtune.search_spaces.columns import Capabilities, Constraint
 
@@ -89,6 +88,4 @@ class TorchtitanOptions(FlagOptions):
 
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""
-        rows = [row for row in self.table.rows if row.only != "read" and (row.field in _TRIAL) is by_trials]
-        cases = {key for row in rows for case in row.cases for key in case.all}
-        return cases | {key for row in rows for key in (*row.names[:1], *row.writes, *row.removes)}
+        return {key for row in self.table.rows if (row.field in _TRIAL) is by_trials for key in row.written}

@@ -262,7 +262,9 @@ def read_log(text: str) -> Imported:
     settings = {renamed.get(key, key): value for key, value in flat(document).items() if value not in (None, "", [])}
     if isinstance(document.get(_DUMP["functions"]), Mapping):
         settings = {key: value for key, value in settings.items() if not key.startswith("activation_checkpoint.")}
-        settings["activation_checkpoint.mode"] = _policy(document.get("activation_checkpoint"))
+        fields, kinds = document.get("activation_checkpoint"), _DUMP["recompute"].items()
+        kind = next((name for name, field in kinds if field in fields), "full") if fields else "none"
+        settings["activation_checkpoint.mode"] = kind
         config = _read(settings, Release.FLAGS, devices=devices)
         beside = "the log does not say --module and --config, nor which flags stood beside them"
         config.ask("workload.arguments", beside)
@@ -274,13 +276,6 @@ def read_log(text: str) -> Imported:
         imported = _imported(config, config=placed({}, own))
     told = () if devices is None else (f"the log is of a run on {devices} devices; of how many nodes it does not say",)
     return replace(imported, notes=(*told, _FROM_WHERE, *imported.notes))
-
-
-def _policy(fields: Any) -> str:
-    """Which recomputation has these fields."""
-    if not isinstance(fields, Mapping):
-        return "none"
-    return next((name for name, field in _DUMP["recompute"].items() if field in fields), "full")
 
 
 def _of_one_rank(text: str) -> str:

@@ -213,13 +213,16 @@ class CommandWorkload(Workload):
         self._knows_dtype = "dtype" in options or "framework" in options
         self._templates = _parse(self._options)
         # Every placeholder that the script is told by.
-        self._choices = _choices(self._options)
+        configs = self._options.configs.items()
+        named = [config.choices(f"configs.{name}") for name, config in configs]
+        self._choices = tuple(choice for choices in named for choice in choices.values())
         self._told = frozenset(
             [name for template in self._templates.values() for name in template.names]
             + [choice.axis for choice in self._choices]
         )
         self._fixed = fixed_plan(self._options.fixed, self._told)
-        self._patterns = _patterns(self._options.log)
+        with problems_as(InvalidValue, "log"):
+            self._patterns = Patterns(self._options.log) if self._options.log else None
         # Of knobs: which ones there are is not known here.
         self._named = {name: path for path, each in self._templates.items() for name in each.names - {*PLACEHOLDERS}}
 
@@ -404,17 +407,6 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     if problems:
         raise InvalidValue(problems)
     return templates
-
-
-def _choices(options: CommandOptions) -> tuple[Choice, ...]:
-    """Raises InvalidValue."""
-    named = [config.choices(f"configs.{name}") for name, config in options.configs.items()]
-    return tuple(choice for choices in named for choice in choices.values())
-
-
-def _patterns(log: Mapping[str, str]) -> Patterns | None:
-    with problems_as(InvalidValue, "log"):
-        return Patterns(log) if log else None
 
 
 def program_of(command: Sequence[str] | str) -> str:

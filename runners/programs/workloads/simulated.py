@@ -15,10 +15,9 @@ from meshtune.runners.base import JobSpec, JobStatus
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
-from meshtune.runners.programs.abilities import capabilities
 from meshtune.runners.programs.megatron.options import MegatronOptions
 from meshtune.runners.programs.megatron.rules import capabilities_of
-from meshtune.runners.programs.table import table_of
+from meshtune.runners.programs.table import capabilities, table_of
 from meshtune.runners.programs.workloads.base import JobRequest, Workload, outcome_without_result
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.job import Measuring
