@@ -39,6 +39,8 @@ _SECTIONS = {
     "parallelism_config_": "parallelism_config",
     "deepspeed_config_": "deepspeed_config",
 }
+_LISTS = TABLE.lists
+_STAGE = "baseline.zero_stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +69,6 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
         f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps}).\n"
     )
     return {YAML_FILE: f"{_COMMENT}{'' if files else own}{yaml.safe_dump(document, sort_keys=False)}", **files}
-
-
-_LISTS = TABLE.lists
-_STAGE = "baseline.zero_stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,11 @@ from meshtune.search_spaces.plan import Plan
 ARGUMENTS_FILE = "megatron-args.txt"
 LAUNCH_FILE = "launch.sh"
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+PATTERNS = Patterns(TABLE.lists["log"])
+# Megatron's default is 0.1.
+_NO_DROPOUT = (("0",), ("0.0",))
+# DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
+_LOSS_SCALE = "65536"
 
 
 def arguments_of(model: ModelSpec, plan: Plan, options: MegatronOptions) -> Arguments:
@@ -177,13 +182,6 @@ def _launch_script(
         devices=cluster.devices_per_node,
         nodes=cluster.nodes,
     )
-
-
-PATTERNS = Patterns(TABLE.lists["log"])
-# Megatron's default is 0.1.
-_NO_DROPOUT = (("0",), ("0.0",))
-# DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
-_LOSS_SCALE = "65536"
 
 
 class MegatronWorkload(ProgramWorkload[MegatronOptions]):

@@ -13,26 +13,6 @@ from meshtune.runners.programs.table import Table, capabilities, table_of
 from meshtune.search_spaces.checks import Checks, Whole
 from meshtune.search_spaces.columns import Capabilities, Constraint
 
-_SEQUENCE = Constraint(
-    "torchtitan-sequence",
-    "sequences are cut over tp and in two halves per context rank (parallel_dims.py: seq_len_divisor = tp * cp * 2)",
-    lambda c, s: s.model.seq_len % (c["tp"] * c["cp"] * 2) == 0,
-    lambda p, s: f"2 * tp({p.tp}) * cp({p.cp}) = {2 * p.tp * p.cp} does not divide seq_len({s.model.seq_len})",
-)
-_MIXED_PRECISION = Constraint(
-    "torchtitan-mixed-precision",
-    "v0.2 has bfloat16 products by FSDP, or by DDP alone; tensor and pipeline ranks without FSDP compute in float32 "
-    "(distributed/utils.py, maybe_enable_amp)",
-    lambda c, s: (c["dp"] * c["cp"] > 1) | (c["tp"] * c["pp"] == 1),
-    lambda p, s: f"bfloat16 with tp({p.tp}), pp({p.pp}), dp(1), cp(1)",
-)
-
-
-def capabilities_of(options: TorchtitanOptions) -> Capabilities:
-    """Which plans this release can run."""
-    half = options.release.has_file and options.dtype is Dtype.BFLOAT16
-    return capabilities(TABLE, options.release, (_SEQUENCE, _MIXED_PRECISION) if half else (_SEQUENCE,))
-
 
 class Release(StrEnum):
     """Which torchtitan: until 0.2.2 a TOML file says everything; from 0.3.0 a function of Python, and flags over it.
@@ -89,3 +69,24 @@ class TorchtitanOptions(FlagOptions):
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""
         return {key for row in self.table.rows if (row.field in _TRIAL) is by_trials for key in row.written}
+
+
+_SEQUENCE = Constraint(
+    "torchtitan-sequence",
+    "sequences are cut over tp and in two halves per context rank (parallel_dims.py: seq_len_divisor = tp * cp * 2)",
+    lambda c, s: s.model.seq_len % (c["tp"] * c["cp"] * 2) == 0,
+    lambda p, s: f"2 * tp({p.tp}) * cp({p.cp}) = {2 * p.tp * p.cp} does not divide seq_len({s.model.seq_len})",
+)
+_MIXED_PRECISION = Constraint(
+    "torchtitan-mixed-precision",
+    "v0.2 has bfloat16 products by FSDP, or by DDP alone; tensor and pipeline ranks without FSDP compute in float32 "
+    "(distributed/utils.py, maybe_enable_amp)",
+    lambda c, s: (c["dp"] * c["cp"] > 1) | (c["tp"] * c["pp"] == 1),
+    lambda p, s: f"bfloat16 with tp({p.tp}), pp({p.pp}), dp(1), cp(1)",
+)
+
+
+def capabilities_of(options: TorchtitanOptions) -> Capabilities:
+    """Which plans this release can run."""
+    half = options.release.has_file and options.dtype is Dtype.BFLOAT16
+    return capabilities(TABLE, options.release, (_SEQUENCE, _MIXED_PRECISION) if half else (_SEQUENCE,))

@@ -51,6 +51,9 @@ TOML_FILE = "torchtitan.toml"
 FLAGS_FILE = "torchtitan.args"
 _PROGRAM = TABLE.lists["program"]
 _RECOMPUTE = "activation_checkpoint."
+PATTERNS = Patterns(TABLE.lists["log"])
+# Options of the kind of recomputation, which is a subcommand.
+_OF_SUBCOMMAND = "__activation_checkpoint."
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
@@ -104,11 +107,6 @@ def flag_of(key: str, value: Any, between: str = "=") -> str:
         section, dot, name = key.rpartition(".")
         return f"--{key}" if value else f"--{section}{dot}no_{name}"
     return shlex.join([f"--{key}={value}"] if between == "=" else [f"--{key}", str(value)])
-
-
-PATTERNS = Patterns(TABLE.lists["log"])
-# Options of the kind of recomputation, which is a subcommand.
-_OF_SUBCOMMAND = "__activation_checkpoint."
 
 
 class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
