@@ -30,15 +30,6 @@ from meshtune.search_spaces.plan import Plan
 
 TABLE = table_of("meshtune.runners.programs.accelerate")
 YAML_FILE = "accelerate.yaml"
-_COMMENT = (
-    "# For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there.\n"
-)
-# What the names of a section of the file begin with.
-_SECTIONS = {
-    "fsdp_": "fsdp_config",
-    "parallelism_config_": "parallelism_config",
-    "deepspeed_config_": "deepspeed_config",
-}
 _LISTS = TABLE.lists
 _STAGE = "baseline.zero_stage"
 
@@ -53,7 +44,7 @@ class AccelerateOptions(Closed):
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
-    """The YAML file, and a ds_config.json where it names one. extra: options. Raises as `deepspeed.render`."""
+    """The YAML file, and a ds_config.json where it names one. extra: options. Raises as DeepSpeed's."""
     dtype = str(read_value(AccelerateOptions, dict(extra or {})).dtype)
     require_words("Accelerate", model, plan, cluster, capabilities(TABLE, "FSDP"))
     files = render_deepspeed(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
@@ -62,21 +53,18 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     facts["alone"] = True if plan.world_size == 1 and plan.zero_stage == 0 else None
     document: dict[str, Any] = {}
     for name, value in TABLE.variant("FSDP").write(facts).items():
-        section = next((section for start, section in _SECTIONS.items() if name.startswith(start)), "")
+        section = next((section for start, section in _LISTS["sections"].items() if name.startswith(start)), "")
         (document.setdefault(section, {}) if section else document)[name] = value
-    own = (
-        f"# The script's own: micro-batches of {plan.micro_batch_size} sequences, and "
-        f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps}).\n"
-    )
-    return {YAML_FILE: f"{_COMMENT}{'' if files else own}{yaml.safe_dump(document, sort_keys=False)}", **files}
+    head: str = _LISTS["program"]["head"] + ("" if files else _LISTS["program"]["own"])
+    return {YAML_FILE: head.format_map(facts) + yaml.safe_dump(document, sort_keys=False), **files}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """framework: whose physics it is, by its name in workloads/command.py. stages: for each ZeRO stage that trials may
-    take, the words that ask for it, before the script or, `of_script`, after it; empty: by a file, or one stage alone.
-    head: Accelerate's launcher and its words. script: words for the script. settings: DeepSpeed's. fixed: the stage
-    cannot change. recomputes: it recomputes, whatever the script is told. decides: no word of the script changes it."""
+    """framework: whose physics it is, a name of FRAMEWORKS. stages: for each ZeRO stage that trials may take, the words
+    that ask for it, before the script or, `of_script`, after it; empty: by a file, or one stage alone. head:
+    Accelerate's launcher and its words. script: words for the script. settings: DeepSpeed's. fixed: the stage cannot
+    change. recomputes: it recomputes, whatever the script is told. decides: no word of the script changes it."""
 
     framework: str = "fsdp"
     stages: Mapping[int, Sequence[str]] = dataclasses.field(default_factory=dict)

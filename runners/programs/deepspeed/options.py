@@ -27,7 +27,6 @@ from meshtune.search_spaces.columns import EVEN_ALONE, Capabilities
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 
-
 TABLE = table_of("meshtune.runners.programs.deepspeed")
 CONFIG_FILE = "ds_config.json"
 # ThroughputTimer times from the third step on (its start_step in deepspeed/utils/timer.py).

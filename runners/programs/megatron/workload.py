@@ -94,22 +94,19 @@ def filled_in(options: MegatronOptions) -> Arguments:
 
 def ds_config_of(plan: Plan, options: MegatronOptions) -> Mapping[str, Any]:
     """DeepSpeed's settings: the user's, with what follows from plan and number format in its place."""
-    given = options.ds_config
-    sixteen_bits = {Dtype.BFLOAT16: "bf16", Dtype.FLOAT16: "fp16"}
-    formats = {
-        key: {**given.get(key, {}), "enabled": options.dtype is dtype}
-        for dtype, key in sixteen_bits.items()
-        if options.dtype is dtype or key in given
-    }
-    return {
-        "steps_per_print": 1,
-        **given,
-        **formats,
+    given, dtypes = options.ds_config, {"bf16": Dtype.BFLOAT16, "fp16": Dtype.FLOAT16}
+    own = {
+        **{
+            f"{key}.enabled": dtypes[key] is options.dtype
+            for key in dtypes
+            if dtypes[key] is options.dtype or key in given
+        },
         "train_batch_size": plan.global_batch_size,
         "train_micro_batch_size_per_gpu": plan.micro_batch_size,
         "gradient_accumulation_steps": plan.grad_accum_steps,
-        "zero_optimization": {**given.get("zero_optimization", {}), "stage": plan.zero_stage},
+        "zero_optimization.stage": plan.zero_stage,
     }
+    return placed({"steps_per_print": 1, **given}, own)
 
 
 def _environment_of(plan: Plan, options: MegatronOptions) -> Mapping[str, str]:
