@@ -33,7 +33,7 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """rows, remarks: in order. lists: the document's other sections, as the program's modules have them. module: of the
     functions that rows name."""
@@ -44,7 +44,6 @@ class Table:
     lists: Mapping[str, Any]
     module: str
 
-    @cache  # noqa: B019  # tables are few, and stay
     def variant(self, name: str) -> Table:
         """The table of one variant."""
         own = self.lists.get("variants", {}).get(name, {})
