@@ -32,8 +32,7 @@ from megatron_spaces import CLUSTER, Case, cases
 
 from meshtune.runners.programs.dialects.base import read_lines
 from meshtune.runners.programs.megatron.options import CONTEXTS, Flavour
-from meshtune.runners.programs.megatron.render import ARGUMENTS_FILE
-from meshtune.runners.programs.megatron.workload import MegatronWorkload
+from meshtune.runners.programs.megatron.workload import ARGUMENTS_FILE, MegatronWorkload
 from meshtune.search_spaces.model import Activation, ModelSpec, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan
 

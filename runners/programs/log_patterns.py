@@ -98,8 +98,7 @@ class Patterns:
 
     def find(self, name: str, line: str) -> Found | None:
         """The number that the pattern of that name finds in a line; None where it finds none."""
-        pattern = self._compiled.get(name)
-        if pattern is None or (match := pattern.search(line.encode("utf-8", errors="replace"))) is None:
+        if (match := self._search(name, line)) is None:
             return None
         # The first group that took part, but for `rank`; NaN is what a program prints for a loss that is no number.
         named, numbers = self._groups[name]
@@ -112,15 +111,18 @@ class Patterns:
 
     def knob(self, name: str, line: str) -> str | None:
         """The text that the pattern of this knob finds in a line; None where it finds none."""
-        match = self._compiled[f"{KNOB}{name}"].search(line.encode("utf-8", errors="replace"))
+        match = self._search(f"{KNOB}{name}", line)
         texts = [] if match is None else [match[group] for group in self._groups[f"{KNOB}{name}"][1]]
         found = next((text for text in texts if text is not None), None)
         return None if found is None else str(found.decode("utf-8", errors="replace")).strip()[:MAX_KNOB]
 
     def refuses(self, line: str) -> bool:
         """True where the program says that it does not run such a setting."""
-        pattern = self._compiled.get(ILLEGAL)
-        return pattern is not None and pattern.search(line.encode("utf-8", errors="replace")) is not None
+        return self._search(ILLEGAL, line) is not None
+
+    def _search(self, name: str, line: str) -> Any:
+        pattern = self._compiled.get(name)
+        return None if pattern is None else pattern.search(line.encode("utf-8", errors="replace"))
 
 
 def positive(found: Found | None) -> float | None:

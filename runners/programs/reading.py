@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import Imported, Remarks
+from meshtune.runners.programs.dialects.base import Imported, Remarks, value_of
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.config_import import at
 from meshtune.search_spaces.checks import MAX_WHOLE
@@ -75,9 +75,7 @@ class Reading(Remarks):
         """The value of a name: true for a flag without words, a list for several; None where it is not said."""
         name = self.placed(name)
         value = self.given[name] if name in self.given else at(self.given, name)
-        if isinstance(value, tuple):
-            return True if not value else value[0] if len(value) == 1 else list(value)
-        return value
+        return value_of(value) if isinstance(value, tuple) else value
 
     def has(self, *names: str) -> bool:
         return any(self.get(name) is not None for name in names)

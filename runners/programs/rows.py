@@ -136,6 +136,12 @@ class Row(Closed):
         marks = (name for case in self.cases for name in (*case.all, *case.by))
         return frozenset((*self.names, *marks, *filter(None, (self.needs,))))
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names that are written or taken away."""
+        cases = (key for case in self.cases for key in case.all)
+        return () if self.only == "read" else (*self.names[:1], *cases, *self.writes, *self.removes)
+
     def word(self, value: Any) -> Any:
         """The program's word for a value."""
         listed = self.words.get(str(value).lower() if isinstance(value, bool) else str(value), value)

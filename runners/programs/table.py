@@ -4,26 +4,33 @@
 table has rows of, none. `[program] rows_of = "transformers"` has those of Hugging Face's TrainingArguments.
 
 `[variants.NAME]` has sections of one variant, which are laid over the document's; `{section}` in a name stands for what
-`[variants.NAME.places]` calls so."""
+`[variants.NAME.places]` calls so.
+
+`[able.VARIANT]` has fields of Capabilities, each `[[rule]]` a condition (`holds`) that plans must keep, with the
+reason; `of` as rows have it. What no condition can say is a rule in Python."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import overlaid
 from meshtune.runners.programs.dialects.config_import import holds as has_key
 from meshtune.runners.programs.reading import Reading, path_of, truth
 from meshtune.runners.programs.rows import NUMBERS, VALUES, Remark, Row, condition, holds, placed, same
+from meshtune.search_spaces.columns import Capabilities, Columns, Constraint, SpaceContext
+from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +75,7 @@ class Table:
     @cached_property
     def written(self) -> tuple[str, ...]:
         """The names that some plan or model writes, in order; what is not written of them must not stand elsewhere."""
-        rows = [row for row in self.rows if row.only != "read"]
-        return tuple(
-            name for row in rows for name in (*row.names[:1], *(key for case in row.cases for key in case.all))
-        )
+        return tuple(name for row in self.rows for name in row.written)
 
     def words(self, name: str) -> frozenset[str]:
         """The words of a list of the document, a dotted name."""
@@ -239,28 +243,66 @@ def _read_absent(row: Row, reading: Reading, path: str) -> None:
 
 def facts_of(model: ModelSpec, plan: Plan) -> dict[str, Any]:
     """What rows write, by field. A size of the model that has its plain value is left out."""
-    plain = {name: getattr(model, name) for name in model.__dataclass_fields__ if name != "latent_attention"}
-    shapes = {Shape.HEAD_DIM: "head_dim", Shape.WINDOW: "window"}
-    absent = [name for shape, name in shapes.items() if shape not in model.shapes]
-    sizes = {
-        f"model.{name}": _plain(value)
-        for name, value in plain.items()
-        if (value != 0 or value is False) and name not in absent
-    }
-    latent = model.latent_attention
-    inner = {name: getattr(latent, name) for name in latent.__dataclass_fields__} if latent else {}
-    own = {f"model.latent_attention.{name}": value for name, value in inner.items()}
-    return {
-        **plan.axes_as_dict(),
-        "global_batch_size": plan.global_batch_size,
-        **sizes,
-        **own,
-        "model.experts": model.experts,
-    }
+    shapes = {"head_dim": Shape.HEAD_DIM, "window": Shape.WINDOW}
+    absent = {name for name, shape in shapes.items() if shape not in model.shapes} | {"latent_attention"}
+    facts = {**plan.axes_as_dict(), "global_batch_size": plan.global_batch_size}
+    for name in (name for name in model.__dataclass_fields__ if name not in absent):
+        value = getattr(model, name)
+        if value != 0 or value is False or name == "experts":
+            facts[f"model.{name}"] = str(value) if isinstance(value, str) else value
+    if latent := model.latent_attention:
+        facts |= {f"model.latent_attention.{name}": getattr(latent, name) for name in latent.__dataclass_fields__}
+    return facts
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, str) else value
+_KINDS: Mapping[str, Any] = {
+    "schedules": Schedule,
+    "recompute": Recompute,
+    "contexts": ContextParallel,
+    "zero_stages": int,
+    "zero_stages_with_pp": int,
+    "shapes": Shape,
+}
+
+
+def capabilities(table: Table, variant: str, rules: Iterable[Constraint] = (), **more: Any) -> Capabilities:
+    """Of one variant. rules: those in Python, which stand behind the table's. more: fields that options decide.
+    stage_splits "any": however many layers the ends hold."""
+    said: dict[str, Any] = {**table.lists["able"].get("all", {}), **table.lists["able"][variant]}
+    found = {
+        name: frozenset(_KINDS[name] if value == "all" else map(_KINDS[name], value)) if name in _KINDS else value
+        for name, value in said.items()
+    }
+    if found.get("stage_splits") == "any":
+        found["stage_splits"] = None
+    own = (_rule(rule) for rule in table.lists.get("rule", ()) if variant in rule.get("of", (variant,)))
+    return Capabilities(**{**found, "rules": (*own, *rules), **more})
+
+
+def _rule(rule: Mapping[str, Any]) -> Constraint:
+    needed = condition(rule["holds"])
+
+    def holds(columns: Columns, setting: SpaceContext) -> Any:
+        return needed.holds(lambda name: _column(name, columns, setting), len(columns["tp"]))
+
+    def numbers(plan: Plan, setting: SpaceContext) -> str:
+        return ", ".join(f"{name.removeprefix('model.')}({_value(name, plan, setting)})" for name in needed.names)
+
+    return Constraint(rule["name"], rule["reason"], holds, numbers)
+
+
+def _value(name: str, plan: Plan, setting: SpaceContext) -> Any:
+    if name == "device":
+        return setting.cluster.device.kind
+    return getattr(setting.model if name.startswith("model.") else plan, name.removeprefix("model."))
+
+
+def _column(name: str, columns: Columns, setting: SpaceContext) -> Any:
+    """The column of a plan's axis; a constant one of the model or the devices."""
+    if name in columns:
+        return columns[name]
+    value, values = _value(name, Plan(), setting), VALUES.get(name)
+    return np.full(len(columns["tp"]), value if values is None else values.index(str(value)))
 
 
 PROGRAMS = "meshtune.runners.programs"
@@ -290,10 +332,8 @@ def table_of(package: str) -> Table:
 
 
 def lines(settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Settings as flags and their words."""
+    """Settings as flags and their words; none for one that is off."""
     for name, value in settings.items():
         if value is not False and value is not None:
-            yield (
-                name,
-                () if value is True else tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),),
-            )
+            values = [] if value is True else value if isinstance(value, list | tuple) else [value]
+            yield name, tuple(map(word, values))

@@ -348,3 +348,9 @@ OPTIMUS = replace(
 # Optimus with a plain sharded optimizer in place of its own, which is aware of experts (optimizers.py,
 # ParamGroupShardedMixedPrecisionAdamW): every state is sharded over the ranks that hold the same experts.
 OPTIMUS_EP_UNAWARE = replace(OPTIMUS, name="Optimus, bf16, sharding unaware of experts", shards_over_experts=False)
+# As specs name them: "megatron-deepspeed", "fsdp", "megatron-core-bfloat16" ...
+FRAMEWORKS: Mapping[str, FrameworkProfile] = {
+    name.lower().replace("_", "-"): value
+    for name, value in tuple(globals().items())
+    if isinstance(value, FrameworkProfile) and not name.startswith("_")
+} | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}

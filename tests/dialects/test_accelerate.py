@@ -9,7 +9,7 @@ import yaml
 from dialect_cases import cases
 from places import cluster
 
-from meshtune.runners.programs.accelerate.render import render
+from meshtune.runners.programs.accelerate.special import render
 from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from launches import launch_of
 from places import cluster
 
-from meshtune.runners.programs.deepspeed.options import DeepSpeedOptions, capabilities
+from meshtune.runners.programs.deepspeed.options import DeepSpeedOptions, capabilities_of, render
 from meshtune.runners.programs.deepspeed.reader import (
     is_file,
     is_program,
@@ -21,7 +21,6 @@ from meshtune.runners.programs.deepspeed.reader import (
     read_launch,
     read_settings,
 )
-from meshtune.runners.programs.deepspeed.render import render
 from meshtune.runners.programs.dialects.base import CannotExpress, CannotRead
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SpaceContext
@@ -48,7 +47,7 @@ PIPELINE = {"pipeline_module": True, "arguments": ["--stages {pp}"]}
 
 @cache
 def space() -> Space:
-    able = capabilities(DeepSpeedOptions())
+    able = capabilities_of(DeepSpeedOptions())
     return Space(BOUNDS, SpaceContext(model=MODEL, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
 
 

@@ -19,8 +19,8 @@ from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.runners.programs.megatron.flags import Program, flags, programs_with
 from meshtune.runners.programs.megatron.options import Flavour, MegatronOptions
 from meshtune.runners.programs.megatron.reader import parse
-from meshtune.runners.programs.megatron.render import render
 from meshtune.runners.programs.megatron.rules import capabilities_of
+from meshtune.runners.programs.megatron.workload import render
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec

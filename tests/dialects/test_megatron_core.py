@@ -15,7 +15,7 @@ from megatron_spaces import BATCH, CLUSTER, LLAMA, Case, cases
 
 from meshtune.runners.programs.dialects.base import Arguments
 from meshtune.runners.programs.megatron.options import CONTEXTS, Flavour, MegatronOptions
-from meshtune.runners.programs.megatron.render import arguments_of
+from meshtune.runners.programs.megatron.workload import arguments_of
 from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.stages import layers_of_chunk

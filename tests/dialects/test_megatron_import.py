@@ -14,7 +14,7 @@ from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.programs import read_start
 from meshtune.runners.programs.megatron.options import MegatronOptions
 from meshtune.runners.programs.megatron.reader import is_program, parse, read_launch
-from meshtune.runners.programs.megatron.render import arguments_of
+from meshtune.runners.programs.megatron.workload import arguments_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import described, model_presets

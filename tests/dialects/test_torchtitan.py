@@ -14,9 +14,8 @@ from places import cluster
 from torchtitan_lab import read_text
 
 from meshtune.runners.programs.dialects.base import CannotExpress, CannotRead
-from meshtune.runners.programs.torchtitan.options import Release, TorchtitanOptions
-from meshtune.runners.programs.torchtitan.render import render
-from meshtune.runners.programs.torchtitan.rules import capabilities_of
+from meshtune.runners.programs.torchtitan.options import Release, TorchtitanOptions, capabilities_of
+from meshtune.runners.programs.torchtitan.workload import render
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec

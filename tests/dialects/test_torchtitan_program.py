@@ -15,9 +15,8 @@ from torchtitan_lab import ON_CPU, RELEASES, environment
 
 from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.torchtitan.configuration import KEYS_0_2, KEYS_0_3, ONLY_0_2_0, SECTIONS_0_3, SINCE_0_2_1
-from meshtune.runners.programs.torchtitan.options import Release, TorchtitanOptions
+from meshtune.runners.programs.torchtitan.options import Release, TorchtitanOptions, capabilities_of
 from meshtune.runners.programs.torchtitan.reader import is_log, read_log
-from meshtune.runners.programs.torchtitan.rules import capabilities_of
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext

@@ -10,15 +10,15 @@ from dialect_cases import cases, stored_for
 from places import cluster
 from torchtitan_lab import read_text
 
-from meshtune.runners.programs.deepspeed.render import render as render_deepspeed
+from meshtune.runners.programs.deepspeed.options import render as render_deepspeed
 from meshtune.runners.programs.dialects.base import CannotExpress, Imported
 from meshtune.runners.programs.megatron.flags import Program, programs_with
 from meshtune.runners.programs.megatron.pipeline_split import sizes_of_layout, split_of_ends, written_out
 from meshtune.runners.programs.megatron.reader import parse
-from meshtune.runners.programs.megatron.render import render
+from meshtune.runners.programs.megatron.workload import render
 from meshtune.runners.programs.nemo import reader as nemo
 from meshtune.runners.programs.neox.reader import PROGRAM as NEOX_PROGRAM
-from meshtune.runners.programs.torchtitan.render import render as render_torchtitan
+from meshtune.runners.programs.torchtitan.workload import render as render_torchtitan
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 

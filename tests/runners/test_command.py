@@ -16,11 +16,11 @@ from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_patterns import NAMES
 from meshtune.runners.programs.workloads.base import read_context
-from meshtune.runners.programs.workloads.command import FRAMEWORKS, PLACEHOLDERS, CommandOptions, CommandWorkload
+from meshtune.runners.programs.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE
+from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, MEGATRON_CORE
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 

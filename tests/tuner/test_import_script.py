@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.runners.programs.megatron.render import render
+from meshtune.runners.programs.megatron.workload import render
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml

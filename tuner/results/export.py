@@ -208,7 +208,9 @@ def _deepspeed_line(export: Export, files: Files) -> str:
     spec, own = export.spec, export.workload_options("deepspeed")
     words = "--deepspeed_config ds_config.json"
     if spec.workload.kind == "deepspeed":
-        words = load("meshtune.runners.programs.deepspeed.render:script_words")(spec.model, export.plan, spec.seed, own)
+        words = load("meshtune.runners.programs.deepspeed.options:script_words")(
+            spec.model, export.plan, spec.seed, own
+        )
     size = f"--num_nodes {export.cluster.nodes} --num_gpus {export.cluster.devices_per_node}"
     given = export.told("deepspeed")
     words = " ".join(filter(None, [words, shlex.join(given.arguments)]))
@@ -259,21 +261,21 @@ _FORMATS = (
     _dialect(
         "megatron",
         "arguments and launch script of Megatron-LM or Megatron-DeepSpeed",
-        "meshtune.runners.programs.megatron.render:render",
+        "meshtune.runners.programs.megatron.workload:render",
         lambda *_: "bash launch.sh",
     ),
-    _dialect("deepspeed", "a ds_config.json", "meshtune.runners.programs.deepspeed.render:render", _deepspeed_line),
+    _dialect("deepspeed", "a ds_config.json", "meshtune.runners.programs.deepspeed.options:render", _deepspeed_line),
     _dialect(
         "torchtitan",
         "torchtitan's flags, or its TOML file",
-        "meshtune.runners.programs.torchtitan.render:render",
+        "meshtune.runners.programs.torchtitan.workload:render",
         _torchtitan_line,
         dtypes=("float32", "bfloat16"),
     ),
     _dialect(
         "accelerate",
         "the YAML file of accelerate launch",
-        "meshtune.runners.programs.accelerate.render:render",
+        "meshtune.runners.programs.accelerate.special:render",
         _accelerate_line,
         program="Accelerate",
     ),

@@ -61,13 +61,13 @@ _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         },
     ),
     "accelerate": (
-        "meshtune.runners.programs.accelerate.render:AccelerateOptions",
+        "meshtune.runners.programs.accelerate.special:AccelerateOptions",
         {"script": "the program", "directory": "folder of the program", **_DTYPE},
     ),
 }
 # The file with the keys that knobs set, by the format; without a file's name before it a key is of this one.
 _FILES = {"deepspeed": "ds_config.json", "megatron": "ds_config.json"}
-_FLAG = "meshtune.runners.programs.torchtitan.render:flag_of"
+_FLAG = "meshtune.runners.programs.torchtitan.workload:flag_of"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Reads `accelerate launch`: its words, over the YAML file that they name; and what shards the model in trials."""
+"""Reads `accelerate launch`: its words, over the YAML file that they name; and what shards the model in trials. Writes
+a plan as that file, for Accelerate 1.15.0."""
 
 from __future__ import annotations
 
@@ -9,26 +10,61 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+import yaml
+
+from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.accelerate.render import TABLE, YAML_FILE
-from meshtune.runners.programs.deepspeed.render import read_config
-from meshtune.runners.programs.dialects.base import Arguments, CannotRead, read_arguments
+from meshtune.runners.programs.deepspeed.options import read_config
+from meshtune.runners.programs.deepspeed.options import render as render_deepspeed
+from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Files, read_arguments, require_words
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import literal, mapping_in, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import OF_ACCELERATE, tell
 from meshtune.runners.programs.reading import Reading, truth
-from meshtune.search_spaces.checks import raising
+from meshtune.runners.programs.table import capabilities, facts_of, table_of
+from meshtune.runners.trainer.job import Dtype
+from meshtune.search_spaces.checks import Closed, raising
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
+TABLE = table_of("meshtune.runners.programs.accelerate")
+YAML_FILE = "accelerate.yaml"
 _LISTS = TABLE.lists
 _STAGE = "baseline.zero_stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccelerateOptions(Closed):
+    """script: the program, from `directory`: what starts it names them."""
+
+    script: str = ""
+    directory: str = ""
+    dtype: Dtype = Dtype.BFLOAT16
+
+
+def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
+    """The YAML file, and a ds_config.json where it names one. extra: options. Raises as DeepSpeed's."""
+    dtype = str(read_value(AccelerateOptions, dict(extra or {})).dtype)
+    require_words("Accelerate", model, plan, cluster, capabilities(TABLE, "FSDP"))
+    files = render_deepspeed(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
+    facts = {**facts_of(model, plan), "dtype": dtype, "nodes": cluster.nodes, "processes": plan.world_size}
+    facts["use_cpu"] = True if cluster.device.kind is DeviceKind.CPU else None
+    facts["alone"] = True if plan.world_size == 1 and plan.zero_stage == 0 else None
+    document: dict[str, Any] = {}
+    for name, value in TABLE.variant("FSDP").write(facts).items():
+        section = next((section for start, section in _LISTS["sections"].items() if name.startswith(start)), "")
+        (document.setdefault(section, {}) if section else document)[name] = value
+    head: str = _LISTS["program"]["head"] + ("" if files else _LISTS["program"]["own"])
+    return {YAML_FILE: head.format_map(facts) + yaml.safe_dump(document, sort_keys=False), **files}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """framework: whose physics it is, by its name in workloads/command.py. stages: for each ZeRO stage that trials may
-    take, the words that ask for it, before the script or, `of_script`, after it; empty: by a file, or one stage alone.
-    head: Accelerate's launcher and its words. script: words for the script. settings: DeepSpeed's. fixed: the stage
-    cannot change. recomputes: it recomputes, whatever the script is told. decides: no word of the script changes it."""
+    """framework: whose physics it is, a name of FRAMEWORKS. stages: for each ZeRO stage that trials may take, the words
+    that ask for it, before the script or, `of_script`, after it; empty: by a file, or one stage alone. head:
+    Accelerate's launcher and its words. script: words for the script. settings: DeepSpeed's. fixed: the stage cannot
+    change. recomputes: it recomputes, whatever the script is told. decides: no word of the script changes it."""
 
     framework: str = "fsdp"
     stages: Mapping[int, Sequence[str]] = dataclasses.field(default_factory=dict)

@@ -1,23 +1,28 @@
-"""What a spec says of a script under DeepSpeed, and which plans such a script runs.
+"""What a spec says of a script under DeepSpeed, which plans such a script runs, and a plan as its
+ds_config.json, laid over the user's own.
 
 Tensor parallelism is AutoTP's, context parallelism Ulysses'. Stages of a pipeline and recomputation are the
 script's."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from meshtune.runners.programs import abilities
-from meshtune.runners.programs.dialects.base import ProgramOptions
-from meshtune.runners.programs.dialects.config_import import at
-from meshtune.runners.programs.table import Table, table_of
+from meshtune.runners.documents import read_value
+from meshtune.runners.programs.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
+from meshtune.runners.programs.dialects.config_import import at, placed
+from meshtune.runners.programs.table import Table, capabilities, facts_of, table_of
 from meshtune.runners.programs.workloads.config_file import Template, parse_template
 from meshtune.runners.trainer.job import Dtype as Dtype
-from meshtune.runners.untrusted_text import read_words
+from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
 from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue, Limit
+from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import EVEN_ALONE, Capabilities
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
@@ -87,10 +92,10 @@ class DeepSpeedOptions(ProgramOptions):
         return [template.fill(values) for template in self.templates]
 
 
-def capabilities(options: DeepSpeedOptions) -> Capabilities:
+def capabilities_of(options: DeepSpeedOptions) -> Capabilities:
     ends = options.tells("first_stage_less_layers") and options.tells("last_stage_less_layers")
     recompute: dict[str, Any] = {"recompute": frozenset(Recompute)} if options.tells("recompute") else {}
-    return abilities.capabilities(
+    return capabilities(
         TABLE,
         "pipeline-module" if options.pipeline_module else "script",
         **recompute,
@@ -105,3 +110,48 @@ def offloads_optimizer(options: DeepSpeedOptions) -> bool:
     """Whether the config keeps the optimizer's state on the host. One that is the path of a file is not looked into."""
     config = {} if isinstance(options.config, str) else options.config
     return at(config, "zero_optimization.offload_optimizer.device") not in (None, "none")
+
+
+def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
+    """The ds_config.json of a plan. extra: options of the workload. Raises CannotExpress, InvalidValue."""
+    config = config_of(model, plan, cluster, read_value(DeepSpeedOptions, dict(extra or {})))
+    return {CONFIG_FILE: json.dumps(config, indent=2) + "\n"}
+
+
+def script_words(model: ModelSpec, plan: Plan, seed: int, extra: Mapping[str, Any]) -> str:
+    """The script's arguments beside a CONFIG_FILE, quoted for a shell. extra: options of the workload. Raises
+    InvalidValue."""
+    return shlex.join(read_value(DeepSpeedOptions, dict(extra)).words(model, plan, seed, Path(CONFIG_FILE)))
+
+
+def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepSpeedOptions) -> dict[str, Any]:
+    """The ds_config of a plan. Raises CannotExpress, and InvalidValue where the user's own cannot be read."""
+    require_words("DeepSpeed", model, plan, cluster, capabilities_of(options))
+    table = options.table
+    written = table.write({**facts_of(model, plan), "dtype": str(options.dtype)})
+    # What the plan does not say here must not stand there either.
+    return laid_over(read_base(options.config, read_config), {**dict.fromkeys(table.written), **written})
+
+
+def laid_over(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with settings by dotted key; None takes a key away."""
+    return overlaid(config, placed({}, settings))
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """A ds_config as it stands. Raises ValueError, whose message names the line."""
+    try:
+        # DeepSpeed refuses a key that stands twice, and so do we (dict_raise_error_on_duplicate_keys).
+        config = read_json(text)
+    except UnreadableText as error:
+        if not error.line:
+            raise
+        lines = text.splitlines() or [""]
+        line = lines[min(error.line, len(lines)) - 1].strip()
+        # DeepSpeed reads Hjson, which has them.
+        comments = re.search(r"(?:^|\s)(?:#|//|/\*)", line)
+        hint = "comments are not JSON: take them out" if comments else error.message.removeprefix("is not JSON: ")
+        raise ValueError(f"line {error.line} ({line[:60]!r}): {hint}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"a ds_config is an object, not {type(config).__name__}")
+    return config

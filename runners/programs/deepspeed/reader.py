@@ -11,8 +11,7 @@ from typing import Any
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.batch import solve
-from meshtune.runners.programs.deepspeed.options import TABLE
-from meshtune.runners.programs.deepspeed.render import laid_over, read_config
+from meshtune.runners.programs.deepspeed.options import TABLE, laid_over, read_config
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments, render_lines
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import at, literal

@@ -22,11 +22,12 @@ from meshtune.runners.programs.deepspeed.options import (
     UNTIMED_STEPS,
     DeepSpeedOptions,
     Dtype,
-    capabilities,
+    capabilities_of,
+    config_of,
     offloads_optimizer,
 )
-from meshtune.runners.programs.deepspeed.render import config_of
 from meshtune.runners.programs.dialects.base import overlaid
+from meshtune.runners.programs.dialects.config_import import flat, placed
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.workloads.base import (
@@ -38,8 +39,7 @@ from meshtune.runners.programs.workloads.base import (
     in_directory,
     read_context,
 )
-from meshtune.runners.programs.workloads.config_file import placed
-from meshtune.runners.programs.workloads.knobs import Telling, arguments, dotted, keys, problems, variables
+from meshtune.runners.programs.workloads.knobs import Telling, arguments, keys, problems, variables
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import DeviceKind
@@ -66,7 +66,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities(self._options)
+        return capabilities_of(self._options)
 
     @property
     def framework(self) -> FrameworkProfile:
@@ -87,7 +87,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
             workload="deepspeed",
             variables={**dict.fromkeys(options.env, "workload.env"), "DS_ACCELERATOR": "meshtune"},
             arguments=dict.fromkeys(given, "workload.arguments"),
-            files={CONFIG_FILE: {**dict.fromkeys(dotted(_measured({})), "every trial"), **by_plan}},
+            files={CONFIG_FILE: {**dict.fromkeys(flat(_measured({})), "every trial"), **by_plan}},
         )
         return problems(knobs, telling)
 
@@ -103,8 +103,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
             command = in_directory(Path(options.directory).absolute(), command)
         config = config_of(request.model, request.plan, request.cluster, options)
         measured = overlaid(config, _measured(config))
-        for key, value in keys(request.knobs, request.plan).items():
-            measured = placed(measured, key.removeprefix(f"{CONFIG_FILE}:").split("."), value)
+        measured = placed(measured, keys(request.knobs, request.plan, CONFIG_FILE))
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
         on_cpu = {"DS_ACCELERATOR": "cpu"} if request.cluster.device.kind is DeviceKind.CPU else {}
         files = {CONFIG_FILE: json.dumps(measured, indent=2) + "\n", **context}

@@ -211,6 +211,11 @@ def render_lines(arguments: Arguments) -> list[str]:
     return [shlex.join((name, *values)) for name, values in arguments.items()]
 
 
+def value_of(words: Sequence[str]) -> Any:
+    """An argument's words as one value: true for a switch, a list for several."""
+    return True if not words else words[0] if len(words) == 1 else list(words)
+
+
 def without(arguments: Arguments, names: Collection[str]) -> Arguments:
     """The arguments but for these. A name that ends in `*` stands for all that begin like it."""
     starts = tuple(name[:-1] for name in names if name.endswith("*"))

@@ -63,6 +63,16 @@ def flat(document: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
+def placed(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with values at dotted keys, None being a value like others there."""
+    result = dict(document)
+    for key, value in settings.items():
+        first, dot, rest = key.partition(".")
+        below = result.get(first)
+        result[first] = placed(below if isinstance(below, Mapping) else {}, {rest: value}) if dot else value
+    return result
+
+
 def holds(config: Mapping[str, Any], path: str) -> bool:
     """Whether the key is there, be it null."""
     section, _, key = path.rpartition(".")

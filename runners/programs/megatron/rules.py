@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.runners.programs.abilities import capabilities
 from meshtune.runners.programs.megatron.options import TABLE, WHOLE_VOCABULARY, MegatronOptions
 from meshtune.runners.programs.megatron.pipeline_split import METHOD, METHODS, UNEVEN
+from meshtune.runners.programs.table import capabilities
 from meshtune.search_spaces.columns import EVEN_ALONE, RECOMPUTES, SCHEDULES, Capabilities, Constraint
 from meshtune.search_spaces.plan import Recompute, Schedule
 from meshtune.search_spaces.stages import layers_between

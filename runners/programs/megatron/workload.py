@@ -1,15 +1,30 @@
 """The megatron workload: pretrain_gpt.py of Megatron-LM or Megatron-DeepSpeed for a few steps, measured by its own log.
 
-One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself."""
+One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself. `launch.sh` is whole: where RANK is set it
+is one of the ranks that somebody started, else it starts a node's ranks. `megatron-args.txt` has the same arguments for
+people, one in a line."""
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
+from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import Outcome
-from meshtune.runners.programs.dialects.base import Arguments, read_arguments, render_lines, without
+from meshtune.runners.programs.dialects.base import (
+    Arguments,
+    Files,
+    read_arguments,
+    render_lines,
+    require_words,
+    without,
+)
+from meshtune.runners.programs.dialects.config_import import flat, placed
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.megatron.options import (
@@ -23,24 +38,147 @@ from meshtune.runners.programs.megatron.options import (
     MegatronOptions,
     left_out_of_trials,
 )
-from meshtune.runners.programs.megatron.render import LAUNCH_FILE, arguments_of, ds_config_of, render_files
 from meshtune.runners.programs.megatron.rules import capabilities_of
+from meshtune.runners.programs.megatron.special import facts
+from meshtune.runners.programs.rows import holds
+from meshtune.runners.programs.table import lines
 from meshtune.runners.programs.workloads.base import JobRequest, ProgramWorkload, context_file
-from meshtune.runners.programs.workloads.config_file import placed
-from meshtune.runners.programs.workloads.knobs import Telling, dotted, keys, problems, variables
+from meshtune.runners.programs.workloads.knobs import Telling, keys, problems, variables
 from meshtune.runners.programs.workloads.knobs import arguments as knob_arguments
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
+from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED, FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 
+ARGUMENTS_FILE = "megatron-args.txt"
+LAUNCH_FILE = "launch.sh"
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 PATTERNS = Patterns(TABLE.lists["log"])
 # Megatron's default is 0.1.
 _NO_DROPOUT = (("0",), ("0.0",))
 # DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
 _LOSS_SCALE = "65536"
+
+
+def arguments_of(model: ModelSpec, plan: Plan, options: MegatronOptions) -> Arguments:
+    """Everything after the script's name: what follows from model and plan, then what the user gives."""
+    return {**dict(lines(options.table.write(facts(model, plan, options)))), **_useful(plan, options)}
+
+
+def _useful(plan: Plan, options: MegatronOptions) -> Arguments:
+    """The user's arguments but for those that Megatron refuses with this plan."""
+    given, plain = options.given, plan.axes_as_dict()
+    refused = {
+        name
+        for rule in TABLE.lists["refused"]
+        if options.flavour in rule.get("of", [options.flavour]) and holds(rule.get("when", "tp >= 1"), plain)
+        for name in rule["names"]
+    }
+    if given.get("--ckpt-format") == ("fsdp_dtensor",):
+        refused.add("--ckpt-format")
+    return without(given, refused)
+
+
+def filled_in(options: MegatronOptions) -> Arguments:
+    """What Megatron starts without only to fail, where the user does not say it: a learning rate and a length
+    (megatron/training/training.py, get_optimizer_param_scheduler, d98e8a64: float(args.lr), and "either train-iters or
+    train-samples should be provided"; megatron/training.py of Megatron-DeepSpeed alike)."""
+    given = options.given
+    length = {} if {"--train-iters", "--train-samples"} & given.keys() else {"--train-iters": (str(options.steps),)}
+    return {**({} if "--lr" in given else {"--lr": (LEARNING_RATE,)}), **length}
+
+
+def ds_config_of(plan: Plan, options: MegatronOptions) -> Mapping[str, Any]:
+    """DeepSpeed's settings: the user's, with what follows from plan and number format in its place."""
+    given, dtypes = options.ds_config, {"bf16": Dtype.BFLOAT16, "fp16": Dtype.FLOAT16}
+    own = {
+        **{
+            f"{key}.enabled": dtypes[key] is options.dtype
+            for key in dtypes
+            if dtypes[key] is options.dtype or key in given
+        },
+        "train_batch_size": plan.global_batch_size,
+        "train_micro_batch_size_per_gpu": plan.micro_batch_size,
+        "gradient_accumulation_steps": plan.grad_accum_steps,
+        "zero_optimization.stage": plan.zero_stage,
+    }
+    return placed({"steps_per_print": 1, **given}, own)
+
+
+def _environment_of(plan: Plan, options: MegatronOptions) -> Mapping[str, str]:
+    """What the ranks must find in their environment. Tensor and context parallelism want one queue of kernels, and
+    Megatron-FSDP refuses it (arguments.py, validate_args)."""
+    fsdp = plan.zero_stage >= 2 and not options.through_deepspeed
+    given = {name: value for name, value in options.env.items() if not (fsdp and name == _QUEUES)}
+    return given if fsdp else {_QUEUES: "1", **given}
+
+
+def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any]) -> Files:
+    """The files that train `model` under `plan`, with all that Megatron needs to start; what the user did not say of it
+    is named in a comment. extra: MegatronOptions. Raises CannotExpress, InvalidValue."""
+    options = read_value(MegatronOptions, dict(extra))
+    added = filled_in(options)
+    arguments = {**arguments_of(model, plan, options), **added}
+    return render_files(model, plan, cluster, options, arguments, list(_to_fill_in(added, options)))
+
+
+def render_files(
+    model: ModelSpec,
+    plan: Plan,
+    cluster: ClusterSpec,
+    options: MegatronOptions,
+    arguments: Arguments,
+    comments: Sequence[str] = (),
+) -> Files:
+    """The files of a run with these arguments. comments: lines for the script's head. Raises CannotExpress."""
+    require_words(str(options.flavour), model, plan, cluster, capabilities_of(options))
+    files = {
+        ARGUMENTS_FILE: "".join(f"{line}\n" for line in render_lines(arguments)),
+        LAUNCH_FILE: _launch_script(plan, cluster, options, arguments, comments),
+    }
+    if options.through_deepspeed:
+        files[DS_CONFIG_FILE] = json.dumps(ds_config_of(plan, options), indent=1) + "\n"
+    return files
+
+
+def _to_fill_in(added: Arguments, options: MegatronOptions) -> Iterator[str]:
+    """What only lets the program start, and a training needs instead."""
+    if added:
+        yield f"# Fill in before a training: {', '.join(render_lines(added))} only let the program start."
+    if not options.has_data:
+        made_up = "Megatron-DeepSpeed makes none up" if options.through_deepspeed else "--mock-data is made up"
+        yield f"# Fill in before a training: your data and tokenizer (--data-path, --tokenizer-type ...); {made_up}."
+
+
+def _launch_script(
+    plan: Plan, cluster: ClusterSpec, options: MegatronOptions, arguments: Arguments, comments: Iterable[str]
+) -> str:
+    """See `[launch]` in table.toml."""
+    lines = [f"    {line}" for line in render_lines(without(arguments, {"--deepspeed_config"}))]
+    if options.through_deepspeed:
+        lines.append(f'    --deepspeed_config "$HERE/{DS_CONFIG_FILE}"')
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in _environment_of(plan, options).items()]
+    folder = [f"cd {shlex.quote(options.directory)}"] if options.directory else []
+
+    def block(*parts: str) -> str:
+        return "".join(f"{part}\n" for part in parts)
+
+    script: str = TABLE.lists["launch"]["script"]
+    return script.format(
+        key=plan.key,
+        flavour=options.flavour,
+        comments=block(*comments),
+        environment=block(*exports, *options.setup, *folder),
+        arguments=block(*lines),
+        python=shlex.quote(options.python),
+        script=shlex.quote(options.script),
+        devices=cluster.devices_per_node,
+        nodes=cluster.nodes,
+    )
 
 
 class MegatronWorkload(ProgramWorkload[MegatronOptions]):
@@ -85,8 +223,7 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             **dict.fromkeys(FROM_PLAN, "what follows from the plan"),
             **dict.fromkeys(shown, "every trial"),
         }
-        plan = Plan()
-        by_plan = dict.fromkeys(dotted(ds_config_of(plan, replace(options, ds_config={}))), "the plan")
+        by_plan = dict.fromkeys(flat(ds_config_of(Plan(), replace(options, ds_config={}))), "the plan")
         telling = Telling(
             workload="megatron",
             example="--recompute-num-layers",
@@ -98,9 +235,8 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
 
     def job(self, request: JobRequest) -> JobSpec:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""
-        told, config = variables(request.knobs, request.plan), self._options.ds_config
-        for key, value in keys(request.knobs, request.plan).items():
-            config = placed(config, key.removeprefix(f"{DS_CONFIG_FILE}:").split("."), value)
+        told = variables(request.knobs, request.plan)
+        config = placed(self._options.ds_config, keys(request.knobs, request.plan, DS_CONFIG_FILE))
         # launch.sh exports them, which counts more than what its job finds.
         options = replace(self._options, env={**self._options.env, **told}, ds_config=config)
         arguments = _short(arguments_of(request.model, request.plan, options), options, request.seed)

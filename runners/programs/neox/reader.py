@@ -19,12 +19,6 @@ from meshtune.search_spaces.checks import raising
 
 _CONFIG = "--megatron_config"
 _CAPTURE = "run the script with `meshtune import --capture -- bash SCRIPT`"
-# megatron/neox_arguments/arguments.py, NeoXArgs.print: `name .... value.........updated`, one per line. A launcher
-# may put a host or rank before a line.
-_HEAD = "-------------------- arguments --------------------"
-_END = "---------------- end of arguments ----------------"
-_LINE = re.compile(r"  (?P<name>[a-z]\w*) \.*(?: |$)(?P<value>.*?)\.*(?P<how>default|updated)?\s*$")
-_VOCAB = re.compile(r"> padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
 
 
 class Neox(ConfigProgram):
@@ -50,11 +44,11 @@ class Neox(ConfigProgram):
 
     def is_log(self, text: str) -> bool:
         # Megatron-LM has another head, of 24 dashes.
-        return "NeoXArgs." in text and (_HEAD in text or "NeoXArgs.from_ymls()" in text)
+        return "NeoXArgs." in text and (self.table.lists["dump"]["begins"] in text or "NeoXArgs.from_ymls()" in text)
 
     def read_log(self, text: str) -> Imported:
         """What the program resolved, and the user's own files, both from its log. Raises CannotRead."""
-        values, updated = _dump(text)
+        values, updated = _dump(text, self.table.lists["dump"])
         return self.imported(self._own(updated), None, place="the log", dump=values)
 
     def _arguments(self, launch: Launch) -> tuple[list[str], list[str]]:
@@ -119,11 +113,12 @@ class Neox(ConfigProgram):
         return merged
 
 
-def _dump(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _dump(text: str, said: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The last whole list of arguments, and those of it that differ from their defaults, the user's own among them.
-    Raises CannotRead."""
-    blocks = [part.partition(_END) for part in text.split(_HEAD)[1:]]
-    whole = [list(filter(None, map(_LINE.search, block.splitlines()))) for block, end, _ in blocks if end]
+    said: `[dump]` of the table. Raises CannotRead."""
+    blocks = [part.partition(said["ends"]) for part in text.split(said["begins"])[1:]]
+    line = re.compile(said["line"])
+    whole = [list(filter(None, map(line.search, block.splitlines()))) for block, end, _ in blocks if end]
     matches = next(filter(None, reversed(whole)), None)
     if matches is None:
         told = "a log of gpt-neox without its list of arguments (`end of arguments`)"
@@ -131,7 +126,7 @@ def _dump(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     values = {match["name"]: _value(match["value"]) for match in matches}
     updated = {match["name"]: values[match["name"]] for match in matches if match["how"] == "updated"}
     # Without the padding, which follows from each plan.
-    if entries := _VOCAB.findall(text):
+    if entries := re.findall(said["vocab"], text):
         values["padded_vocab_size"] = int(entries[-1])
     return values, updated
 

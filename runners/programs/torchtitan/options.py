@@ -1,4 +1,5 @@
-"""What a spec says of a torchtitan run, and its keys: `training.seq_len` in a file, `--training.seq_len` as a flag."""
+"""What a spec says of a torchtitan run, its keys (`training.seq_len` in a file, `--training.seq_len` as a flag), and
+which plans a release runs."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import FlagOptions
-from meshtune.runners.programs.table import Table, table_of
-from meshtune.runners.programs.workloads.config_file import placed
+from meshtune.runners.programs.table import Table, capabilities, table_of
 from meshtune.search_spaces.checks import Checks, Whole
+from meshtune.search_spaces.columns import Capabilities, Constraint
 
 
 class Release(StrEnum):
@@ -46,14 +47,6 @@ def key_of(flag: str) -> tuple[str, bool]:
     return f"{section}{dot}{key.removeprefix('no_')}", not key.startswith("no_")
 
 
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The document that `flat` makes such a mapping of."""
-    document: dict[str, Any] = {}
-    for key, value in settings.items():
-        document = placed(document, key.split("."), value)
-    return document
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchtitanOptions(FlagOptions):
     """config: the user's own TOML, or its path (0.2). arguments: flags; those that a trial sets itself are left out."""
@@ -75,6 +68,25 @@ class TorchtitanOptions(FlagOptions):
 
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""
-        rows = [row for row in self.table.rows if row.only != "read" and (row.field in _TRIAL) is by_trials]
-        cases = {key for row in rows for case in row.cases for key in case.all}
-        return cases | {key for row in rows for key in (*row.names[:1], *row.writes, *row.removes)}
+        return {key for row in self.table.rows if (row.field in _TRIAL) is by_trials for key in row.written}
+
+
+_SEQUENCE = Constraint(
+    "torchtitan-sequence",
+    "sequences are cut over tp and in two halves per context rank (parallel_dims.py: seq_len_divisor = tp * cp * 2)",
+    lambda c, s: s.model.seq_len % (c["tp"] * c["cp"] * 2) == 0,
+    lambda p, s: f"2 * tp({p.tp}) * cp({p.cp}) = {2 * p.tp * p.cp} does not divide seq_len({s.model.seq_len})",
+)
+_MIXED_PRECISION = Constraint(
+    "torchtitan-mixed-precision",
+    "v0.2 has bfloat16 products by FSDP, or by DDP alone; tensor and pipeline ranks without FSDP compute in float32 "
+    "(distributed/utils.py, maybe_enable_amp)",
+    lambda c, s: (c["dp"] * c["cp"] > 1) | (c["tp"] * c["pp"] == 1),
+    lambda p, s: f"bfloat16 with tp({p.tp}), pp({p.pp}), dp(1), cp(1)",
+)
+
+
+def capabilities_of(options: TorchtitanOptions) -> Capabilities:
+    """Which plans this release can run."""
+    half = options.release.has_file and options.dtype is Dtype.BFLOAT16
+    return capabilities(TABLE, options.release, (_SEQUENCE, _MIXED_PRECISION) if half else (_SEQUENCE,))

@@ -26,7 +26,7 @@ from meshtune.runners.programs.dialects.base import (
     render_lines,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import flat
+from meshtune.runners.programs.dialects.config_import import flat, placed
 from meshtune.runners.programs.torchtitan.configuration import (
     OLD,
     ONLY_0_2_0,
@@ -35,7 +35,7 @@ from meshtune.runners.programs.torchtitan.configuration import (
     modern,
     of_flags,
 )
-from meshtune.runners.programs.torchtitan.options import TABLE, Dtype, Release, key_of, nested
+from meshtune.runners.programs.torchtitan.options import TABLE, Dtype, Release, key_of
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_literal, read_toml
 
 _PROGRAM: Mapping[str, Any] = TABLE.lists["program"]
@@ -132,7 +132,7 @@ def _read_file(name: str, text: str, flags: Arguments, launch: Launch | None = N
     except UnreadableText as error:
         raise CannotRead(f"{name or 'the text'} {error}") from None
     config = _read({**file, **of_flags(flags)}, Release.TOML, launch=launch)
-    return _imported(config, config=nested(config.own(file)), arguments=_rest(flags, config))
+    return _imported(config, config=placed({}, config.own(file)), arguments=_rest(flags, config))
 
 
 def _read_flags(flags: Arguments, kinds: Sequence[str], launch: Launch | None = None) -> Imported:
@@ -262,7 +262,9 @@ def read_log(text: str) -> Imported:
     settings = {renamed.get(key, key): value for key, value in flat(document).items() if value not in (None, "", [])}
     if isinstance(document.get(_DUMP["functions"]), Mapping):
         settings = {key: value for key, value in settings.items() if not key.startswith("activation_checkpoint.")}
-        settings["activation_checkpoint.mode"] = _policy(document.get("activation_checkpoint"))
+        fields, kinds = document.get("activation_checkpoint"), _DUMP["recompute"].items()
+        kind = next((name for name, field in kinds if field in fields), "full") if fields else "none"
+        settings["activation_checkpoint.mode"] = kind
         config = _read(settings, Release.FLAGS, devices=devices)
         beside = "the log does not say --module and --config, nor which flags stood beside them"
         config.ask("workload.arguments", beside)
@@ -271,16 +273,9 @@ def read_log(text: str) -> Imported:
         config = _read(settings, Release.TOML, devices=devices, shapes=_shapes_in(text))
         kept = TABLE.words("dump.kept")
         own = {key: value for key, value in config.own(settings).items() if {key, key.partition(".")[0]} & kept}
-        imported = _imported(config, config=nested(own))
+        imported = _imported(config, config=placed({}, own))
     told = () if devices is None else (f"the log is of a run on {devices} devices; of how many nodes it does not say",)
     return replace(imported, notes=(*told, _FROM_WHERE, *imported.notes))
-
-
-def _policy(fields: Any) -> str:
-    """Which recomputation has these fields."""
-    if not isinstance(fields, Mapping):
-        return "none"
-    return next((name for name, field in _DUMP["recompute"].items() if field in fields), "full")
 
 
 def _of_one_rank(text: str) -> str:

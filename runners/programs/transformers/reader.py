@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from meshtune.runners.programs.accelerate.render import YAML_FILE
-from meshtune.runners.programs.accelerate.special import is_accelerate, quoted, read_launcher, words_of
+from meshtune.runners.programs.accelerate.special import YAML_FILE, is_accelerate, quoted, read_launcher, words_of
 from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.accelerate.render import TABLE as ACCELERATE
+from meshtune.runners.programs.accelerate.special import TABLE as ACCELERATE
 from meshtune.runners.programs.accelerate.special import Sharding, offloads, put_stage, quoted, settings_of
 from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead

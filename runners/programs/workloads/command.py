@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
+
+import numpy as np
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
@@ -31,12 +33,12 @@ from meshtune.runners.programs.workloads.base import (
     in_directory,
     outcome_without_result,
 )
-from meshtune.runners.programs.workloads.command_plans import capabilities_of, fixed_plan, worded_rules
 from meshtune.runners.programs.workloads.config_file import (
     Choice,
     ConfigFile,
     Format,
     Template,
+    code_of,
     parse_template,
     unknown_placeholder,
 )
@@ -52,19 +54,13 @@ from meshtune.runners.programs.workloads.knobs import (
 from meshtune.runners.report import DIRECTORY, STEPS
 from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean, problems_as
-from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.columns import EVEN_ALONE, BoolColumn, Capabilities, Columns, Constraint, code
 from meshtune.search_spaces.knob_values import KNOB_NAME, word
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.physics import framework_profiles
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
-from meshtune.search_spaces.plan import PLAN_FIELDS
+from meshtune.search_spaces.layer_shapes import Shape
+from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
-# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp", "megatron-core-bfloat16" ...
-FRAMEWORKS: Mapping[str, FrameworkProfile] = {
-    name.lower().replace("_", "-"): value
-    for name, value in vars(framework_profiles).items()
-    if isinstance(value, FrameworkProfile) and not name.startswith("_")
-} | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
 _PLACES = ("name", "directory", "python")
@@ -125,13 +121,16 @@ class CommandWorkload(Workload):
         self._knows_dtype = "dtype" in options or "framework" in options
         self._templates = _parse(self._options)
         # Every placeholder that the script is told by.
-        self._choices = _choices(self._options)
+        configs = self._options.configs.items()
+        named = [config.choices(f"configs.{name}") for name, config in configs]
+        self._choices = tuple(choice for choices in named for choice in choices.values())
         self._told = frozenset(
             [name for template in self._templates.values() for name in template.names]
             + [choice.axis for choice in self._choices]
         )
         self._fixed = fixed_plan(self._options.fixed, self._told)
-        self._patterns = _patterns(self._options.log)
+        with problems_as(InvalidValue, "log"):
+            self._patterns = Patterns(self._options.log) if self._options.log else None
         # Of knobs: which ones there are is not known here.
         self._named = {name: path for path, each in self._templates.items() for name in each.names - {*PLACEHOLDERS}}
 
@@ -318,17 +317,6 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     return templates
 
 
-def _choices(options: CommandOptions) -> tuple[Choice, ...]:
-    """Raises InvalidValue."""
-    named = [config.choices(f"configs.{name}") for name, config in options.configs.items()]
-    return tuple(choice for choices in named for choice in choices.values())
-
-
-def _patterns(log: Mapping[str, str]) -> Patterns | None:
-    with problems_as(InvalidValue, "log"):
-        return Patterns(log) if log else None
-
-
 def program_of(command: Sequence[str] | str) -> str:
     """The program of a command, or of a text for a shell: the first script, else the module after the first `-m`, else
     the first word that is neither an option, a setting of a variable nor a program that starts others. Of its name
@@ -352,3 +340,95 @@ def words_of(command: Sequence[str] | str) -> Sequence[str]:
         return read_words(command, comments=True)
     except UnreadableText:  # an open quote is the shell's to refuse
         return command.split()
+
+
+# dp follows from the devices and the other degrees, which a script learns from its world size.
+_FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")
+# Of these a script needs two to know the third.
+_BATCH = ("micro_batch_size", "grad_accum_steps", "global_batch_size")
+
+
+def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, Any]:
+    """The fields of the plan that the script is not told, with the values that it has built in, by default Plan's.
+    told: its placeholders. Raises InvalidValue."""
+    problems = []
+    for name in fixed:
+        if name not in _FIXABLE:
+            problems.append(Problem(f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"))
+        elif name in told:
+            problems.append(Problem(f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}"))
+    if problems:
+        raise InvalidValue(problems)
+    with problems_as(InvalidValue, "fixed"):
+        plan = Plan(**fixed)
+    known = set(told)
+    if len(known.intersection(_BATCH)) >= 2:
+        known.update(_BATCH)
+    return {name: getattr(plan, name) for name in _FIXABLE if name not in known or name in fixed}
+
+
+def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabilities:
+    """What the script can run: everything in the dimensions that it is told, one value in the others. Which values of
+    those it takes is for the spec's `space` to say."""
+    # Stage 0 is what every stage is where there is nothing to shard over.
+    stages = {0, 1, 2, 3} if "zero_stage" not in fixed else {0, fixed["zero_stage"]}
+    ends = fixed.get("first_stage_less_layers"), fixed.get("last_stage_less_layers")
+    return Capabilities(
+        schedules=frozenset({fixed["schedule"]} if "schedule" in fixed else Schedule),
+        recompute=frozenset({fixed["recompute"]} if "recompute" in fixed else Recompute),
+        zero_stages=frozenset(stages),
+        zero_stages_with_pp=frozenset(stages if "zero_stage" in fixed else {0, 1}),
+        contexts=frozenset({fixed["context"]} if "context" in fixed else ContextParallel)
+        if "cp" in told or fixed.get("cp", 1) > 1
+        else frozenset(),
+        recompute_intervals="recompute_interval" in told,
+        choice_of_sequence_parallel="sequence_parallel" not in fixed or not fixed["sequence_parallel"],
+        expert_parallel="ep" in told or fixed.get("ep", 1) > 1,
+        experts=True,
+        stage_splits=None if ends[0] is None or ends[1] is None else EVEN_ALONE | {(ends[0], ends[1])},
+        shapes=frozenset(Shape),
+        rules=tuple(_rule(name, value) for name, value in fixed.items()),
+    )
+
+
+# Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has.
+_IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
+    "zero_stage": lambda c: c["dp"] * c["cp"] == 1,
+    "sequence_parallel": lambda c: c["tp"] == 1,
+    "schedule": lambda c: c["pp"] == 1,
+    "vpp": lambda c: c["pp"] == 1,
+    "first_stage_less_layers": lambda c: c["pp"] == 1,
+    "last_stage_less_layers": lambda c: c["pp"] == 1,
+    "context": lambda c: c["cp"] == 1,
+    "recompute_interval": lambda c: c["recompute"] == code("recompute", Recompute.NONE),
+}
+
+
+def _rule(name: str, value: Any) -> Constraint:
+    """The rule that a dimension keeps the one value that the script has for it, wherever it means anything."""
+    needed, idle = code(name, value), _IDLE.get(name)
+    return Constraint(
+        f"command-lacks-{name}",
+        f"the command has no {{{name}}}, so the script cannot be told another value than {value}",
+        lambda c, s: (c[name] == needed) | (c["tp"] < 0 if idle is None else idle(c)),
+        lambda p, s: f"{name}({getattr(p, name)}), but the command has no {{{name}}} and so always runs {value}",
+    )
+
+
+def worded_rules(choices: Collection[Choice]) -> tuple[Constraint, ...]:
+    """The rules that a plan has values that the configuration files have words for, one of each axis."""
+    return tuple(
+        _worded_rule(axis, [choice.words.keys() for choice in choices if choice.axis == axis])
+        for axis in sorted({choice.axis for choice in choices})
+    )
+
+
+def _worded_rule(axis: str, worded: Sequence[Collection[str]]) -> Constraint:
+    values = [value for value in worded[0] if all(value in others for others in worded)]
+    codes = [code_of(axis, value) for value in values]
+    return Constraint(
+        f"command-words-{axis}",
+        f"the configuration has words for {axis} {', '.join(values)} alone",
+        lambda c, s: np.isin(c[axis], codes),
+        lambda p, s: f"{axis}({getattr(p, axis)})",
+    )

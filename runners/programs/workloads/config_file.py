@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from string import Formatter
@@ -18,7 +17,16 @@ from typing import Any
 
 import yaml
 
-from meshtune.runners.programs.dialects.base import overlaid, read_base, render_toml
+from meshtune.runners.programs.dialects.base import (
+    overlaid,
+    read_arguments,
+    read_base,
+    render_lines,
+    render_toml,
+    value_of,
+)
+from meshtune.runners.programs.dialects.config_import import placed
+from meshtune.runners.programs.table import lines
 from meshtune.runners.untrusted_text import read_json, read_toml, read_words, read_yaml
 from meshtune.search_spaces.checks import Closed, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import code
@@ -170,18 +178,14 @@ class ConfigFile(Closed):
         for key, value in self.set.items():
             template = templates.get(f"{path}.set.{key}")
             if choice := choices.get(key):
-                document = placed(document, key.split("."), _chosen(choice, values, f"{path}.set.{key}"))
+                document = placed(document, {key: _chosen(choice, values, f"{path}.set.{key}")})
                 continue
             if template is not None and not template.has_value(values):
                 continue
             filled = value if template is None else template.value(values)
-            for part in reversed(key.split(".")):
-                filled = {part: filled}
-            document = overlaid(document, filled)
-        for key, value in knobs.items():
-            document = placed(document, key.split("."), value)
+            document = overlaid(document, placed({}, {key: filled}))
         try:
-            return self._write(document)
+            return self._write(placed(document, knobs))
         except TypeError as error:
             raise InvalidValue([Problem(path, str(error))]) from error
 
@@ -210,7 +214,10 @@ class ConfigFile(Closed):
             case Format.TOML:
                 return render_toml(plain)
             case Format.ARGS:
-                return "".join(f"{line}\n" for key, value in plain.items() for line in _argument(key, value))
+                if mappings := [key for key, value in plain.items() if isinstance(value, dict)]:
+                    raise TypeError(f"arguments have no word for the mapping {mappings[0]}")
+                written = render_lines(dict(lines({f"--{key}": value for key, value in plain.items()})))
+                return "".join(f"{line}\n" for line in written)
 
 
 def _chosen(choice: Choice, values: Mapping[str, Any], path: str) -> Any:
@@ -221,34 +228,9 @@ def _chosen(choice: Choice, values: Mapping[str, Any], path: str) -> Any:
     return choice.words[text]
 
 
-def placed(document: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
-    """The document with the value at that place, None being a value like others there."""
-    below = document.get(keys[0])
-    inner = placed(below if isinstance(below, Mapping) else {}, keys[1:], value) if keys[1:] else value
-    return {**document, keys[0]: inner}
-
-
 def _parse_arguments(words: list[str]) -> dict[str, Any]:
     """The options among a command line's words. Raises ValueError for a word that belongs to none."""
-    options: dict[str, Any] = {}
-    key = ""
-    for text in words:
-        if text.startswith("--"):
-            key, equals, value = text[2:].partition("=")
-            options[key] = value if equals else True
-        elif not key:
-            raise ValueError(f"{text!r} belongs to no --option")
-        else:
-            before = options[key]
-            options[key] = text if before is True else [*(before if isinstance(before, list) else [before]), text]
-    return options
-
-
-def _argument(key: str, value: Any) -> list[str]:
-    """The line of one option; none for one that is off. Raises TypeError for a mapping."""
-    if isinstance(value, dict):
-        raise TypeError(f"arguments have no word for the mapping {key}")
-    if value is None or value is False:
-        return []
-    values = [] if value is True else value if isinstance(value, list) else [value]
-    return [" ".join([f"--{key}", *(shlex.quote(word(part)) for part in values)])]
+    given, loose = read_arguments(words)
+    if loose:
+        raise ValueError(f"{loose[0]!r} belongs to no --option")
+    return {name.removeprefix("--"): value_of(values) for name, values in given.items()}

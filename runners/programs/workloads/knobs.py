@@ -21,26 +21,22 @@ _OURS = "MESHTUNE_"
 
 def variables(knobs: Iterable[Knob], plan: Plan) -> dict[str, str]:
     """The variables of a job's environment that the plan's knobs set."""
-    told = _told(knobs, plan, "env")
-    return {str(knob.env): word(text) for knob, text in told}
+    return {str(knob.env): word(text) for knob, text in _told(knobs, plan, "env")}
 
 
 def arguments(knobs: Iterable[Knob], plan: Plan) -> list[str]:
     """The words of the command line that its knobs add."""
-    told = _told(knobs, plan, "argument")
-    return [text for knob, _ in told for text in knob.arguments(plan.knobs[knob.name])]
+    return [text for knob, _ in _told(knobs, plan, "argument") for text in knob.arguments(plan.knobs[knob.name])]
 
 
-def keys(knobs: Iterable[Knob], plan: Plan) -> dict[str, KnobValue]:
-    """The keys of its configuration that its knobs set, as the knobs name them."""
-    told = _told(knobs, plan, "config")
-    return {str(knob.config): value for knob, value in told}
+def keys(knobs: Iterable[Knob], plan: Plan, file: str = "") -> dict[str, KnobValue]:
+    """The keys of its configuration that its knobs set, as the knobs name them, but for the name of `file`."""
+    return {str(knob.config).removeprefix(f"{file}:"): value for knob, value in _told(knobs, plan, "config")}
 
 
 def options(knobs: Iterable[Knob], plan: Plan) -> dict[str, KnobValue]:
     """The workload's options that its knobs set."""
-    told = _told(knobs, plan, "option")
-    return {str(knob.option): value for knob, value in told}
+    return {str(knob.option): value for knob, value in _told(knobs, plan, "option")}
 
 
 def placeholders(request: JobRequest) -> dict[str, KnobValue]:
@@ -96,15 +92,6 @@ def find_file(key: str, files: Iterable[str]) -> tuple[str, str] | None:
         if key.startswith(f"{name}:"):
             return name, key[len(name) + 1 :]
     return (named[0], key) if len(named) == 1 and ":" not in key else None
-
-
-def dotted(document: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """The dotted keys of all values in a document."""
-    for key, value in document.items():
-        if isinstance(value, Mapping) and value:
-            yield from dotted(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}"
 
 
 def _of_variable(knob: Knob, telling: Telling) -> Iterator[Problem]:

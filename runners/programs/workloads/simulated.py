@@ -17,6 +17,7 @@ from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.programs.megatron.options import MegatronOptions
 from meshtune.runners.programs.megatron.rules import capabilities_of
+from meshtune.runners.programs.table import capabilities, table_of
 from meshtune.runners.programs.workloads.base import JobRequest, Workload, outcome_without_result
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.job import Measuring
@@ -25,21 +26,12 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import (
-    FSDP,
-    MEGATRON_CORE,
-    MEGATRON_DEEPSPEED,
-    NANOTRON,
-    OPTIMUS,
-    OPTIMUS_EP_UNAWARE,
-    TRAINER_FLOAT32,
-    FrameworkProfile,
-)
+from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Plan
 
+TABLE = table_of("meshtune.runners.programs.simulated")
 JOB_FILE = "simulated.json"
 JOB_VERSION = 1
 # No such program exists: a runner that starts it all the same fails, and its log names the reason.
@@ -60,59 +52,18 @@ class Code(StrEnum):
 
     @property
     def framework(self) -> FrameworkProfile:
-        return _CODES[self][0]
+        own = TABLE.lists["physics"].get(self, {})
+        return replace(FRAMEWORKS[own.get("of", self)], **own.get("but", {}))
 
     @property
     def capabilities(self) -> Capabilities:
-        return _CODES[self][1]
-
-
-# What each code can run, as its documentation says; of the built-in trainer, what it can.
-_MEGATRON_DEEPSPEED = Capabilities(
-    schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
-    recompute=frozenset(Recompute),
-    zero_stages=frozenset({0, 1}),
-    choice_of_sequence_parallel=True,
-    expert_parallel=True,
-    experts=True,
-    stage_splits=None,
-    uneven_vocab=True,
-    shapes=frozenset({Shape.HEAD_DIM}),
-)
-_NANOTRON = Capabilities(
-    schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
-    recompute=frozenset(Recompute),
-    zero_stages=frozenset({0, 1}),
-    choice_of_sequence_parallel=True,
-    uneven_vocab=True,
-)
-# 1F1B or GPipe; --act-ckpt levels of parts of a layer are taken for the whole layer (dist_train.py).
-_WHOLE_LAYERS = frozenset({Recompute.NONE, Recompute.FULL})
-_OPTIMUS = replace(
-    _NANOTRON, recompute=_WHOLE_LAYERS, choice_of_sequence_parallel=False, expert_parallel=True, experts=True
-)
-# No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
-_FSDP = Capabilities(
-    recompute=_WHOLE_LAYERS,
-    zero_stages=frozenset({0, 2, 3}),
-    zero_stages_with_pp=frozenset(),
-    shapes=frozenset(Shape),
-)
-_CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
-    Code.MEGATRON_DEEPSPEED: (MEGATRON_DEEPSPEED, _MEGATRON_DEEPSPEED),
-    # With FlashAttention-2 (Dao 2023).
-    Code.MEGATRON_DEEPSPEED_FLASH: (
-        replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, fp16, FlashAttention-2", fused_attention=True),
-        _MEGATRON_DEEPSPEED,
-    ),
-    # With its distributed optimizer, in bfloat16.
-    Code.MEGATRON_CORE: (MEGATRON_CORE["bfloat16"], capabilities_of(MegatronOptions())),
-    Code.OPTIMUS: (OPTIMUS, _OPTIMUS),
-    Code.OPTIMUS_EP_UNAWARE: (OPTIMUS_EP_UNAWARE, _OPTIMUS),
-    Code.NANOTRON: (NANOTRON, _NANOTRON),
-    Code.FSDP: (FSDP, _FSDP),
-    Code.TRAINER: (TRAINER_FLOAT32, TorchWorkload({}).capabilities),
-}
+        """What it can run, as its documentation says; of the programs that are run here, what they can."""
+        match self:
+            case Code.MEGATRON_CORE:
+                return capabilities_of(MegatronOptions())
+            case Code.TRAINER:
+                return TorchWorkload({}).capabilities
+        return capabilities(TABLE, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from meshtune.runners.log_lines import read_tail
 from meshtune.runners.outcome import FAILED, Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_reader import died_silently, outcome_of_failure, rank_logs
+from meshtune.runners.programs.table import capabilities, table_of
 from meshtune.runners.programs.workloads.base import JobRequest, Workload, failed, outcome_without_result
 from meshtune.runners.programs.workloads.knobs import Telling, options, problems, variables
 from meshtune.runners.step_breakdown import MIN_TIMES
@@ -42,8 +43,10 @@ from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import TRAINER, FrameworkProfile, compiled
-from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel
 
+# What the trainer can run: beside the codes that are simulated.
+TABLE = table_of("meshtune.runners.programs.simulated")
 _ULYSSES = CONTEXTS.index(ContextParallel.ULYSSES)
 _SLICES = Constraint(
     "trainer-slices",
@@ -89,21 +92,8 @@ class TorchWorkload(Workload):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            schedules=frozenset(Schedule),
-            recompute=frozenset(Recompute),
-            recompute_intervals=True,
-            zero_stages_with_pp=frozenset({0, 1, 2, 3}),
-            contexts=frozenset(ContextParallel),
-            choice_of_sequence_parallel=not self._options.async_tp,
-            expert_parallel=True,
-            experts=True,
-            kv_replication=True,
-            stage_splits=None,
-            # runners/trainer/parallel/tensor.py gives the last ranks fewer rows.
-            uneven_vocab=True,
-            shapes=SHAPES,
-            rules=(_SLICES, _KERNELS),
+        return capabilities(
+            TABLE, "trainer", (_SLICES, _KERNELS), shapes=SHAPES, choice_of_sequence_parallel=not self._options.async_tp
         )
 
     @property
