@@ -81,14 +81,16 @@ def follow(folder: Path, said: str, words: list[str]) -> tuple[Result, list[str]
     elif step.startswith("the same command with"):
         given = re.findall(r"--set (\w+)=", step)
         words = [*(part for name in given for part in ("--set", f"{name}={VALUES.get(name, '1')}")), *words]
+    elif step.startswith("write the program's own path there"):
+        placeholder = re.search(r"(\S+), started by", said)[1]
+        (folder / script).write_text((folder / script).read_text().replace(placeholder, "train.py"))
     elif step.startswith("make the file"):
-        name = re.search(r"([\w./-]+\.(?:json|ya?ml|sh))(?:, are not there|,? is not there)", said)[1]
-        made = {
-            ".json": DS,
-            ".sh": f"#SBATCH --nodes=1\n{TRAINING}\n",
-            ".yaml": "distributed_type: MULTI_GPU\nnum_processes: 4\n",
-        }
-        (folder / name).write_text(made[Path(name).suffix])
+        named = r"make the file ([\w./-]+)|([\w./-]+\.(?:json|ya?ml|sh))(?:, are not there|,? is not there)"
+        name = re.search(named, said)[re.search(named, said).lastindex]
+        made = {".json": DS, ".yaml": "distributed_type: MULTI_GPU\nnum_processes: 4\n"}
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(made.get(Path(name).suffix, f"#SBATCH --nodes=1\n{TRAINING}\n"))
+        words = [name] if f"meshtune import {name}" in step else words
     elif step.startswith(("a spec with `kind: command`", "write a spec")):
         (folder / "SPEC.yaml").write_text(OWN)
         return run_meshtune(folder, "spaces", "SPEC.yaml"), ["SPEC.yaml"]
