@@ -8,8 +8,11 @@ Beside rows and remarks (see `table`) the table of such a program has:
                 them in a submitter's file; variant: a function of special.py
     [command]   config_file: the name in a trial's folder; example: a command to answer with; framework, in which
                 `{dtype}` stands for the number format; start; env;
-                omegaconf: `${a.b}` in the file, and `a.b=value` behind it
+                omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
+                option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
+                program: the words that start it, {name} for its module's last part
     [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key
+    [shapes]    of the model, see `named_models`
     [log]       patterns
     [keys]      known: those that the program has beside the ones that the table names elsewhere, derived: those that it
                 sets itself; of each section below others, behind its name (`model`) in [keys.VARIANT]. Others are asked
@@ -22,20 +25,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshtune.runners.documents import merged
 from meshtune.runners.programs.batch import solve
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import (
+    arguments_alone,
     at,
     command_options,
     holds,
     literal,
     mapping_in,
+    nested,
     program_words,
     read_mapping,
     text_of,
 )
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
+from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading, path_of
 from meshtune.runners.programs.table import Table, table_of
 
@@ -94,20 +101,43 @@ class ConfigProgram:
     def read_launch(self, launch: Launch) -> Imported:
         """The file that a start names, with the words behind it. Raises CannotRead."""
         name = next((word for word in launch.words if word.endswith(_ENDINGS)), "")
+        if "flags" in self._command:
+            return self._with_flags(launch, name)
         if not name:
             told = f"{launch.place}: {self.title} is started without the name of its file that is known here"
             raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
         own = read_mapping(name, self.text_of(launch, name))
         index = launch.words.index(name)
-        more: Sequence[str] = launch.words[index + 1 :]
+        more: Sequence[str] = arguments_alone(launch.words[index + 1 :])
         asked = ""
         if self._command.get("omegaconf"):
             own, more = overridden(own, more, launch.place)
         elif more:
             asked = f"{as_written(' '.join(more))}: words behind {name}, which may change what it says; do they?"
         before = map(literal, launch.words[:index])
-        words = [*program_words(launch), *before, f"{{directory}}/{self.config_file}", *more]
+        words = [*self.started(launch), *before, f"{{directory}}/{self.config_file}", *more]
         return self.imported(own, launch, place=launch.place, words=words, asked=asked)
+
+    def _with_flags(self, launch: Launch, name: str) -> Imported:
+        """The file's keys with the flags laid over them; without a file, the flags are the file."""
+        option = self._command["flags"]
+        given, loose = read_arguments(arguments_alone(launch.words))
+        before = [word for word in loose if word != name]
+        flags = nested({key[2:]: values for key, values in given.items() if key != option})
+        own = merged(read_mapping(name, self.text_of(launch, name)) if name else {}, flags)
+        words = [*self.started(launch), *map(literal, before), *option.split(), f"{{directory}}/{self.config_file}"]
+        return self.imported(own, launch, place=launch.place, words=words, dump={"words": before})
+
+    def started(self, launch: Launch) -> list[str]:
+        """The words that start the program, as templates."""
+        own = self._command.get("program", "").replace("{name}", launch.script.rpartition(".")[2])
+        return own.split() or program_words(launch)
+
+    def delivered(
+        self, own: Mapping[str, Any], settings: Mapping[str, Any], words: Sequence[str]
+    ) -> tuple[Sequence[str], Mapping[str, Any] | None]:
+        """The words of a trial's start and its files: what trials set is in the file, as the user has it."""
+        return words, {self.config_file: {"format": "yaml", "base": dict(own), "set": dict(settings)}}
 
     def text_of(self, launch: Launch, name: str) -> str:
         return text_of(launch, name, f"{self.title} is started with", self.instead)
@@ -131,15 +161,20 @@ class ConfigProgram:
         reading = Reading({**there, **(dump or {})}, place=place, places=places)
         if asked:
             reading.ask("", asked)
-        if launch is not None:
-            counts = {"nodes": launch.nodes, "devices_per_node": launch.devices_per_node}
-            reading.fields |= {name: count for name, count in counts.items() if count}
-            if launch.nodes and launch.devices_per_node:
-                reading.devices = launch.nodes * launch.devices_per_node
         choose = self._program.get("variant")
         variant = self.table.special(choose)(reading) if choose else self._variant
         table = self.table.variant(variant)
+        if launch is not None:
+            counts = {"nodes": launch.nodes, "devices_per_node": launch.devices_per_node}
+            # A program that starts its ranks itself has numbers of its own.
+            rows = {name: row for name, row in table.fields.items() if name in counts}
+            own_counts = {name for name, row in rows.items() if isinstance(reading.get(row.names[0]), int)}
+            reading.fields |= {name: count for name, count in counts.items() if count and name not in own_counts}
+            if not own_counts and launch.nodes and launch.devices_per_node:
+                reading.devices = launch.nodes * launch.devices_per_node
         self._ask_unknown(reading, said, variant)
+        if shapes := table.lists.get("shapes"):
+            read_shapes(reading, shapes)
         table.read(reading)
         # A degree that the program has no word for.
         none = {axis: 1 for axis in ("tp", "pp", "cp") if axis not in table.fields}
@@ -149,9 +184,10 @@ class ConfigProgram:
         _ask_batch(table, reading)
         table.remark(reading)
         settings, fixed = table.told(reading, Reading(there))
-        settings |= {key: value for key, value in self._trial.get("set_there", {}).items() if holds(said, key)}
-        settings |= self._trial.get("set", {})
-        if removed := [key for key in self._trial.get("removed", "").split() if holds(said, key)]:
+        trial: Mapping[str, Any] = table.lists.get("trial", {})
+        settings |= {key: value for key, value in trial.get("set_there", {}).items() if holds(said, key)}
+        settings |= trial.get("set", {})
+        if removed := [key for key in trial.get("removed", "").split() if holds(said, key)]:
             reading.note(f"{', '.join(removed)}: taken out for trials, which evaluate, load and leave nothing")
         settings |= dict.fromkeys(removed)
 
@@ -159,13 +195,13 @@ class ConfigProgram:
             first, dot, rest = key.partition(".")
             return spelled.get(first, first) + dot + rest
 
-        config = {"format": "yaml", "base": dict(own), "set": {spell(key): value for key, value in settings.items()}}
+        words, configs = self.delivered(own, {spell(key): value for key, value in settings.items()}, words)
         options = command_options(reading, launch, words, self._command["example"])
         workload = {
             **options,
             "env": {**options.get("env", {}), **self._command.get("env", {})} or None,
             "start": self._command.get("start"),
-            "configs": {self.config_file: config},
+            "configs": configs,
             "fixed": fixed or None,
             "log": dict(self.table.lists.get("log", {})) or None,
             "framework": self._command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from meshtune.runners.documents import merged
 from meshtune.runners.programs.dialects.base import CannotRead, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json, read_yaml
@@ -61,6 +62,35 @@ def flat(document: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     for key, value in document.items():
         found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
     return found
+
+
+def nested(values: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The words of flags by their dotted names, as a file would have them; true for a flag without words. A word that
+    is not known here stays as it is."""
+    found: dict[str, Any] = {}
+    for name, words in values.items():
+        read = [read_value(word) for word in words]
+        value: Any = True if not read else read[0] if len(read) == 1 else read
+        for key in reversed(name.split(".")):
+            value = {key: value}
+        found = merged(found, value)
+    return found
+
+
+def read_value(word: str) -> Any:
+    """A word as YAML reads it; a text where it is none."""
+    with suppress(UnreadableText):
+        return read_yaml(word) if word and is_known(word) else word
+    return word
+
+
+# A script's own arguments, of which a trial has none; they are asked about where the script is read.
+_OF_SCRIPT = ("$@", "$*", "${@}", "${*}", '"$@"', '"$*"')
+
+
+def arguments_alone(words: Sequence[str]) -> list[str]:
+    """The words but for those that stand for arguments of the script itself."""
+    return [word for word in words if is_known(word) or as_written(word) not in _OF_SCRIPT]
 
 
 def holds(config: Mapping[str, Any], path: str) -> bool:
