@@ -14,6 +14,8 @@ from meshtune.search_spaces.knob_values import KNOB_NAME
 
 # How long a step took: name -> units per second.
 STEP_TIMES: Mapping[str, float] = {"step_time_s": 1, "step_time_ms": 1e3, "step_time_us": 1e6}
+# The mean over the steps since the start, of which a step's own time is what it adds.
+MEAN = "mean_step_time_s"
 # How fast the job went in that step, by which its time follows from what a step is (see LogContext).
 RATES = ("steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_device")
 # The most memory that a rank has used so far: name -> bytes per unit.
@@ -29,7 +31,7 @@ MEMORY: Mapping[str, float] = {
 # What else: the step's number, its loss, the norm of its gradient, and the program's words for a setting that it
 # refuses.
 STEP, LOSS, GRADIENT_NORM, ILLEGAL = "step", "loss", "gradient_norm", "illegal"
-NAMES = (*STEP_TIMES, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL)
+NAMES = (*STEP_TIMES, MEAN, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL)
 # Before the name of a knob: the value that the program says it runs with.
 KNOB = "knob_"
 # Of a compiled pattern, in RE2's instructions: the most time per character of a line.
@@ -72,8 +74,8 @@ class Patterns:
             numbers = compiled[name].groups - ("rank" in compiled[name].groupindex)
             told = "value" if name.startswith(KNOB) else "number"
             checks.require(numbers > 0 or name == ILLEGAL, name, f"has no group around the {told}: {pattern!r}")
-        timing = [name for name in compiled if name in STEP_TIMES or name in RATES]
-        told = f"takes exactly one of {', '.join((*STEP_TIMES, *RATES))}, not {', '.join(timing) or 'none'}"
+        timing = [name for name in compiled if name in (*STEP_TIMES, MEAN, *RATES)]
+        told = f"takes exactly one of {', '.join((*STEP_TIMES, MEAN, *RATES))}, not {', '.join(timing) or 'none'}"
         checks.require(len(timing) == 1 or len(compiled) < len(patterns), "", told)
         memory = [name for name in compiled if name in MEMORY]
         checks.require(len(memory) <= 1, "", f"takes one pattern of memory, not {', '.join(memory)}")

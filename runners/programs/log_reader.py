@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import median
@@ -19,7 +19,7 @@ from meshtune.runners.job_files import list_entries
 from meshtune.runners.log_lines import lines_of, read_tail, untagged
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.programs.log_patterns import GRADIENT_NORM, LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
+from meshtune.runners.programs.log_patterns import GRADIENT_NORM, LOSS, MEAN, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     LogContext,
@@ -229,6 +229,9 @@ def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -
     unit = patterns.timing
     if unit in STEP_TIMES:
         return [timing / STEP_TIMES[unit] for timing in reading.timings]
+    if unit == MEAN:
+        sums = [0.0, *(mean * steps for steps, mean in enumerate(reading.timings, 1))]
+        return [after - before for before, after in pairwise(sums)]
     per_step = {
         "steps_per_s": 1.0,
         "samples_per_s": context.plan.global_batch_size,

@@ -170,7 +170,7 @@ def same(one: Any, other: Any) -> bool:
 class Remark(Closed):
     """names: settings; of one that ends in `*` all that begin like it. note: what predictions do not know of one, which
     stays; ask: a question, one for all of the names; say: a note as it stands. unless: values that say nothing, beside
-    off; only: the values that do. when: a condition."""
+    off; only: the values that do. when: a condition. of: as of a row."""
 
     names: tuple[str, ...]
     note: str = ""
@@ -180,6 +180,7 @@ class Remark(Closed):
     unless: tuple[Any, ...] = ()
     only: tuple[Any, ...] = ()
     when: str = ""
+    of: tuple[str, ...] = ()
 
     def speaks(self, value: Any) -> bool:
         if self.only:

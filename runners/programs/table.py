@@ -42,8 +42,10 @@ class Table:
         own = self.lists.get("variants", {}).get(name, {})
         lists = overlaid({key: value for key, value in self.lists.items() if key != "variants"}, own)
         places: Mapping[str, str] = own.get("places", {})
-        rows = tuple(replace(row, names=placed(row.names, places)) for row in self.rows if not row.of or name in row.of)
-        remarks = tuple(replace(remark, names=placed(remark.names, places)) for remark in self.remarks)
+        rows, remarks = (
+            tuple(replace(each, names=placed(each.names, places)) for each in all_ if not each.of or name in each.of)
+            for all_ in (self.rows, self.remarks)
+        )
         return replace(self, rows=rows, remarks=remarks, lists=lists)
 
     @cached_property
@@ -281,7 +283,7 @@ def table_of(package: str) -> Table:
         others = (row for row in shared.rows if row.field not in own)
         rows += tuple(replace(row, special=row.special and f"{shared.module}:{row.special}") for row in others)
         remarks += shared.remarks
-        document = {**shared.lists, **document}
+        document = overlaid(shared.lists, document)
     return Table(name=name, rows=rows, remarks=remarks, lists=document, module=f"{package}.special")
 
 

@@ -36,6 +36,12 @@ _ON_HUB: Mapping[str, str] = {
     },
     **{f"meta-llama/llama-3.2-{size}": f"llama3.2-{size}" for size in ("1b", "3b")},
     **{f"mistralai/mixtral-{size}-v0.1": f"mixtral-{size}" for size in ("8x7b", "8x22b")},
+    **{
+        f"qwen/qwen3-{size}{kind}": f"qwen3-{size}"
+        for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
+        for kind in ("", "-base", "-2507", "-thinking-2507")
+    },
+    **{f"openai/gpt-oss-{size}": f"gpt-oss-{size}" for size in ("20b", "120b")},
 }
 
 

@@ -212,7 +212,7 @@ def _calls(folder: Path, job: Mapping[str, str]) -> list[Call]:
         # A launcher that leads nowhere else has the variable that we made.
         if not environment.get("PYTHONPATH"):
             environment.pop("PYTHONPATH", None)
-        tool, *words = spelled_out((record["tool"], *record["words"]))
+        tool, *words = spelled_out((record["tool"], *record["words"]), environment)
         found.append(
             Call(
                 tool=tool,

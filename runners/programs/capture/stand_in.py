@@ -17,7 +17,7 @@ from itertools import pairwise
 FOLDER = "MESHTUNE_CAPTURE"
 UNDER = "MESHTUNE_CAPTURE_UNDER"
 # With console scripts of programs, which start one of the others.
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "trl")
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "trl", "swift", "megatron")
 PYTHONS = ("python", "python3")
 AROUND = ("srun", "mpirun", "mpiexec")
 CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot", "shifter")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any
 
 from meshtune.runners.programs.capture.stand_in import (
@@ -104,9 +105,10 @@ class Call:
         return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
-def call_of(words: Sequence[str]) -> Call | None:
-    """The call that a command's words are, with what stands around it; None where they call no launcher."""
-    words = spelled_out(words)
+def call_of(words: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> Call | None:
+    """The call that a command's words are, with what stands around it; None where they call no launcher. environment:
+    the variables that it finds."""
+    words = spelled_out(words, environment)
     under, changed, index = list[tuple[str, tuple[str, ...]]](), dict[str, str](), 0
     submitter: Call | None = None
     while index < len(words):
@@ -339,7 +341,9 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
         # gpt-neox's deepy.py is a launcher itself.
         program = _program(found.words)
         starts_more = program is not None and PurePath(program[1]).name == "deepy.py"
-        return (1, 1) if launcher in PYTHONS and not starts_more else (None, None)
+        # Of one process that sees several devices.
+        several = "," in environment.get("CUDA_VISIBLE_DEVICES", "")
+        return (1, None if several else 1) if launcher in PYTHONS and not starts_more else (None, None)
     tool, options = around[-1]
     kind = "srun" if tool == "srun" else "mpirun"
     here = environment if kind == "srun" else {}

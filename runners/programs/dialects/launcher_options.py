@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath
 
@@ -21,12 +21,19 @@ _ROWS = {tool: {name: row for row, names in rows.items() for name in names.split
 OF_SBATCH, OF_SRUN, OF_ACCELERATE = (frozenset(_ROWS[tool]) for tool in ("sbatch", "srun", "accelerate"))
 
 
-def spelled_out(words: Sequence[str]) -> Sequence[str]:
-    """The command, a console script replaced by the start that it stands for: `trl sft` by that of trl.scripts.sft."""
+def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[str]:
+    """The command, a console script replaced by the start that it stands for: `trl sft` by that of trl.scripts.sft.
+    variables: that it finds."""
     for at, (word, next_word) in enumerate(pairwise(words)):
-        start = _CONSOLE.get(PurePath(word).name)
-        if start and next_word.isidentifier() and (not at or not words[at - 1].startswith("-")):
-            return [*words[:at], *f"{start}{next_word}".split(), *words[at + 2 :]]
+        console = _CONSOLE.get(PurePath(word).name, {"of": ""})
+        known = next_word in console["of"].split() if "of" in console else next_word.isidentifier()
+        if known and (not at or not words[at - 1].startswith("-")):
+            given = {**variables, **dict(each.split("=", 1) for each in words[:at] if "=" in each)}
+            parts = [(part, part.partition("$")[2]) for part in f"{console['start']}{next_word}".split()]
+            start = [part.replace(f"${name}", given.get(name, "")) for part, name in parts if not name or name in given]
+            if "alone" in console and not any(name in given for _, name in parts):
+                start = f"{console['alone']}{next_word}".split()
+            return [*words[:at], *start, *words[at + 2 :]]
     return words
 
 

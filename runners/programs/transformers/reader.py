@@ -3,6 +3,7 @@ trials run that script unchanged: `python -m meshtune.runners.report` adds the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from meshtune.runners.programs.transformers.words import is_program as is_progra
 _STEPS, _WARMUP = 20, 8
 _RUNNER = "meshtune.runners.report"
 _DEGREES = ("tp", "pp", "cp")
+_PASSES = {"micro_batch_size": "micro-batch", "grad_accum_steps": "accumulation"}
 
 
 def read_launch(launch: Launch) -> Imported:
@@ -42,9 +44,15 @@ def read_launch(launch: Launch) -> Imported:
 def _read_launcher(reading: TrainerReading) -> dict[str, Any]:
     """Accelerate's words and file. The files that trials have of it. Raises CannotRead."""
     words = {**words_of(reading.launch.launcher), **reading.launcher}
-    name = (words.pop("accelerate_config", None) or ("",))[0]
-    known = TABLE.lists["trl"]["accelerate_configs"].get(name)
-    if name and not known:
+    name = (words.pop("accelerate_config", None) or words.get("config_file") or ("",))[0]
+    shipped = TABLE.lists["trl"]["shipped"]
+    of_trl = None if name in reading.launch.files else re.fullmatch(shipped["file"], name)
+    known = TABLE.lists["trl"]["accelerate_configs"].get(of_trl[1] if of_trl else name)
+    if known:
+        words.pop("config_file", None)
+        if of_trl:
+            reading.ask("", f"{as_written(name)}: {shipped['ask']}")
+    elif name:
         words["config_file"] = (name,)
     reading.sharding = read_launcher(reading, words, reading.launch.files, known)
     return {YAML_FILE: {"format": "yaml", "base": known}} if known else {}
@@ -78,7 +86,8 @@ def _batch(reading: TrainerReading) -> None:
     if reading.variant == "own":
         _ask_own(reading)
     if None in (fields["nodes"], fields["devices_per_node"]) and "global_batch_size" not in fields:
-        told = "sequences per step are micro-batch * accumulation * those"
+        passes = " * ".join(str(fields.get(name, word)) for name, word in _PASSES.items())
+        told = f"sequences per step are {passes} * those (micro-batch * accumulation * processes)"
         reading.ask("global_batch_size", f"it is not known on how many processes it starts: {told}")
     for name in _DEGREES:
         if fields[name] == 1:
@@ -106,24 +115,26 @@ def _ask_own(reading: TrainerReading) -> None:
 def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
-    left_out = reading.own.keys() & TABLE.words("trial.left_out") if certain else set()
+    lists = reading.table.lists
+    trial, log = lists["trial"], lists.get("log", {})
+    left_out = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
     kept = {name: values for name, values in reading.own.items() if name not in left_out}
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
         reading.ask("", f"what {', '.join(unknown)} hold is not known here: write it in workload.command")
     if gone := sorted(name for name in left_out if name.startswith(("--save", "--eval"))):
         reading.note(f"trials take {_STEPS} steps without {', '.join(gone)}")
     module, script = ("-m ", launch.script[3:]) if launch.script.startswith("-m ") else ("", launch.script)
-    places: dict[str, Any] = {} if certain else {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
+    places = {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
     own = list(map(quoted, reading.loose))
     for name, values in kept.items():
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += TABLE.lists["trial"]["words"].split() if certain else []
-    own += [*sharding.script, *(("--gradient_checkpointing", "$recompute") if reading.tells_recompute else ())]
+    own += f"{trial['words']} {trial.get('more', '')}".split() if certain else []
+    own += [*sharding.script, *(["$recompute"] if reading.tells_recompute else [])]
     staged = '"$@"' if sharding.stages else ""
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
-    program = (f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
+    program = ("" if log else f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
     lines = [*map(_sourced, launch.setup), *_choices(reading), " ".join(filter(None, ("exec", *head, *program)))]
     found: dict[str, Any] = {
         "kind": "command",
@@ -131,7 +142,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         "working_directory": launch.directory or ".",
         # Accelerate's launcher starts the ranks of its node.
         "start": "node" if sharding.head else "device",
-        "framework": sharding.framework,
+        "framework": trial.get("framework", sharding.framework).format(dtype=reading.fields.get("dtype") or "bfloat16"),
         "dtype": reading.fields.get("dtype"),
         "steps": _STEPS,
         "warmup_steps": _WARMUP,
@@ -142,13 +153,17 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         told = settings if sharding.fixed else TABLE.lists["settings"]
         files[DS_FILE] = {"format": "json", "base": overlaid({}, sharding.settings), "set": dict(told)}
     env = {name: literal(value) for name, value in launch.env.items()}
-    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)))
+    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)), ("log", dict(log)))
     return found | {name: value for name, value in parts if value}
 
 
 def _choices(reading: TrainerReading) -> list[str]:
     """Lines that turn the plan's words into the program's."""
-    found = ["case {recompute} in full) recompute=True;; *) recompute=False;; esac"] if reading.tells_recompute else []
+    found = []
+    if reading.tells_recompute:
+        words = reading.table.lists["trial"]["recompute"].items()
+        cases = "".join(f" {value}) recompute='{text}';;" for value, text in words)
+        found.append(f"case {{recompute}} in{cases} *) echo 'no such recomputation' >&2; exit 2;; esac")
     if stages := reading.sharding.stages:
         cases = "".join(f" {stage}) set -- {' '.join(words)};;" for stage, words in stages.items())
         found.append(f"case {{zero_stage}} in{cases} *) echo 'no such sharding' >&2; exit 2;; esac")
@@ -157,9 +172,9 @@ def _choices(reading: TrainerReading) -> list[str]:
 
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
-    parts = {"zero_stage": reading.sharding.fixed, "recompute": not reading.tells_recompute}
-    names = (*(name for name, kept in parts.items() if kept), "sequence_parallel", "context")
-    return {name: reading.fields[name] for name in names if name in reading.fields}
+    told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
+    names = (*reading.table.told(reading, reading)[1], "context")
+    return {name: reading.fields[name] for name in names if name in reading.fields and not told.get(name)}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
@@ -168,7 +183,8 @@ def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     stages = sorted(sharding.stages) or ([stage] if sharding.fixed and stage is not None else [])
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
-        "recompute": ["none", "full"] if reading.tells_recompute else [],
+        "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
+        **{name: [reading.fields[name]] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
 

@@ -13,7 +13,7 @@ from meshtune.runners.programs.accelerate.render import TABLE as ACCELERATE
 from meshtune.runners.programs.accelerate.special import Sharding, offloads, put_stage, quoted, settings_of
 from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
-from meshtune.runners.programs.dialects.config_import import read_mapping
+from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping
 from meshtune.runners.programs.reading import path_of, truth
 from meshtune.runners.programs.rows import DTYPES
 from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
@@ -32,7 +32,7 @@ _MIXED = next(row for row in ACCELERATE.rows if row.field == "dtype")
 def shapes(reading: TrainerReading) -> None:
     """By the file of the model that the arguments name, or a preset. Raises CannotRead for a model that is no
     decoder-only transformer."""
-    named = reading.first(TABLE.lists["models"]["names"])
+    named = reading.first(reading.table.lists["models"]["names"])
     value = reading.text(named, "model.layers") if named else None
     if value is None:
         if not named:
@@ -96,6 +96,10 @@ def zero_stage(reading: TrainerReading) -> None:
 
 def _of_script(reading: TrainerReading) -> Sharding | None:
     """None where the arguments say nothing of it."""
+    for name in ("--deepspeed", "--fsdp"):
+        shipped: Mapping[str, Any] = reading.table.lists.get("shipped", {}).get(name[2:], {})
+        if (own := shipped.get(str(reading.get(name)))) is not None:
+            return _of_shipped(reading, name, own, shipped)
     file = next((name for name in ("--deepspeed", "--deepspeed_config") if isinstance(reading.get(name), str)), "")
     switch = ("--deepspeed",) if reading.get("--deepspeed") is True else ()
     if file:
@@ -111,6 +115,25 @@ def _of_script(reading: TrainerReading) -> Sharding | None:
             reading.ask(_STAGE, "--deepspeed without a file: which ZeRO stage does the script ask DeepSpeed for?")
         return Sharding(framework="deepspeed", script=switch)
     return _fsdp(reading) if reading.has("--fsdp") else None
+
+
+def _of_shipped(reading: TrainerReading, name: str, own: Mapping[str, Any], shipped: Mapping[str, Any]) -> Sharding:
+    """By the name of one of the program's own files."""
+    reading.put("zero_stage", own["stage"], name)
+    if own.get("offloads"):
+        reading.note(f"{reading.written(name)} offloads to the host; it stays so, and predictions do not know it")
+    if recomputes := own.get("recomputes", False):
+        reading.put("recompute", "full", name)
+    fixed = bool(own.get("offloads") or recomputes)
+    stages = {each["stage"]: (name, word) for word, each in shipped.items() if not each.get("offloads")}
+    return Sharding(
+        framework="deepspeed" if name == "--deepspeed" else "fsdp",
+        stages={} if fixed else stages,
+        of_script=not fixed,
+        script=(name, str(reading.get(name))) if fixed else (),
+        fixed=fixed,
+        recomputes=recomputes,
+    )
 
 
 def _fsdp(reading: TrainerReading) -> Sharding | None:
@@ -149,7 +172,7 @@ def _fsdp_config(reading: TrainerReading) -> dict[str, Any]:
 
 def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None:
     """DeepSpeed's settings, whose `auto` is what the arguments say."""
-    fields, dtype = reading.fields, _said_dtype(reading)
+    fields, dtype = reading.fields, said_dtype(reading)
     of_arguments = {
         "train_micro_batch_size_per_gpu": fields.get("micro_batch_size"),
         "gradient_accumulation_steps": fields.get("grad_accum_steps"),
@@ -170,7 +193,7 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
             fields[name] = value
 
 
-def _said_dtype(reading: TrainerReading) -> str | None:
+def said_dtype(reading: TrainerReading) -> str | None:
     """By --bf16 and --fp16, which count more than the launcher's (TrainingArguments.__post_init__); else by the format
     that the model is loaded in, where the arguments say it."""
     for name, format_ in (("--bf16", "bfloat16"), ("--fp16", "float16")):
@@ -187,12 +210,22 @@ def _said_dtype(reading: TrainerReading) -> str | None:
 
 
 def dtype(reading: TrainerReading) -> None:
-    said = _said_dtype(reading)
+    said = said_dtype(reading)
     if said is None:
-        told = "neither --bf16 nor --fp16, nor the launcher's mixed precision: in which format is the model loaded?"
+        told = TABLE.lists["formats"]["trl" if reading.variant == "trl" and not reading.has("--bf16") else "absent"]
         reading.ask("workload.dtype", f"{told} Write bfloat16, float16 or float32")
     else:
         reading.put("dtype", said, "--bf16", "--fp16", "mixed_precision", "--torch_dtype", "--dtype")
+
+
+def checkpoint_dtype(reading: TrainerReading) -> str | None:
+    """The format of the weights by the model's config.json, or of a preset's on the Hub; None where it is not known."""
+    value = str(reading.get(reading.first(reading.table.lists["models"]["names"]))).rstrip("/")
+    config = mapping_in("config.json", reading.launch.files.get(f"{value}/config.json", ""), (".json",))
+    said = config.get("torch_dtype", config.get("dtype"))
+    # Llama's first two releases are in float16.
+    preset = preset_on_hub(value) or ""
+    return str(said) if said in DTYPES else "bfloat16" if preset and not preset.startswith(("llama1", "llama2")) else None
 
 
 # Which weights are trained.
@@ -208,7 +241,10 @@ def adapters(reading: TrainerReading) -> None:
 
 def second_model(reading: TrainerReading) -> None:
     named = sorted(name for name in TABLE.words("second_model.names") if reading.has(name))
+    model = reading.first(TABLE.lists["models"]["names"])
+    if model and re.search(TABLE.lists["second_model"]["models"], str(reading.get(model))):
+        named.append(model)
     match = re.search(TABLE.lists["second_model"]["script"], f" {reading.launch.script} ")
     if said := ", ".join(map(reading.written, named)) or (match and reading.launch.script):
-        told = "a second model, or samples in pairs, may lie beside what is trained, and predictions count one model"
+        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count one model"
         reading.ask("", f"{said}: {told} and micro_batch_size sequences: compare memory with a run")

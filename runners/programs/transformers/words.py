@@ -14,9 +14,15 @@ from meshtune.runners.programs.dialects.base import Arguments, Launch, read_argu
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.reading import Reading
-from meshtune.runners.programs.table import Table, table_of
+from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
 
-TABLE = table_of("meshtune.runners.programs.transformers")
+TABLE = table_of(f"{PROGRAMS}.transformers")
+# Programs whose tables have its rows and more, by the pattern of their scripts.
+_OF_TRAINER: Mapping[str, Table] = {
+    table.lists["program"]["script"]: table
+    for table in (table_of(f"{PROGRAMS}.{name}") for name in programs())
+    if table.lists.get("program", {}).get("rows_of") == TABLE.name
+}
 _PROGRAM: Mapping[str, str] = TABLE.lists["program"]
 
 
@@ -31,6 +37,7 @@ class TrainerReading(Reading):
     loose: tuple[str, ...] = ()
     variant: str = "trainer"
     launcher: Arguments = dataclasses.field(default_factory=dict)
+    alone: set[str] = dataclasses.field(default_factory=set)
     sharding: Sharding = dataclasses.field(default_factory=Sharding)
 
     @property
@@ -40,7 +47,12 @@ class TrainerReading(Reading):
 
     @property
     def table(self) -> Table:
-        return TABLE.variant(self.variant)
+        return program_of(self.launch).variant(self.variant)
+
+
+def program_of(launch: Launch) -> Table:
+    """The table of the program that a start is of."""
+    return next((table for script, table in _OF_TRAINER.items() if re.fullmatch(script, launch.script)), TABLE)
 
 
 def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
@@ -49,11 +61,11 @@ def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
     return {name.replace("-", "_").replace("__", "--", 1): values for name, values in given.items()}, loose
 
 
-def _in_file(own: Arguments, files: Mapping[str, str]) -> Arguments:
-    """The arguments in the YAML file of --config, which the command line's own count more than (TRL's TrlParser).
-    Raises CannotRead."""
-    name = (own.get("--config") or ("",))[-1]
-    if name not in files or not name.endswith((".yaml", ".yml")):
+def _in_file(own: Arguments, files: Mapping[str, str], first: str = "") -> Arguments:
+    """The arguments in the YAML file of --config, or the one that comes first, which the command line's own count more
+    than (TRL's TrlParser). Raises CannotRead."""
+    name = first or (own.get("--config") or ("",))[-1]
+    if name not in files or not name.endswith((".yaml", ".yml", ".json")):
         return {}
     found = {key: value for key, value in read_mapping(name, files[name]).items() if value is not None}
     listed = {key: value if isinstance(value, list) else [value] for key, value in found.items()}
@@ -64,6 +76,9 @@ def variant_of(launch: Launch, names: set[str]) -> str:
     """ "" for a start that does not look like one of the Trainer. names: of its arguments."""
     if re.fullmatch(_PROGRAM["trl"], launch.script):
         return "trl"
+    if (table := program_of(launch)) is not TABLE:
+        older = "old" if names & set(table.lists["program"].get("old", "").split()) else "new"
+        return older if "variants" in table.lists else table.name
     if names & TABLE.words("program.certain") or re.fullmatch(_PROGRAM["script"], launch.script):
         return "trainer"
     looks = len(names & TABLE.words("program.usual")) >= 2 and not names & TABLE.words("program.not_usual")
@@ -79,6 +94,9 @@ def is_program(launch: Launch) -> bool:
 def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
+    if program_of(launch) is not TABLE and (first := _in_file(own, launch.files, "".join(loose[:1]))):
+        # Its console script makes words of the file's keys, its module does not.
+        own, loose = {**{name: values for name, values in first.items() if name != "--ENV"}, **own}, loose[1:]
     given: dict[str, Any] = {**_in_file(own, launch.files), **own}
     variant = variant_of(launch, set(given)) or "own"
     launcher: dict[str, tuple[str, ...]] = {}

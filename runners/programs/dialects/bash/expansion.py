@@ -188,6 +188,9 @@ def _value(written: str, values: Values, budget: Budget, depth: int) -> str:
     if written.startswith("$(("):
         total = _sum("".join(_expanded(written[3:-2], values, budget, depth)), values)
         return unknown(written) if total is None else str(total)
+    if by_expr := _EXPR.fullmatch(written):
+        total = _sum("".join(_expanded(by_expr[1].replace("\\*", "*"), values, budget, depth)), {})
+        return unknown(written) if total is None else str(total)
     if written.startswith(("$(", "`")):
         return _folder(written, values) or unknown(written)
     if written == "$":
@@ -207,6 +210,8 @@ def _value(written: str, values: Values, budget: Budget, depth: int) -> str:
     return chosen
 
 
+# `$(expr 32 / $NODES)`.
+_EXPR = re.compile(r"(?:\$\(|`)\s*expr\s+([^|;&<>]*?)\s*[)`]")
 # How scripts ask for the folder they lie in: what may stand around, the script, and steps of the words.
 _AROUND = re.compile(r"[\"']|&?>\s*/dev/null|2>&1|\s-[PLfme]\b|\s--(?=\s)")
 _SELF = re.compile(r"\$\{?(?:BASH_SOURCE(?:\[0\])?|0)(?::-\$0)?\}?")

@@ -170,12 +170,14 @@ class _Search:
         """Those of a script, and of the scripts that it starts. slurm: variables of its job. name: the script's, in
         places. chain: the commands that lead to it. Raises NotBash."""
         for command in script.commands:
-            call, links = call_of(command.words), (*chain, (name, script, command))
+            exported = {name: value for name, (value, _) in script.exported.items()}
+            environment = {**self.given, **exported, **command.env, **slurm}
+            call, links = call_of(command.words, environment), (*chain, (name, script, command))
             own = call is not None and starts_a_program(call)
             inner = [] if (own and call and call.tool) or len(chain) >= _MAX_DEPTH else self._inner(links, slurm, head)
             yield from inner
             if own and call and not inner:
-                yield _Start(call=replace(call, environment=slurm), chain=links, head=head)
+                yield _Start(call=replace(call, environment=environment), chain=links, head=head)
 
     def _inner(
         self, chain: tuple[tuple[str, Script, Command], ...], slurm: Mapping[str, str], head: str

@@ -1,0 +1,1 @@
+trl sft --config packed.yaml
