@@ -10,10 +10,10 @@ Beside rows and remarks (see `table`) the table of such a program has:
                 `{dtype}` stands for the number format; start; env;
                 omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
                 option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
-                program: the words that start it, {name} for its module's last part
+                program: the words that start it, with groups of `script`
     [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key
     [shapes]    of the model, see `named_models`
-    [log]       patterns
+    [log]       patterns; ask: a question in place of them
     [keys]      known: those that the program has beside the ones that the table names elsewhere, derived: those that it
                 sets itself; of each section below others, behind its name (`model`) in [keys.VARIANT]. Others are asked
 
@@ -33,6 +33,7 @@ from meshtune.runners.programs.dialects.config_import import (
     arguments_alone,
     at,
     command_options,
+    elsewhere,
     holds,
     literal,
     mapping_in,
@@ -45,6 +46,7 @@ from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
 from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading, path_of
 from meshtune.runners.programs.table import Table, table_of
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 
 _ENDINGS = (".yaml", ".yml", ".json")
 # Keys that are asked about one by one; of more of them the names alone are told.
@@ -106,14 +108,13 @@ class ConfigProgram:
         if not name:
             told = f"{launch.place}: {self.title} is started without the name of its file that is known here"
             raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
-        own = read_mapping(name, self.text_of(launch, name))
+        own, asked = self.file_of(launch, name)
         index = launch.words.index(name)
         more: Sequence[str] = arguments_alone(launch.words[index + 1 :])
-        asked = ""
         if self._command.get("omegaconf"):
             own, more = overridden(own, more, launch.place)
         elif more:
-            asked = f"{as_written(' '.join(more))}: words behind {name}, which may change what it says; do they?"
+            asked += f"{as_written(' '.join(more))}: words behind {name}, which may change what it says; do they?"
         before = map(literal, launch.words[:index])
         words = [*self.started(launch), *before, f"{{directory}}/{self.config_file}", *more]
         return self.imported(own, launch, place=launch.place, words=words, asked=asked)
@@ -124,13 +125,15 @@ class ConfigProgram:
         given, loose = read_arguments(arguments_alone(launch.words))
         before = [word for word in loose if word != name]
         flags = nested({key[2:]: values for key, values in given.items() if key != option})
-        own = merged(read_mapping(name, self.text_of(launch, name)) if name else {}, flags)
+        file, asked = self.file_of(launch, name) if name else ({}, "")
+        own = merged(file, flags)
         words = [*self.started(launch), *map(literal, before), *option.split(), f"{{directory}}/{self.config_file}"]
-        return self.imported(own, launch, place=launch.place, words=words, dump={"words": before})
+        return self.imported(own, launch, place=launch.place, words=words, asked=asked, dump={"words": before})
 
     def started(self, launch: Launch) -> list[str]:
         """The words that start the program, as templates."""
-        own = self._command.get("program", "").replace("{name}", launch.script.rpartition(".")[2])
+        script = re.fullmatch(self._program["script"], launch.script)
+        own = script.expand(self._command.get("program", "")) if script else ""
         return own.split() or program_words(launch)
 
     def delivered(
@@ -138,6 +141,16 @@ class ConfigProgram:
     ) -> tuple[Sequence[str], Mapping[str, Any] | None]:
         """The words of a trial's start and its files: what trials set is in the file, as the user has it."""
         return words, {self.config_file: {"format": "yaml", "base": dict(own), "set": dict(settings)}}
+
+    def file_of(self, launch: Launch, name: str) -> tuple[dict[str, Any], str]:
+        """The keys of a file that a start names, and a question where it is not at its place. Raises CannotRead."""
+        try:
+            return read_mapping(name, self.text_of(launch, name)), ""
+        except CannotRead:
+            if (found := elsewhere(name)) is None:
+                raise
+        told = f"{name} is not there, and {found} is read in its place; is it that file? "
+        return read_mapping(name, read_file(found, SLOW_LIMITS.max_bytes)), told
 
     def text_of(self, launch: Launch, name: str) -> str:
         return text_of(launch, name, f"{self.title} is started with", self.instead)
@@ -160,7 +173,7 @@ class ConfigProgram:
         places = self.table.lists.get("places", {})
         reading = Reading({**there, **(dump or {})}, place=place, places=places)
         if asked:
-            reading.ask("", asked)
+            reading.ask("", asked.strip())
         choose = self._program.get("variant")
         variant = self.table.special(choose)(reading) if choose else self._variant
         table = self.table.variant(variant)
@@ -183,6 +196,9 @@ class ConfigProgram:
         reading.fields = {name: value for name, value in reading.fields.items() if name not in none}
         _ask_batch(table, reading)
         table.remark(reading)
+        log = dict(table.lists.get("log", {}))
+        if question := log.pop("ask", ""):
+            reading.ask("workload.log", " ".join(question.split()))
         settings, fixed = table.told(reading, Reading(there))
         trial: Mapping[str, Any] = table.lists.get("trial", {})
         settings |= {key: value for key, value in trial.get("set_there", {}).items() if holds(said, key)}
@@ -196,15 +212,16 @@ class ConfigProgram:
             return spelled.get(first, first) + dot + rest
 
         words, configs = self.delivered(own, {spell(key): value for key, value in settings.items()}, words)
-        options = command_options(reading, launch, words, self._command["example"])
+        command: Mapping[str, Any] = table.lists["command"]
+        options = command_options(reading, launch, words, command["example"])
         workload = {
             **options,
-            "env": {**options.get("env", {}), **self._command.get("env", {})} or None,
-            "start": self._command.get("start"),
+            "env": {**options.get("env", {}), **command.get("env", {})} or None,
+            "start": command.get("start"),
             "configs": configs,
             "fixed": fixed or None,
-            "log": dict(self.table.lists.get("log", {})) or None,
-            "framework": self._command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),
+            "log": log or None,
+            "framework": command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),
             "dtype": reading.fields.get("dtype"),
         }
         return reading.imported(workload, notes=(*(launch.notes if launch else ()), *reading.notes))
@@ -233,7 +250,8 @@ def _ask_batch(table: Table, reading: Reading) -> None:
     missing = [field for field in ("micro_batch_size", "global_batch_size") if reading.fields.get(field) is None]
     for field in missing:
         if not reading.is_asked(path_of(field)):
-            names = " or ".join(table.fields[each].names[0] for each in missing)
+            rows = [table.fields[each].names[0] if each in table.fields else each for each in missing]
+            names = " or ".join(rows)
             open_ = len(missing) == 1 and "dp" not in reading.fields
             told = "it follows from the devices, which are not known" if open_ else "fill in what training uses"
             reading.ask(path_of(field), f"{names} is not said; {told}")

@@ -13,7 +13,7 @@ from meshtune.runners.documents import merged
 from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import arguments_alone, literal, nested, read_mapping
+from meshtune.runners.programs.dialects.config_import import arguments_alone, literal, nested
 
 # Hydra's marks before a key: added, or added and changed.
 _KEY = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
@@ -38,7 +38,7 @@ class WordProgram(ConfigProgram):
         asked = ""
         if name := next((word for word in rest if word.endswith(_FILES)), ""):
             try:
-                own = read_mapping(name, self.text_of(launch, name))
+                own, asked = self.file_of(launch, name)
             except CannotRead:
                 asked = f"{as_written(name)} is not there, and stays: does it say more of batch, devices or parallelism?"
         words = [*self.started(launch), *map(literal, given)]

@@ -17,7 +17,7 @@ from itertools import pairwise
 FOLDER = "MESHTUNE_CAPTURE"
 UNDER = "MESHTUNE_CAPTURE_UNDER"
 # With console scripts of programs, which start one of the others.
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "trl", "swift", "megatron")
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "trl", "swift", "megatron", "litgpt", "tune")
 PYTHONS = ("python", "python3")
 AROUND = ("srun", "mpirun", "mpiexec")
 CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot", "shifter")
@@ -43,6 +43,8 @@ LAUNCH_MODULES = (
     *("deepspeed", "deepspeed.launcher.runner", "accelerate.commands.launch", "composer.cli.launcher"),
     "torchtitan.train",
 )
+# Programs that are modules and start their ranks, or their own Ray, themselves.
+_MODULES = ("litgpt", "verl.trainer", "maxtext", "MaxText", "openrlhf.cli")
 # gpt-neox's own launcher.
 _LAUNCH_PROGRAMS = ("deepy.py",)
 _HELPER_MODULES = ("pip", "venv", "ensurepip", "json", "site", "sysconfig", "platform", "http", "torch.utils")
@@ -108,7 +110,8 @@ def is_training(words: list[str], under: bool) -> bool:
     if index >= len(words):
         return False
     program, rest = words[index], words[index + 1 :]
-    if (module and program in LAUNCH_MODULES) or os.path.basename(program) in _LAUNCH_PROGRAMS:
+    own = module and any(program == name or program.startswith(f"{name}.") for name in _MODULES)
+    if own or (module and program in LAUNCH_MODULES) or os.path.basename(program) in _LAUNCH_PROGRAMS:
         return True
     if any(word.partition("=")[0] in _TRAINER_FLAGS for word in rest):
         return True

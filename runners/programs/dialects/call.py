@@ -34,6 +34,7 @@ from meshtune.runners.programs.dialects.base import (
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.launcher_options import exported, options_of, spelled_out, tell
+from meshtune.runners.programs.recognised import starts_ranks
 from meshtune.runners.untrusted_text import option_value
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
@@ -340,7 +341,7 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if not around:
         # gpt-neox's deepy.py is a launcher itself.
         program = _program(found.words)
-        starts_more = program is not None and PurePath(program[1]).name == "deepy.py"
+        starts_more = program is not None and (PurePath(program[1]).name == "deepy.py" or starts_ranks(program[1]))
         # Of one process that sees several devices.
         several = "," in environment.get("CUDA_VISIBLE_DEVICES", "")
         return (1, None if several else 1) if launcher in PYTHONS and not starts_more else (None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -46,6 +47,24 @@ def text_of(launch: Launch, name: str, reads: str, instead: str = "") -> str:
     except (OSError, UnreadableText) as error:
         told = f"{launch.place}: {reads} {name}, which cannot be read here ({path}: {error})"
         raise CannotRead(f"{told}; import where the file is{instead}") from None
+
+
+# Files that are looked at for one of a name.
+_MAX_LOOKED_AT = 20_000
+
+
+def elsewhere(name: str) -> Path | None:
+    """The one file below the present folder whose path ends as the name does, else the one of its last part."""
+    inner, found, looked = PurePosixPath(name), list[Path](), 0
+    for folder, folders, files in os.walk("."):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        looked += len(files)
+        if inner.name in files:
+            found.append(Path(folder, inner.name))
+        if looked > _MAX_LOOKED_AT:
+            return None
+    ends = [path for path in found if path.parts[-len(inner.parts) :] == inner.parts]
+    return next(iter(several), None) if len(several := ends or found) == 1 else None
 
 
 def at(config: Mapping[str, Any], path: str) -> Any:

@@ -34,6 +34,10 @@ def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[
             if "alone" in console and not any(name in given for _, name in parts):
                 start = f"{console['alone']}{next_word}".split()
             return [*words[:at], *start, *words[at + 2 :]]
+        if "before" in console and next_word in console["first"].split() and console["before"] in words[at + 3 :]:
+            program = words.index(console["before"], at + 3) - 1
+            module = f"{console['module']}{words[program]}"
+            return [*words[:at], console["start"], *words[at + 2 : program], "-m", module, *words[program + 1 :]]
     return words
 
 

@@ -20,8 +20,9 @@ from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.call import with_placeholders, with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
-from meshtune.runners.programs.recognised import not_read, recognised
+from meshtune.runners.programs.recognised import not_read, recognised, spec_to_go_on_with, tables
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
+from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
 
 
@@ -56,8 +57,8 @@ _NEXT = (
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
-    if not dialect and (other := recognised(launch.script)):
-        raise CannotRead(f"{launch.place}: {_refusal(other, launch)}")
+    if not dialect and (other := recognised(launch.script)) and "command" not in tables()[other]:
+        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
     for module in _modules(dialect, "read_launch", launch.launcher[:1]):
         if dialect or module.is_program(launch):
             found = with_prefix(_read(module.read_launch, launch), launch)
@@ -65,10 +66,11 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
     if other := recognised(f"{launch.script} {words}"):
-        raise CannotRead(f"{launch.place}: {_refusal(other, launch)}")
+        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
     raise CannotRead(
         f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}, is none of the programs that are "
-        f"known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. {_NEXT}"
+        f"known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. "
+        f"{spec_to_go_on_with(launch) if launch.script else _NEXT}"
     )
 
 
@@ -113,13 +115,18 @@ def _modules(dialect: str, offers: str, launcher: tuple[str, ...] = ()) -> Itera
         if not dialect and name in _NOT_STARTED_BY.get("".join(launcher), ()):
             continue
         path = DIALECTS[name]
-        found = import_module(path) if path.endswith("reader") else ConfigProgram(path)
+        found = import_module(path) if path.endswith("reader") else _program(path)
         module = getattr(found, "PROGRAM", found)
         if hasattr(module, offers):
             yield module
         elif dialect:
             what = {"read_launch": "start", "read_log": "log", "read_file_text": "configuration file"}[offers]
             raise CannotRead(f"of {dialect} no {what} can be read")
+
+
+def _program(package: str) -> ConfigProgram:
+    words = "words" in table_of(package).lists["command"]
+    return WordProgram(package) if words else ConfigProgram(package)
 
 
 def _read(reader: Callable[..., Any], *given: Any) -> Any:
@@ -141,8 +148,3 @@ def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
         questions=tuple(dict.fromkeys((*asked, *imported.questions))),
         notes=tuple(dict.fromkeys((*noted, *imported.notes, told))),
     )
-
-
-def _refusal(name: str, launch: Launch) -> str:
-    words = as_written(shlex.join((*launch.launcher, *launch.script.split(), *launch.words)))
-    return not_read(name, words, nodes=launch.nodes, devices=launch.devices_per_node)
