@@ -193,6 +193,9 @@ class ConfigProgram:
         none = {axis: 1 for axis in ("tp", "pp", "cp") if axis not in table.fields}
         reading.fields |= none
         solve(reading, {})
+        if "micro_batch_size" in reading.kept:
+            # Then accumulation has one value too.
+            reading.kept["grad_accum_steps"] = reading.fields.get("grad_accum_steps")
         reading.fields = {name: value for name, value in reading.fields.items() if name not in none}
         _ask_batch(table, reading)
         table.remark(reading)

@@ -38,7 +38,8 @@ def tables() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def _of_ranks() -> tuple[str, ...]:
     lists = (table_of(f"{PROGRAMS}.{name}").lists for name in programs())
-    return tuple(each["program"]["script"] for each in lists if each.get("command", {}).get("start"))
+    own = (each["program"].get("script") for each in lists if each.get("command", {"start": "node"}).get("start"))
+    return tuple(filter(None, own))
 
 
 def starts_ranks(script: str) -> bool:
@@ -100,8 +101,10 @@ def spec_to_go_on_with(
     unknown = [text for text, number in zip(counts, (nodes, each), strict=True) if number is None]
     env = {name: value.replace("{", "{{").replace("}", "}}") for name, value in launch.env.items()}
     made = {"format": "json" if base.endswith(".json") else "yaml", "base": base, "set": said}
+    # One device shards nothing.
+    stage, model = (0, "llama3.2-1b") if (nodes, each) == (1, 1) else (3, "llama3-8b")
     lines = [
-        "model: {preset: llama3-8b}  # open: a preset, or layers, hidden, heads, kv_heads, ffn, vocab, seq_len",
+        f"model: {{preset: {model}}}  # open: a preset, or layers, hidden, heads, kv_heads, ffn, vocab, seq_len",
         f"cluster: {{preset: dgx-h100, nodes: {nodes or 1}, devices_per_node: {each or 8}}}  "
         f"# open: the preset{''.join(f', {text}' for text in unknown)}",
         "global_batch_size: 64  # open: of the training",
@@ -112,8 +115,9 @@ def spec_to_go_on_with(
         *([f"  env: {json.dumps(env)}"] if env else ()),
         *([f"  configs: {json.dumps({config: made})}  # open: {names} in capitals" if base else ""]),
         "  framework: fsdp  # open: the nearest of docs/how-to/workloads.md",
-        "  fixed: {zero_stage: 3, recompute: full}  # open: of the training; a plan's other fields are 1 or none",
-        "baseline: {micro_batch_size: 1, zero_stage: 3, recompute: full}  # open: as the training runs",
+        f"  fixed: {{zero_stage: {stage}, recompute: full}}  # open: of the training; a plan's other fields are 1 or none",
+        "space: {recompute: [full]}  # open: with what else recomputes, where the command is told it",
+        f"baseline: {{micro_batch_size: 1, zero_stage: {stage}, recompute: full}}  # open: as the training runs",
     ]
     variables = " Write out the script's variables." * any(not is_known(word) or "$" in word for word in words)
     reads = (
@@ -121,7 +125,7 @@ def spec_to_go_on_with(
         f"batch and of the number of steps.{variables}"
     )
     return (
-        f"Next: a spec of these lines, of which those with `# open:` are yours to answer; {reads} "
+        f"Next: a spec with `kind: command` of these lines, of which those with `# open:` are yours to answer; {reads} "
         f"(docs/how-to/workloads.md) Then meshtune spaces SPEC.yaml:\n\n" + "\n".join(filter(None, lines))
     )
 

@@ -3,6 +3,7 @@ as it is written, which comes to a space that has the baseline."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,10 @@ run = partial(run_meshtune, Path())
 # Not read: each comes to a spec.
 REFUSED = {
     "levanter": "python -m levanter.main.train_lm --config_path train.yaml",
-    "olmo": "torchrun --nproc-per-node 8 OLMo/scripts/train.py train.yaml",
+    "olmo": "torchrun --nnodes 2 --nproc-per-node 8 OLMo/scripts/train.py train.yaml",
     "fairseq": "fairseq-train data --fp16 \\\n  --max-tokens 4096 \\",
     "colossalai": "colossalai run --nproc_per_node 8 train.py",
-    "nanotron": "torchrun --nproc_per_node=8 run_train.py --config-file train.yaml",
+    "nanotron": "torchrun --nnodes=2 --nproc_per_node=8 run_train.py --config-file train.yaml",
 }
 # Read as far as their tables go: a start, what its spec says, and what of the words trials leave out.
 LITGPT = "train.micro_batch_size 4 --train.global_batch_size 64 --precision bf16-mixed --out_dir /data/mine"
@@ -166,9 +167,10 @@ def test_the_spec_that_the_refusal_names_has_plans(program, folder):
     text = said.partition("SPEC.yaml:\n\n")[2]
     spaces(folder, text)
     spec = parse_yaml(text)
-    assert spec["cluster"]["nodes"] == 2 or "# open: the preset, nodes" in text
+    assert spec["cluster"]["nodes"] == 2
+    assert ("# open: the preset\n" in text) == ("torchrun" in REFUSED[program])
     assert all("# open:" in line for line in text.splitlines() if line.startswith(("model", "global", "  fixed")))
-    assert " " not in "".join(spec["workload"]["command"])
+    assert all(word and word == word.strip() for word in spec["workload"]["command"])
     assert "FILE.yaml" not in text
 
 
@@ -190,14 +192,15 @@ def test_a_start_is_read_as_far_as_its_table_goes(program, folder):
     assert [word for word in left_out.split() if word in " ".join(command)] == []
     assert all(word and word == word.strip() for word in command)
     assert spec["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
-    spec["open_questions"] = []
-    assert "baseline" in spaces(folder, str(spec).replace("None", "null")) or True
+    spec.pop("open_questions", None)
+    if spec["workload"].get("log", ...) is None:
+        del spec["workload"]["log"]
+    spaces(folder, json.dumps(spec))
 
 
 def test_devices_that_the_program_has_beat_those_that_start_it(folder):
     (folder / "run.sh").write_text(READ["verl"][0])
-    spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
-    assert (spec["cluster"]["nodes"], spec["cluster"]["devices_per_node"]) == (2, 4)
+    assert "starts on 2 nodes with 4 devices each" in run("import", "run.sh").err
 
 
 def test_open_devices_are_asked_and_no_number_stands_for_them(folder):
@@ -220,8 +223,8 @@ def test_adapters_of_litgpt_are_refused_with_a_step(folder):
 def test_dynamic_batches_of_verl_make_no_placeholder(folder):
     more = "actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=10000"
     (folder / "run.sh").write_text(f"{READ['verl'][0]} {more}\n")
-    spec = parse_yaml(run("import", "run.sh").out)
-    assert spec["workload"]["fixed"]["micro_batch_size"] == 2
+    spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
+    assert spec["workload"]["fixed"].items() >= {"micro_batch_size": 2, "grad_accum_steps": 16}.items()
     assert "{micro_batch_size}" not in " ".join(spec["workload"]["command"])
 
 

@@ -39,7 +39,3 @@ def batch(reading: Reading) -> None:
         reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows_
         told = f"a pass takes {tokens} tokens (use_dynamic_bsz), however many rows: {rows_} of full length are counted"
         reading.note(f"{told}, and {micro} counts for nothing")
-    elif (number := reading.whole(micro, "baseline.micro_batch_size")) is not None:
-        reading.put("micro_batch_size", number, micro)
-    elif not reading.is_asked("baseline.micro_batch_size"):
-        reading.ask("baseline.micro_batch_size", f"{micro} is not said; fill in what training uses")
