@@ -193,9 +193,11 @@ class ConfigProgram:
         none = {axis: 1 for axis in ("tp", "pp", "cp") if axis not in table.fields}
         reading.fields |= none
         solve(reading, {})
+        space: dict[str, Any] = {}
         if "micro_batch_size" in reading.kept:
             # Then accumulation has one value too.
             reading.kept["grad_accum_steps"] = reading.fields.get("grad_accum_steps")
+            space["micro_batch_size"] = [reading.kept["micro_batch_size"]]
         reading.fields = {name: value for name, value in reading.fields.items() if name not in none}
         _ask_batch(table, reading)
         table.remark(reading)
@@ -227,7 +229,7 @@ class ConfigProgram:
             "framework": command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),
             "dtype": reading.fields.get("dtype"),
         }
-        return reading.imported(workload, notes=(*(launch.notes if launch else ()), *reading.notes))
+        return reading.imported(workload, space=space, notes=(*(launch.notes if launch else ()), *reading.notes))
 
     def _ask_unknown(self, reading: Reading, said: Mapping[str, Any], variant: str) -> None:
         """Keys that the program is not known to have."""

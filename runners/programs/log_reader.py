@@ -19,7 +19,16 @@ from meshtune.runners.job_files import list_entries
 from meshtune.runners.log_lines import lines_of, read_tail, untagged
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.programs.log_patterns import GRADIENT_NORM, LOSS, MEAN, MEMORY, STEP, STEP_TIMES, Patterns, positive
+from meshtune.runners.programs.log_patterns import (
+    GRADIENT_NORM,
+    LOSS,
+    MEAN,
+    MEMORY,
+    STEP,
+    STEP_TIMES,
+    Patterns,
+    positive,
+)
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     LogContext,

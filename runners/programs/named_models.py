@@ -1,9 +1,9 @@
 """A model's shapes by the keys of a program's settings, or by the name that they give the model.
 
-    [shapes]          names: the keys that name the model, by a path of the Hub, a preset or a folder of that name
-    [shapes.keys]     by field of ModelSpec: the key that says it; all of them where one is said
-    [shapes.plain]    what all models have that the program makes of keys; ffn_factor: the width inside, of `hidden`
-    [shapes.presets]  by pattern of the name's last part, in small letters: the preset, `\\1` for a group"""
+[shapes]          names: the keys that name the model, by a path of the Hub, a preset or a folder of that name
+[shapes.keys]     by field of ModelSpec: the key that says it; all of them where one is said
+[shapes.plain]    what all models have that the program makes of keys; ffn_factor: the width inside, of `hidden`
+[shapes.presets]  by pattern of the name's last part, in small letters: the preset, `\\1` for a group"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ a folder with a table:
 
 [program]    title
 [recognise]  ways: of each way the patterns that are all found in a configuration or a start
-[spec]       next: what to do in place of a spec; set: what a trial sets in its file; start: a pattern and what stands in
-             its place, of the line that starts it"""
+[spec]       next: what to do in place of a spec; set: what a trial sets in its file; start: a pattern of the line that
+             starts it, and what stands in its place"""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 from meshtune.runners.programs.dialects.base import Launch
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
+from meshtune.runners.untrusted_text import UnreadableText, read_words
 
 _CONFIG = re.compile(r"[^\s'\"=<>|;()]+\.(?:ya?ml|json)")
 # Lines that start nothing, though they may name the program.
@@ -73,7 +74,7 @@ def not_read(
         return f"{told}. Next: {step}"
     if "command" in table:
         told = f"names {table['program']['title']}, whose start is not found by reading"
-        line = shlex.quote(shlex.join(_words(table, text)))
+        line = shlex.quote(_line(table, text))
         return f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS; or meshtune import --command {line}"
     launch = launch or Launch(script="", words=(), place="", nodes=nodes, devices_per_node=devices)
     own = [] if launch.script else _words(table, text)
@@ -115,7 +116,7 @@ def spec_to_go_on_with(
         *([f"  env: {json.dumps(env)}"] if env else ()),
         *([f"  configs: {json.dumps({config: made})}  # open: {names} in capitals" if base else ""]),
         "  framework: fsdp  # open: the nearest of docs/how-to/workloads.md",
-        f"  fixed: {{zero_stage: {stage}, recompute: full}}  # open: of the training; a plan's other fields are 1 or none",
+        f"  fixed: {{zero_stage: {stage}, recompute: full}}  # open: of the training, whose other fields are 1",
         "space: {recompute: [full]}  # open: with what else recomputes, where the command is told it",
         f"baseline: {{micro_batch_size: 1, zero_stage: {stage}, recompute: full}}  # open: as the training runs",
     ]
@@ -130,17 +131,20 @@ def spec_to_go_on_with(
     )
 
 
-def _words(table: Mapping[str, Any], text: str) -> list[str]:
-    """Those of the line that starts the program, as bash has them but for its variables."""
+def _line(table: Mapping[str, Any], text: str) -> str:
+    """The line that starts the program, with the words that the script has behind it."""
     code = re.sub(r"\\[ \t]*(?:\n|$)", " ", _COMMENTS.sub("", text))
     line = next((line.strip() for line in code.splitlines() if _starts(table, line)), "PROGRAM ARGUMENTS")
     pattern, instead = table.get("spec", {}).get("start", ("(?!)", ""))
-    line = re.sub(pattern, instead, line)
+    return " ".join(re.sub(pattern, instead, line).split())
+
+
+def _words(table: Mapping[str, Any], text: str) -> list[str]:
+    line = _line(table, text)
     try:
-        words = shlex.split(line)
-    except ValueError:
-        words = line.split()
-    return [word for word in words if word.strip()]
+        return read_words(line)
+    except UnreadableText:
+        return line.split()
 
 
 def _starts(table: Mapping[str, Any], line: str) -> bool:

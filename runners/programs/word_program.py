@@ -40,7 +40,9 @@ class WordProgram(ConfigProgram):
             try:
                 own, asked = self.file_of(launch, name)
             except CannotRead:
-                asked = f"{as_written(name)} is not there, and stays: does it say more of batch, devices or parallelism?"
+                asked = (
+                    f"{as_written(name)} is not there, and stays: does it say more of batch, devices or parallelism?"
+                )
         words = [*self.started(launch), *map(literal, given)]
         dump = {"words": [launch.script, *rest]}
         return self.imported(merged(own, said), launch, place=launch.place, words=words, asked=asked, dump=dump)
@@ -60,5 +62,7 @@ class WordProgram(ConfigProgram):
             if is_known(word) and word.startswith("--"):
                 dropped = word[2:].partition("=")[0] in settings
             kept += [] if dropped else [word]
-        more = [text for name, value in set_here.items() for text in (f"--{name}", *([] if value is True else [str(value)]))]
+        more = [
+            text for name, value in set_here.items() for text in (f"--{name}", *([] if value is True else [str(value)]))
+        ]
         return [*kept, *more], None

@@ -204,7 +204,9 @@ def test_devices_that_the_program_has_beat_those_that_start_it(folder):
 
 
 def test_open_devices_are_asked_and_no_number_stands_for_them(folder):
-    (folder / "run.sh").write_text("tune run --nproc_per_node $N full_finetune_distributed --config conf/own_fsdp.yaml\n")
+    (folder / "run.sh").write_text(
+        "tune run --nproc_per_node $N full_finetune_distributed --config conf/own_fsdp.yaml\n"
+    )
     done = run("import", "run.sh")
     assert "unknown number of devices" in done.err
     assert parse_yaml(done.out)["global_batch_size"] is None

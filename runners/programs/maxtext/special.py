@@ -37,9 +37,7 @@ def axes(reading: Reading) -> None:
             for axis in open_:
                 own[axis] = 1
                 reading.ask("", f"{level}_{axis}_parallelism takes what is left: are there {known} {field} in all?")
-    degrees = {
-        kind: prod(max(1, sizes[level][axis]) for level in sizes for axis in of) for kind, of in _KINDS.items()
-    }
+    degrees = {kind: prod(max(1, sizes[level][axis]) for level in sizes for axis in of) for kind, of in _KINDS.items()}
     fields |= {name: degrees[name] for name in ("tp", "pp", "cp")}
     if degrees["ep"] > 1:
         reading.ask("", f"expert axes of {degrees['ep']}: fill in baseline.ep and workload.fixed.ep")

@@ -25,7 +25,9 @@ def accumulation(reading: TrainerReading) -> None:
         reading.put("grad_accum_steps", reading.whole(name, "global_batch_size"), name)
         return
     if not launch.devices_per_node and PurePath(launch.launcher[0]).name.startswith("python"):
-        told = "one process that sees several devices: ms-swift cuts the model over them (device_map), which no plan has"
+        told = (
+            "one process that sees several devices: ms-swift cuts the model over them (device_map), which no plan has"
+        )
         reading.ask("", f"{told}; trials start a process on each device (NPROC_PER_NODE)")
     ranks = whole(str(reading.get("num_processes"))) or (launch.nodes or 0) * (launch.devices_per_node or 0)
     if ranks and size and reading.complete("global_batch_size", name, f"max(1, {_WANTED} / (micro-batch * ranks))"):
@@ -81,7 +83,11 @@ def ask_preferences(reading: Reading, kind: str, before: str, *, full: bool) -> 
     beta = str(reading.get(f"{before}beta") or "")
     wanted = kind in ("dpo", "kto", "ppo", "grpo") and full and not (kind == "grpo" and beta in ("0", "0.0"))
     second = "a second model of the same size as reference" if wanted else ""
-    second = f"a teacher, {shown(reading.get(f'{before}teacher_model'))}" if reading.has(f"{before}teacher_model") else second
+    second = (
+        f"a teacher, {shown(reading.get(f'{before}teacher_model'))}"
+        if reading.has(f"{before}teacher_model")
+        else second
+    )
     samples = "samples that are generated in the training" if kind in ("grpo", "ppo", "gkd") else ""
     told = " and ".join(filter(None, (pairs, second, samples))) or "no second model"
     counted = "predictions count one model and micro_batch_size sequences"
@@ -101,7 +107,9 @@ def megatron_second_model(reading: TrainerReading) -> None:
 def extra(reading: TrainerReading) -> None:
     """Further values of Megatron, as JSON, which stay: they count as words where these do not say them."""
     name, left_out = "--megatron_extra_kwargs", reading.table.words("trial.left_out")
-    found = {f"--{key}": str(value) for key, value in mapping_in("x.json", reading.text(name) or "{}", (".json",)).items()}
+    found = {
+        f"--{key}": str(value) for key, value in mapping_in("x.json", reading.text(name) or "{}", (".json",)).items()
+    }
     reading.given = {**found, **reading.given}
     if asked := sorted(found.keys() & left_out):
         reading.ask("", f"{name} has {', '.join(asked)}, which counts more than what trials set: write it as words")
@@ -117,7 +125,9 @@ def chunks(reading: TrainerReading) -> None:
         if layers and pp and layers % (pp * each) == 0:
             number = layers // (pp * each)
         else:
-            reading.ask("baseline.vpp", f"{reading.written(name)}: into how many chunks it cuts a stage is not known here")
+            reading.ask(
+                "baseline.vpp", f"{reading.written(name)}: into how many chunks it cuts a stage is not known here"
+            )
     if number and number > 1:
         reading.fields |= {"vpp": number, "schedule": "interleaved"}
     if name and pp:
@@ -138,7 +148,9 @@ def stages(reading: TrainerReading) -> None:
     plain = layers and not any(name in others for name in said)
     found = split_of_ends(layers, pp, reading.fields.get("vpp", 1), *sizes) if plain and layers else None
     if found is None:
-        told = "stages that no plan has a word for, or of a model that is not known; trials keep them, with this pp alone"
+        told = (
+            "stages that no plan has a word for, or of a model that is not known; trials keep them, with this pp alone"
+        )
         reading.ask("", f"{', '.join(map(reading.written, said))}: {told}, and predictions count equal ones")
         reading.fields |= {"first_stage_less_layers": 0, "last_stage_less_layers": 0}
     else:

@@ -225,7 +225,9 @@ def checkpoint_dtype(reading: TrainerReading) -> str | None:
     said = config.get("torch_dtype", config.get("dtype"))
     # Llama's first two releases are in float16.
     preset = preset_on_hub(value) or ""
-    return str(said) if said in DTYPES else "bfloat16" if preset and not preset.startswith(("llama1", "llama2")) else None
+    return (
+        str(said) if said in DTYPES else "bfloat16" if preset and not preset.startswith(("llama1", "llama2")) else None
+    )
 
 
 # Which weights are trained.

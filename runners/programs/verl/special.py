@@ -1,4 +1,4 @@
-"""What no row of verl's table can say: which of its trainings is started, and what an update of the actor is made of."""
+"""What no row of verl's table can say: which of its trainings is started, and what an update is made of."""
 
 from __future__ import annotations
 
