@@ -12,8 +12,9 @@
 Every rank may call it; rank 0 writes `result.json` (docs/reference/result.md), outside of a meshtune job nobody does.
 Where the service gave its address, the result is sent there too: then no shared disk has to carry it.
 
-Hugging Face's Trainer takes `trainer.add_callback(TrainerReport())`. A script of it that stays as it is runs as
-`python -m meshtune.runners.report train.py ARGUMENTS`, or that after torchrun's, deepspeed's or accelerate's words.
+Hugging Face's Trainer takes `trainer.add_callback(TrainerReport())`. A script of it that stays as it is, or one with a
+loop of its own over Accelerate, runs as `python -m meshtune.runners.report train.py ARGUMENTS`, or that after
+torchrun's, deepspeed's or accelerate's words.
 
 Of the spec's knobs the result says by itself what this process sees: variables, and the arguments of its command line.
 What the script really runs with it knows best: `reporter.done(knobs={"fp8": recipe})`.
@@ -32,6 +33,8 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -98,6 +101,9 @@ class TrainerReport:
     """A callback of transformers.Trainer (4.30 to 5.23): times its optimizer steps, and ends the training once the job
     has taken as many as it was to take. A callback by its methods, so that this file needs no transformers."""
 
+    # Of any in this process.
+    trains = False
+
     def __init__(self) -> None:
         self._reporter = Reporter()
         self._logged = 0
@@ -108,6 +114,7 @@ class TrainerReport:
         return lambda *_, **__: None
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
+        TrainerReport.trains = True
         self._reporter = Reporter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -130,6 +137,32 @@ class TrainerReport:
         names = ("torch", "transformers", "accelerate", "deepspeed")
         software = {name: sys.modules[name].__version__ for name in names if name in sys.modules}
         self._reporter.done(peak_memory_bytes=_peaks(sys.modules["torch"]), software=software)
+
+
+class _LoopReport:
+    """Times the steps of the first optimizer that Accelerate (1.15) wraps, where no Trainer does, and ends the
+    process once the job has taken as many as it was to take."""
+
+    def __init__(self) -> None:
+        self._report = TrainerReport()
+        self._optimizer: Any = None
+        self.should_training_stop = False
+
+    def watch(self, kind: Any) -> None:
+        """kind: a class of Accelerate's optimizers."""
+        step = kind.step
+
+        def timed(optimizer: Any, *args: Any, **more: Any) -> None:
+            step(optimizer, *args, **more)
+            self._optimizer = self._optimizer or optimizer
+            # Passes that only accumulate call it as well.
+            if optimizer is self._optimizer and optimizer.gradient_state.sync_gradients and not TrainerReport.trains:
+                self._report.on_step_end(None, None, self)
+                if self.should_training_stop:
+                    self._report.on_train_end()
+                    raise SystemExit(0)
+
+        kind.step = timed
 
 
 def _peaks(torch: Any) -> list[int]:
@@ -322,12 +355,23 @@ def _rank() -> int:
 
 
 def _run(program: Sequence[str]) -> None:
-    """Run a script of transformers.Trainer as it stands, or a module after -m, each Trainer of it with our callback."""
-    from transformers import trainer  # type: ignore[import-not-found,unused-ignore]  # a user's package
+    """Run a script as it stands, or a module after -m: each Trainer of it with our callback, Accelerate's optimizers
+    under our watch."""
+    there = [name for name in ("transformers", "accelerate") if find_spec(name)]
+    if not there:
+        raise SystemExit(
+            "meshtune.runners.report times loops of transformers and accelerate; neither is installed here"
+        )
+    if "transformers" in there:
+        from transformers import trainer  # type: ignore[import-not-found,unused-ignore]  # a user's package
 
-    # Trainer.__init__ adds them to the callbacks that it is given (transformers/trainer.py, since 4.0).
-    callbacks: list[Any] = trainer.DEFAULT_CALLBACKS
-    callbacks.append(TrainerReport)
+        # Trainer.__init__ adds them to the callbacks that it is given (transformers/trainer.py, since 4.0).
+        callbacks: list[Any] = trainer.DEFAULT_CALLBACKS
+        callbacks.append(TrainerReport)
+    if "accelerate" in there:
+        loop = _LoopReport()
+        loop.watch(import_module("accelerate.optimizer").AcceleratedOptimizer)
+        loop.watch(import_module("accelerate.utils.deepspeed").DeepSpeedOptimizerWrapper)
     if program[0] == "-m":
         sys.argv = list(program[1:])
         runpy.run_module(program[1], run_name="__main__", alter_sys=True)

@@ -1,7 +1,7 @@
 """Starts and files that are not read, each refused with a spec that goes on from there. A program that is recognised is
 a folder with a table:
 
-[program]    title
+[program]    title; starts_ranks: true where one process of a `script` says nothing of devices
 [recognise]  ways: of each way the patterns that are all found in a configuration or a start
 [spec]       next: what to do in place of a spec; set: what a trial sets in its file; start: a pattern of the line that
              starts it, and what stands in its place"""
@@ -39,8 +39,10 @@ def tables() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def _of_ranks() -> tuple[str, ...]:
     lists = (table_of(f"{PROGRAMS}.{name}").lists for name in programs())
-    own = (each["program"].get("script") for each in lists if each.get("command", {"start": "node"}).get("start"))
-    return tuple(filter(None, own))
+    own = [
+        each for each in lists if each.get("command", {}).get("start") or each.get("program", {}).get("starts_ranks")
+    ]
+    return tuple(each["program"]["script"] for each in own)
 
 
 def starts_ranks(script: str) -> bool:

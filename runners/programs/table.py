@@ -42,9 +42,11 @@ class Table:
         own = self.lists.get("variants", {}).get(name, {})
         lists = overlaid({key: value for key, value in self.lists.items() if key != "variants"}, own)
         places: Mapping[str, str] = own.get("places", {})
-        rows, remarks = (
-            tuple(replace(each, names=placed(each.names, places)) for each in all_ if not each.of or name in each.of)
-            for all_ in (self.rows, self.remarks)
+        rows = tuple(replace(row, names=placed(row.names, places)) for row in self.rows if not row.of or name in row.of)
+        remarks = tuple(
+            replace(remark, names=placed(remark.names, places))
+            for remark in self.remarks
+            if not remark.of or name in remark.of
         )
         return replace(self, rows=rows, remarks=remarks, lists=lists)
 
@@ -283,7 +285,7 @@ def table_of(package: str) -> Table:
         others = (row for row in shared.rows if row.field not in own)
         rows += tuple(replace(row, special=row.special and f"{shared.module}:{row.special}") for row in others)
         remarks += shared.remarks
-        document = overlaid(shared.lists, document)
+        document = overlaid({**shared.lists, "program": {}}, document)
     return Table(name=name, rows=rows, remarks=remarks, lists=document, module=f"{package}.special")
 
 

@@ -93,6 +93,12 @@ def test_a_placeholder_is_one_unknown_word_and_swallows_nothing(script, expected
     assert [is_known(word) for word in found] == ["<" not in word for word in expected]
 
 
+def test_expr_is_arithmetic():
+    text = "nodes=2\nrun $(expr 32 / $nodes / 4) `expr $nodes \\* 3` $(expr $other + 1) $(expr length abc)"
+    found = words(text)[1:]
+    assert (found[:2], [is_known(word) for word in found]) == (["4", "6"], [True, True, False, False])
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

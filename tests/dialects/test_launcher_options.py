@@ -225,3 +225,22 @@ def test_a_size_that_sbatch_is_given_and_nobody_knows_is_left_open(tmp_path):
     (tmp_path / "job.sh").write_text(f"#SBATCH --ntasks-per-node=4 --gpus-per-node=4\nsrun python {PROGRAM}\n")
     launch = find_launch("sbatch --nodes=$1 job.sh", path=tmp_path / "submit.sh")
     assert (launch.nodes, launch.devices_per_node) == (None, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("NNODES=2 NPROC_PER_NODE=4 swift sft", (2, 4)),
+        ("export NPROC_PER_NODE=4\nswift sft", (1, 4)),
+        ("NNODES=2 swift sft", (2, 1)),
+        ("NPROC_PER_NODE=$GPUS swift sft", (1, None)),
+        ("CUDA_VISIBLE_DEVICES=0 swift sft", (1, 1)),
+        ("CUDA_VISIBLE_DEVICES=0,1 swift sft", (1, None)),
+        ("NPROC_PER_NODE=4\nswift sft", (1, 1)),
+        ("GPUS=8\nNPROC_PER_NODE=$GPUS megatron pt", (1, 8)),
+    ],
+)
+def test_a_console_script_takes_its_ranks_from_variables(text, devices):
+    launch = find_launch(f"{text} --model own\nswift infer --model own --external_plugins x.py\n")
+    assert (launch.nodes, launch.devices_per_node) == devices
+    assert launch.script.startswith("-m swift.cli.")

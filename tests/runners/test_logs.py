@@ -149,6 +149,16 @@ def test_a_rate_tells_the_time_of_a_step_by_what_a_step_is(name, printed, step_t
     assert outcome.measurement.step_times_s == (step_time_s,)
 
 
+def test_a_mean_since_the_start_tells_what_each_step_adds(tmp_path):
+    """As ms-swift 4.6 prints it over Megatron (megatron/callbacks/print.py)."""
+    means = enumerate((4.0, 2.5, 2.0), 1)
+    lines = (f"{{'loss': 0.9, 'iteration': '{step}/3', 'train_speed(s/it)': {mean}}}\n" for step, mean in means)
+    log_path(tmp_path, 0).write_text("".join(lines))
+    names = Patterns({"step": r"'iteration': '(\d+)/", "mean_step_time_s": r"'train_speed\(s/it\)': ([\d.]+)"})
+    found = read(tmp_path, patterns=names, asked=3).measurement
+    assert (*found.warmup_times_s, *found.step_times_s) == (4.0, 1.0, 1.0)
+
+
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.TIMED_OUT])
 def test_a_job_that_failed_after_its_last_step_measured_all_that_it_was_to_measure(state, tmp_path):
     log_path(tmp_path, 0).write_text(steps(5) + "RuntimeError: Connection closed by peer\n")

@@ -276,6 +276,39 @@ def test_a_logged_mean_of_several_steps_is_no_loss_of_one(job):
     assert read_result(job).measurement.first_losses == ()
 
 
+LOOP = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
+model = torch.nn.Linear(2, 2)
+first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+model, first, second = accelerator.prepare(model, first, second)
+passes = 0
+while True:
+    passes += 1
+    with accelerator.accumulate(model):
+        accelerator.backward(model(torch.ones(2)).sum())
+        print("passes", passes, flush=True)
+        first.step()
+        second.step()
+        first.zero_grad()
+"""
+
+
+def test_a_loop_of_its_own_over_accelerate_is_timed_by_its_optimizer_steps(job):
+    pytest.importorskip("accelerate")
+    (job / "loop.py").write_text(LOOP)
+    command = [sys.executable, "-m", "meshtune.runners.report", "loop.py"]
+    done = subprocess.run(command, cwd=job, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    # Three steps of two passes, of the first optimizer.
+    assert done.stdout.split()[-1] == "6"
+    measured = read_result(job).measurement
+    assert (len(measured.warmup_times_s), len(measured.step_times_s)) == (1, 2)
+    assert measured.software.keys() >= {"torch", "accelerate"}
+
+
 def test_a_callback_has_events_and_nothing_else():
     assert TrainerReport().on_push_begin(None, None, None, model=None) is None
     with pytest.raises(AttributeError, match="save"):

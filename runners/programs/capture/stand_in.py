@@ -17,7 +17,20 @@ from itertools import pairwise
 FOLDER = "MESHTUNE_CAPTURE"
 UNDER = "MESHTUNE_CAPTURE_UNDER"
 # With console scripts of programs, which start one of the others.
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "trl", "swift", "megatron", "litgpt", "tune")
+LAUNCHERS = (
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "composer",
+    "trl",
+    "swift",
+    "megatron",
+    "llamafactory-cli",
+    "lmf",
+    "axolotl",
+    "litgpt",
+    "tune",
+)
 PYTHONS = ("python", "python3")
 AROUND = ("srun", "mpirun", "mpiexec")
 CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot", "shifter")
@@ -43,10 +56,10 @@ LAUNCH_MODULES = (
     *("deepspeed", "deepspeed.launcher.runner", "accelerate.commands.launch", "composer.cli.launcher"),
     "torchtitan.train",
 )
-# Programs that are modules and start their ranks, or their own Ray, themselves.
-_MODULES = ("litgpt", "verl.trainer", "maxtext", "MaxText", "openrlhf.cli")
 # gpt-neox's own launcher.
 _LAUNCH_PROGRAMS = ("deepy.py",)
+# Programs that are modules and start their ranks, or their own Ray, themselves.
+_MODULES = ("litgpt", "verl.trainer", "maxtext", "MaxText", "openrlhf.cli")
 _HELPER_MODULES = ("pip", "venv", "ensurepip", "json", "site", "sysconfig", "platform", "http", "torch.utils")
 # Only trainers have one of these.
 _TRAINER_FLAGS = frozenset(

@@ -33,7 +33,7 @@ from meshtune.runners.programs.dialects.base import (
     Remarks,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
-from meshtune.runners.programs.dialects.launcher_options import exported, options_of, spelled_out, tell
+from meshtune.runners.programs.dialects.launcher_options import CONSOLES, exported, options_of, spelled_out, tell
 from meshtune.runners.programs.recognised import starts_ranks
 from meshtune.runners.untrusted_text import option_value
 
@@ -170,8 +170,9 @@ def starts_scripts(tool: str) -> bool:
 
 
 def starts_a_program(found: Call) -> bool:
-    """Whether a call would have started a training; `accelerate config` and `torchrun --help` would not."""
-    return found.tool in (*LAUNCHERS, *PYTHONS, "") and _program(found.words) is not None
+    """Whether a call would have started a training; `accelerate config`, `torchrun --help` and a console script that
+    stands for no start would not."""
+    return found.tool not in CONSOLES and found.tool in (*LAUNCHERS, *PYTHONS, "") and _program(found.words) is not None
 
 
 def launcher_of(found: Call) -> str:
@@ -319,7 +320,9 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     world, local = whole(environment.get("WORLD_SIZE", "")), whole(environment.get("LOCAL_WORLD_SIZE", ""))
     if world and local and world % local == 0:
         return world // local, local
-    per_gpu = whole(environment.get("SLURM_GPUS_ON_NODE", ""))
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    per_gpu = len(visible.split(",")) if visible and is_known(visible) else None
+    per_gpu = per_gpu or whole(environment.get("SLURM_GPUS_ON_NODE", ""))
     nodes, said = option_value(before, *_NODES.get(launcher, ())), option_value(before, *_PER_NODE.get(launcher, ()))
     if launcher == "torchrun":
         return (

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath
+from typing import Any
 
 from meshtune.runners.programs.dialects.base import Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written
@@ -16,6 +17,7 @@ _READ = "read"
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))  # noqa: TID251 - our own file
 _REASONS = _TABLE.pop("reasons")
 _CONSOLE = _TABLE.pop("console")
+CONSOLES = frozenset(_CONSOLE)
 # By launcher, of each option that it names the row.
 _ROWS = {tool: {name: row for row, names in rows.items() for name in names.split()} for tool, rows in _TABLE.items()}
 OF_SBATCH, OF_SRUN, OF_ACCELERATE = (frozenset(_ROWS[tool]) for tool in ("sbatch", "srun", "accelerate"))
@@ -29,16 +31,44 @@ def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[
         known = next_word in console["of"].split() if "of" in console else next_word.isidentifier()
         if known and (not at or not words[at - 1].startswith("-")):
             given = {**variables, **dict(each.split("=", 1) for each in words[:at] if "=" in each)}
-            parts = [(part, part.partition("$")[2]) for part in f"{console['start']}{next_word}".split()]
-            start = [part.replace(f"${name}", given.get(name, "")) for part, name in parts if not name or name in given]
-            if "alone" in console and not any(name in given for _, name in parts):
-                start = f"{console['alone']}{next_word}".split()
-            return [*words[:at], *start, *words[at + 2 :]]
-        if "before" in console and next_word in console["first"].split() and console["before"] in words[at + 3 :]:
-            program = words.index(console["before"], at + 3) - 1
-            module = f"{console['module']}{words[program]}"
-            return [*words[:at], console["start"], *words[at + 2 : program], "-m", module, *words[program + 1 :]]
+            if "alone" in console and not any(f"${name}" in console["start"] for name in given):
+                console = {**console, "start": console["alone"]}
+            launcher, rest = _own_launcher(console, words[at + 2 :])
+            if (option := console.get("before")) in rest[1:]:
+                end = rest.index(option) - 1
+                rest = [*rest[:end], "-m", f"{console['module']}{rest[end]}", *rest[end + 1 :]]
+            parts = [part.partition("$") for part in f"{launcher} {console['start']}".split()]
+            values = [_value(variable, given) for _, _, variable in parts]
+            start = [f"{text}{value}" for (text, _, _), value in zip(parts, values, strict=True) if value is not None]
+            return [*words[:at], *(part.replace("*", next_word) for part in start), *rest]
     return words
+
+
+def _value(variable: str, given: Mapping[str, str]) -> str | None:
+    """Of `NAME` or `NAME:default`; None where it is not set."""
+    name, has_default, default = variable.partition(":")
+    return given.get(name, default if has_default or not name else None)
+
+
+def _own_launcher(console: Mapping[str, Any], words: Sequence[str]) -> tuple[str, list[str]]:
+    """The launcher that a script's own words name, with its words among them, and the rest."""
+    launchers: Mapping[str, str] = console.get("launchers", {})
+    if not launchers:
+        return "", list(words)
+    end = words.index("--") if "--" in words else len(words)
+    inner, own, chosen = list(words[end + 1 :]), list[str](), next(iter(launchers))
+    rest = iter(words[:end])
+    for word in rest:
+        name, joined, value = word.partition("=")
+        if name not in console["passed"].split():
+            own.append(word)
+            continue
+        value = value if joined else next(rest, "")
+        if name == "--launcher":
+            chosen = value
+        else:
+            inner += [f"--{name[2:].replace('-', '_')}", value]
+    return " ".join((launchers.get(chosen, chosen), *inner)), own
 
 
 def options_of(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

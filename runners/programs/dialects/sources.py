@@ -58,7 +58,7 @@ def read_command(text: str, *, given: Mapping[str, str], number: int = 0, dialec
 def _read_file(path: Path, text: str, dialect: str) -> Imported:
     """A configuration; what a dialect was named for and does not know as one is a script or a log of it."""
     try:
-        return programs.read_file(path.name, text, dialect)
+        return programs.read_file(str(path), text, dialect)
     except CannotRead:
         if dialect and path.suffix not in _CONFIGURATIONS:
             if programs.is_log(text):

@@ -10,14 +10,14 @@ from typing import Any
 
 from meshtune.runners.programs.accelerate.render import YAML_FILE
 from meshtune.runners.programs.accelerate.special import is_accelerate, quoted, read_launcher, words_of
-from meshtune.runners.programs.accelerate.special import is_file as is_file
+from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.call import whole
-from meshtune.runners.programs.dialects.config_import import literal
+from meshtune.runners.programs.dialects.config_import import literal, read_mapping
 from meshtune.runners.programs.transformers.special import DS_FILE
-from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of
+from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program
 
 _STEPS, _WARMUP = 20, 8
@@ -33,12 +33,22 @@ def read_launch(launch: Launch) -> Imported:
         told = f"{launch.place}: {as_written(launch.script)} takes its arguments from {as_written(reading.loose[0])}"
         next_step = "a spec with `kind: command` and that file under `configs` (docs/how-to/huggingface.md)"
         raise CannotRead(f"{told}, which is not read. Next: {next_step}")
-    configs = _read_launcher(reading) if is_accelerate(launch.launcher) else {}
+    configs = _read_launcher(reading) if is_accelerate(launch.launcher) and not _left(reading) else {}
     reading.table.read(reading)
     reading.table.remark(reading)
     _batch(reading)
     workload = _workload(reading, configs)
     return reading.imported(workload, space=_space(reading))
+
+
+def _left(reading: TrainerReading) -> bool:
+    """Whether trials start without Accelerate's launcher: of a program whose own file says what shards, and in which
+    format, where no word of the launcher does."""
+    words = words_of(reading.launch.launcher).keys()
+    left = reading.table.lists["program"].get("shards", False) and not words & TABLE.words("trial.shards")
+    if left:
+        reading.note("trials start their ranks without Accelerate's launcher, its words and its default_config.yaml")
+    return left
 
 
 def _read_launcher(reading: TrainerReading) -> dict[str, Any]:
@@ -59,7 +69,9 @@ def _read_launcher(reading: TrainerReading) -> dict[str, Any]:
 
 
 def read_file_text(name: str, text: str) -> Imported:
-    """What such a configuration says; the script and its arguments are asked for. Raises CannotRead."""
+    """What such a configuration says. Of Accelerate's the script and its arguments are asked for. Raises CannotRead."""
+    if start := start_of(name, text):
+        return read_launch(start)
     launch = Launch(
         script="train.py",
         words=(),
@@ -72,6 +84,10 @@ def read_file_text(name: str, text: str) -> Imported:
     return replace(imported, questions=(Question("", told), *imported.questions))
 
 
+def is_file(name: str, text: str) -> bool:
+    return is_file_of_accelerate(name, text) or start_of(name, text) is not None
+
+
 def _batch(reading: TrainerReading) -> None:
     """Devices, by the launcher's own words first, and the batch."""
     fields, launch = reading.fields, reading.launch
@@ -82,6 +98,8 @@ def _batch(reading: TrainerReading) -> None:
     else:
         fields |= {"nodes": launch.nodes or nodes, "devices_per_node": launch.devices_per_node}
     fields |= {name: fields.get(name, 1) for name in _DEGREES}
+    # Of one rank every stage is stage 0; others have the one that the words say.
+    reading.kept |= {name: fields[name] for name in ("zero_stage",) if fields.get(name) is not None}
     solve(reading, {})
     if reading.variant == "own":
         _ask_own(reading)
@@ -92,6 +110,8 @@ def _batch(reading: TrainerReading) -> None:
     for name in _DEGREES:
         if fields[name] == 1:
             del fields[name]
+    if "cp" not in fields and "context" in fields:
+        reading.kept["context"] = fields.pop("context")
 
 
 def _ask_own(reading: TrainerReading) -> None:
@@ -125,7 +145,15 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         reading.note(f"trials take {_STEPS} steps without {', '.join(gone)}")
     module, script = ("-m ", launch.script[3:]) if launch.script.startswith("-m ") else ("", launch.script)
     places = {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
-    own = list(map(quoted, reading.loose))
+    config, loose = lists["program"].get("config", ""), reading.loose
+    if config and loose[:1] and loose[0] in launch.files:
+        base = read_mapping(loose[0], launch.files[loose[0]])
+        removed = [key for key in trial["removed"].split() if base.get(key) is not None]
+        configs = {**configs, config: {"format": "yaml", "base": base, "set": dict.fromkeys(removed)}}
+        reading.note(f"trials have {loose[0]} without {', '.join(removed)}")
+        own = [f"{{directory}}/{config}", *map(quoted, loose[1:])]
+    else:
+        own = list(map(quoted, loose))
     for name, values in kept.items():
         place = places.get(name)
         if name not in sharding.script:
@@ -173,18 +201,19 @@ def _choices(reading: TrainerReading) -> list[str]:
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
     told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
-    names = (*reading.table.told(reading, reading)[1], "context")
-    return {name: reading.fields[name] for name in names if name in reading.fields and not told.get(name)}
+    said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
+    kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
+    return {name: value for name, value in kept.items() if not told.get(name) and value is not None}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     """The values that the program takes, of the parts of a plan that it is told."""
     stage, sharding = reading.fields.get("zero_stage"), reading.sharding
-    stages = sorted(sharding.stages) or ([stage] if sharding.fixed and stage is not None else [])
+    stages = sorted(sharding.stages) or ([reading.kept["zero_stage"]] if sharding.fixed and stage is not None else [])
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
         "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
-        **{name: [reading.fields[name]] for name in reading.alone},
+        **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
 

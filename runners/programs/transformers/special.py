@@ -36,7 +36,8 @@ def shapes(reading: TrainerReading) -> None:
     value = reading.text(named, "model.layers") if named else None
     if value is None:
         if not named:
-            _ask_shapes(reading, "no --model_name_or_path or --config_name names the model")
+            names = " or ".join(reading.table.lists["models"]["names"][:2])
+            _ask_shapes(reading, f"no {names} names the model")
         return
     folder, files, presets = value.rstrip("/"), reading.launch.files, model_presets()
     text = files.get(f"{folder}/config.json", files.get(value if value.endswith(".json") else ""))
@@ -97,13 +98,19 @@ def zero_stage(reading: TrainerReading) -> None:
 def _of_script(reading: TrainerReading) -> Sharding | None:
     """None where the arguments say nothing of it."""
     for name in ("--deepspeed", "--fsdp"):
+        said = str(reading.get(name))
         shipped: Mapping[str, Any] = reading.table.lists.get("shipped", {}).get(name[2:], {})
-        if (own := shipped.get(str(reading.get(name)))) is not None:
-            return _of_shipped(reading, name, own, shipped)
+        # Names, or the ends of paths.
+        end = next((end for end in shipped if said == end or said.endswith(f"/{end}")), None)
+        if end is not None and said not in reading.launch.files:
+            before = said.removesuffix(end)
+            return _of_shipped(reading, name, shipped[end], {f"{before}{word}": each for word, each in shipped.items()})
     file = next((name for name in ("--deepspeed", "--deepspeed_config") if isinstance(reading.get(name), str)), "")
     switch = ("--deepspeed",) if reading.get("--deepspeed") is True else ()
     if file:
-        settings = settings_of(reading.place, str(reading.get(file)), reading.launch.files)
+        text = str(reading.get(file))
+        files = {**reading.launch.files, **({text: text} if text.startswith("{") else {})}
+        settings = settings_of(reading.place, text, files)
         words = (*switch, file, f"{{directory}}/{DS_FILE}")
         return Sharding(framework="deepspeed", settings=settings, script=words, fixed=offloads(settings))
     if switch:
@@ -142,7 +149,7 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
     options = " ".join(said if isinstance(said, list) else [str(said)]).lower().split()
     if not options or truth(options[0]) is False:
         return None
-    config, strategies = _fsdp_config(reading), ACCELERATE.lists["strategies"]
+    config, strategies = fsdp_config(reading), ACCELERATE.lists["strategies"]
     named = [option for option in options if option in strategies]
     put_stage(reading, named[0] if named else config.get("reshard_after_forward", True), "--fsdp", "--fsdp_config")
     offloaded = "offload" in options or truth(config.get("cpu_offload", False))
@@ -158,7 +165,7 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
     return Sharding(stages=stages, of_script=True, recomputes=checkpoints, fixed=False)
 
 
-def _fsdp_config(reading: TrainerReading) -> dict[str, Any]:
+def fsdp_config(reading: TrainerReading) -> dict[str, Any]:
     """The keys of --fsdp_config, without the prefix that they may have."""
     value = reading.text("--fsdp_config", _STAGE) or ""
     text = reading.launch.files.get(value, value if value.startswith("{") else None)
@@ -189,13 +196,17 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
         # The Trainer refuses numbers that differ from its own.
         if name in ("micro_batch_size", "grad_accum_steps") and reading.said.get(name) and fields.get(name) != value:
             reading.ask(path_of(name), f"{reading.said[name]}, but DeepSpeed's settings say {value}: which is right?")
-        if name != "dp" and value is not None:
+        # A degree that the program's own words say counts; DeepSpeed's settings have most of them as 1.
+        said = name in ("tp", "pp", "cp") and fields.get(name, 1) != 1
+        if name != "dp" and value is not None and not said:
             fields[name] = value
 
 
 def said_dtype(reading: TrainerReading) -> str | None:
     """By --bf16 and --fp16, which count more than the launcher's (TrainingArguments.__post_init__); else by the format
     that the model is loaded in, where the arguments say it."""
+    if known := reading.fields.get("dtype"):
+        return str(known)
     for name, format_ in (("--bf16", "bfloat16"), ("--fp16", "float16")):
         if reading.flag(name, "workload.dtype"):
             return format_
@@ -219,15 +230,13 @@ def dtype(reading: TrainerReading) -> None:
 
 
 def checkpoint_dtype(reading: TrainerReading) -> str | None:
-    """The format of the weights by the model's config.json, or of a preset's on the Hub; None where it is not known."""
-    value = str(reading.get(reading.first(reading.table.lists["models"]["names"]))).rstrip("/")
+    """The format of the weights by the model's config.json, or by its name on the Hub; None where it is not known."""
+    models = reading.table.lists["models"]
+    value = str(reading.get(reading.first(models["names"]))).rstrip("/")
     config = mapping_in("config.json", reading.launch.files.get(f"{value}/config.json", ""), (".json",))
-    said = config.get("torch_dtype", config.get("dtype"))
-    # Llama's first two releases are in float16.
-    preset = preset_on_hub(value) or ""
-    return (
-        str(said) if said in DTYPES else "bfloat16" if preset and not preset.startswith(("llama1", "llama2")) else None
-    )
+    if (said := config.get("torch_dtype", config.get("dtype"))) in DTYPES:
+        return str(said)
+    return "bfloat16" if re.fullmatch(models["bfloat16"], value) else None
 
 
 # Which weights are trained.
@@ -238,7 +247,8 @@ def adapters(reading: TrainerReading) -> None:
     sizes = named["sizes"] if not named["switches"] and reading.variant != "trl" else []
     if said := [name for name in named["switches"] or sizes if str(reading.get(name)).lower() not in none]:
         told = "adapters (LoRA) are trained alone, and predictions count gradients and optimizer of all weights"
-        reading.ask("", f"{', '.join(map(reading.written, said))}: {told}: compare memory with a run")
+        words = dict.fromkeys((*said, *named["sizes"]))
+        reading.ask("", f"{', '.join(map(reading.written, words))}: {told}: compare memory with a run")
 
 
 def second_model(reading: TrainerReading) -> None:
@@ -248,5 +258,5 @@ def second_model(reading: TrainerReading) -> None:
         named.append(model)
     match = re.search(TABLE.lists["second_model"]["script"], f" {reading.launch.script} ")
     if said := ", ".join(map(reading.written, named)) or (match and reading.launch.script):
-        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count one model"
-        reading.ask("", f"{said}: {told} and micro_batch_size sequences: compare memory with a run")
+        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count"
+        reading.ask("", f"{said}: {told} one model and micro_batch_size sequences: compare memory with a run")

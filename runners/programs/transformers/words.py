@@ -4,15 +4,19 @@ it is that the script is one of the Trainer's."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
-from meshtune.runners.programs.dialects.base import Arguments, Launch, read_arguments
+from meshtune.runners.programs.capture.stand_in import named_files
+from meshtune.runners.programs.dialects.base import NOT_KEPT, Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import read_mapping
+from meshtune.runners.programs.dialects.call import whole
+from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
 
@@ -24,6 +28,8 @@ _OF_TRAINER: Mapping[str, Table] = {
     if table.lists.get("program", {}).get("rows_of") == TABLE.name
 }
 _PROGRAM: Mapping[str, str] = TABLE.lists["program"]
+# Of a file's folder and those around it, where the files that it names may be.
+_MAX_FOLDERS = 4
 
 
 @dataclass(slots=True)
@@ -43,7 +49,7 @@ class TrainerReading(Reading):
     @property
     def tells_recompute(self) -> bool:
         """Whether the Trainer's --gradient_checkpointing decides what recomputes, and trials tell it."""
-        return self.variant != "own" and not self.sharding.recomputes
+        return self.variant not in ("own", "loop", "open_instruct") and not self.sharding.recomputes
 
     @property
     def table(self) -> Table:
@@ -53,6 +59,17 @@ class TrainerReading(Reading):
 def program_of(launch: Launch) -> Table:
     """The table of the program that a start is of."""
     return next((table for script, table in _OF_TRAINER.items() if re.fullmatch(script, launch.script)), TABLE)
+
+
+def start_of(name: str, text: str) -> Launch | None:
+    """The start of the program that a file has the arguments of; None where it is of none."""
+    keys = mapping_in(name, text, (".yaml", ".yml", ".json")).keys()
+    for program in (table.lists["program"] for table in _OF_TRAINER.values()):
+        if "marks" in program and len(keys & set(program["marks"].split())) >= program["least"]:
+            folders = [str(folder) for folder in PurePath(name).parents][:_MAX_FOLDERS]
+            files = {**named_files([name, *folders]), name: text}
+            return Launch(script=program["started"], words=(name,), place=name, files=files)
+    return None
 
 
 def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
@@ -68,18 +85,26 @@ def _in_file(own: Arguments, files: Mapping[str, str], first: str = "") -> Argum
     if name not in files or not name.endswith((".yaml", ".yml", ".json")):
         return {}
     found = {key: value for key, value in read_mapping(name, files[name]).items() if value is not None}
-    listed = {key: value if isinstance(value, list) else [value] for key, value in found.items()}
-    return {f"--{key}": tuple(map(str, values)) for key, values in listed.items()}
+    return {f"--{key}": _words(value) for key, value in found.items()}
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """A value of a file as the words of an argument."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(json.dumps(each) if isinstance(each, Mapping | list) else str(each) for each in values)
 
 
 def variant_of(launch: Launch, names: set[str]) -> str:
     """ "" for a start that does not look like one of the Trainer. names: of its arguments."""
-    if re.fullmatch(_PROGRAM["trl"], launch.script):
-        return "trl"
     if (table := program_of(launch)) is not TABLE:
-        older = "old" if names & set(table.lists["program"].get("old", "").split()) else "new"
-        return older if "variants" in table.lists else table.name
-    if names & TABLE.words("program.certain") or re.fullmatch(_PROGRAM["script"], launch.script):
+        older = table.lists["program"].get("old")
+        return table.name if older is None else "old" if names & set(older.split()) else "new"
+    if whose := next((name for name in ("trl", "open_instruct") if re.fullmatch(_PROGRAM[name], launch.script)), ""):
+        return whose
+    certain = names & TABLE.words("program.certain")
+    if re.fullmatch(_PROGRAM["loop_script"], launch.script) or (certain and names & TABLE.words("program.loop")):
+        return "loop"
+    if certain or re.fullmatch(_PROGRAM["script"], launch.script):
         return "trainer"
     looks = len(names & TABLE.words("program.usual")) >= 2 and not names & TABLE.words("program.not_usual")
     return "own" if looks else ""
@@ -91,13 +116,47 @@ def is_program(launch: Launch) -> bool:
     return is_accelerate(launch.launcher) or bool(variant_of(launch, {*own, *_in_file(own, launch.files)}))
 
 
+def _text_of(launch: Launch, name: str, title: str) -> str:
+    """Of the file that comes first. Raises CannotRead where it is not there, or not known: nothing has defaults then."""
+    if not is_known(name):
+        told = f"{launch.place}: {title} is started with {as_written(name)}, which is not known here"
+        raise CannotRead(
+            f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start"
+        )
+    if name not in launch.files and (changed := [asked.text for asked in launch.questions if name in asked.text]):
+        raise CannotRead(changed[0])
+    return text_of(launch, name, f"{title} is started with")
+
+
+def _with_variables(launch: Launch, said: tuple[str, ...]) -> Launch:
+    """With the variables of a file, a mapping as JSON, where the start has none of the name. Raises CannotRead."""
+    found = {name: str(value) for text in said for name, value in read_mapping("ENV.json", text).items()}
+    counts = [whole(found.get(name, "")) for name in ("NNODES", "NPROC_PER_NODE")]
+    if any(counts) and PurePath(launch.launcher[0]).name.startswith("python"):
+        launch = replace(launch, nodes=counts[0] or 1, devices_per_node=counts[1] or 1)
+    return replace(launch, env={**{name: found[name] for name in found.keys() - NOT_KEPT}, **launch.env})
+
+
 def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
-    if program_of(launch) is not TABLE and (first := _in_file(own, launch.files, "".join(loose[:1]))):
-        # Its console script makes words of the file's keys, its module does not.
-        own, loose = {**{name: values for name, values in first.items() if name != "--ENV"}, **own}, loose[1:]
-    given: dict[str, Any] = {**_in_file(own, launch.files), **own}
+    program = program_of(launch).lists["program"]
+    files = launch.files
+    if program_of(launch) is not TABLE and loose:
+        files = {**files, loose[0]: _text_of(launch, loose[0], program["title"])}
+        launch = replace(launch, files=files)
+    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]))
+    if first and "config" not in program:
+        # `key=value` behind the file, as OmegaConf has it.
+        pairs = [pair for word in loose[1:] if is_known(word) and (pair := word.partition("="))[1]]
+        loose = tuple(word for word in loose[1:] if not is_known(word) or "=" not in word)
+        said = {**first, **{f"--{key}": (value,) for key, _, value in pairs}}
+        if joined := program.get("joined"):
+            said = {name: (joined.join(values),) if values else values for name, values in said.items()}
+        # Its console script makes words of the file's keys, and variables of ms-swift's ENV; its module does not.
+        launch = _with_variables(launch, said.pop("--ENV", ()))
+        own = {**said, **own}
+    given: dict[str, Any] = {**program.get("absent", {}), **first, **_in_file(own, launch.files), **own}
     variant = variant_of(launch, set(given)) or "own"
     launcher: dict[str, tuple[str, ...]] = {}
     if variant == "trl" and is_accelerate(launch.launcher):

@@ -1,0 +1,1 @@
+swift sft own.yaml --learning_rate 2e-5
