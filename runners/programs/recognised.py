@@ -80,7 +80,7 @@ def not_read(
         return f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS; or meshtune import --command {line}"
     launch = launch or Launch(script="", words=(), place="", nodes=nodes, devices_per_node=devices)
     own = [] if launch.script else _words(table, text)
-    return f"{told}. {spec_to_go_on_with(launch, own, file=file, settings=table.get('spec', {}).get('set', {}))}"
+    return f"{told}. Next: {spec_to_go_on_with(launch, own, file=file, settings=table.get('spec', {}).get('set', {}))}"
 
 
 def spec_to_go_on_with(
@@ -128,7 +128,7 @@ def spec_to_go_on_with(
         f"batch and of the number of steps.{variables}"
     )
     return (
-        f"Next: a spec with `kind: command` of these lines, of which those with `# open:` are yours to answer; {reads} "
+        f"a spec with `kind: command` of these lines, of which those with `# open:` are yours to answer; {reads} "
         f"(docs/how-to/workloads.md) Then meshtune spaces SPEC.yaml:\n\n" + "\n".join(filter(None, lines))
     )
 

@@ -172,7 +172,7 @@ def test_what_nothing_stands_in_for_is_refused_with_the_next_command(folder):
     told = refused("torchrun --nproc_per_node 8 none.py --a 2\n")
     assert "none.py, started by torchrun, is none of the programs that are known" in told
     assert "meshtune import RUN.log" in told
-    assert "a start of axolotl, which is recognised and not read" in refused(
+    assert "axolotl is started with c.yml, which cannot be read here" in refused(
         "accelerate launch -m axolotl.cli.train c.yml"
     )
     assert "with paths of its own" in refused(f"docker run --rm img bash -c 'torchrun pretrain_gpt.py {SHAPES}'")

@@ -1,5 +1,5 @@
-"""What no row of axolotl's table can say: passes by the batch of one device, and FSDP by its own sections (axolotl 0.18.0; see
-the table)."""
+"""What no row of axolotl's table can say: passes by the batch of one device, and FSDP by its own sections (axolotl
+0.18.0; see the table)."""
 
 from __future__ import annotations
 

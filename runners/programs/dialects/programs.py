@@ -49,10 +49,11 @@ _NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {"accelerate": ("megatron", "to
 # Seconds before the first step of large programs on a cluster, give or take a factor of two: imports from a shared
 # disk, a checkpoint, groups of NCCL, kernels that are built.
 START_S = 300
-_NEXT = (
+_LOG = (
     "Next: meshtune import RUN.log, of a run's log with the arguments that the program prints at its start; "
-    "meshtune import --pid N, of a live process; or write a spec with `kind: command` (docs/how-to/workloads.md)"
+    "meshtune import --pid N, of a live process"
 )
+_NEXT = f"{_LOG}; or write a spec with `kind: command` (docs/how-to/workloads.md)"
 
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
@@ -70,7 +71,7 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     raise CannotRead(
         f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}, is none of the programs that are "
         f"known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. "
-        f"{spec_to_go_on_with(launch) if launch.script else _NEXT}"
+        f"{f'{_LOG}; or {spec_to_go_on_with(launch)}' if launch.script else _NEXT}"
     )
 
 

@@ -149,7 +149,8 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
     if config and loose[:1] and loose[0] in launch.files:
         base = read_mapping(loose[0], launch.files[loose[0]])
         removed = [key for key in trial["removed"].split() if base.get(key) is not None]
-        configs = {**configs, config: {"format": "yaml", "base": base, "set": dict.fromkeys(removed)}}
+        told = {**dict.fromkeys(removed), **trial["set"]}
+        configs = {**configs, config: {"format": "yaml", "base": base, "set": told}}
         reading.note(f"trials have {loose[0]} without {', '.join(removed)}")
         own = [f"{{directory}}/{config}", *map(quoted, loose[1:])]
     else:

@@ -117,7 +117,7 @@ def is_program(launch: Launch) -> bool:
 
 
 def _text_of(launch: Launch, name: str, title: str) -> str:
-    """Of the file that comes first. Raises CannotRead where it is not there, or not known: nothing has defaults then."""
+    """Of the file that comes first. Raises CannotRead where it is not there or not known: nothing has defaults then."""
     if not is_known(name):
         told = f"{launch.place}: {title} is started with {as_written(name)}, which is not known here"
         raise CannotRead(

@@ -50,11 +50,11 @@ def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabili
         zero_stages=frozenset(stages),
         zero_stages_with_pp=frozenset(stages if "zero_stage" in fixed else {0, 1}),
         contexts=frozenset({fixed["context"]} if "context" in fixed else ContextParallel)
-        if "cp" in told
+        if "cp" in told or fixed.get("cp", 1) > 1
         else frozenset(),
         recompute_intervals="recompute_interval" in told,
         choice_of_sequence_parallel="sequence_parallel" not in fixed or not fixed["sequence_parallel"],
-        expert_parallel="ep" in told,
+        expert_parallel="ep" in told or fixed.get("ep", 1) > 1,
         experts=True,
         stage_splits=None if ends[0] is None or ends[1] is None else EVEN_ALONE | {(ends[0], ends[1])},
         shapes=frozenset(Shape),

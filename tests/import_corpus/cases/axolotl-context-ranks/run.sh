@@ -1,0 +1,2 @@
+#!/bin/bash
+axolotl train long.yaml --num-processes 8
