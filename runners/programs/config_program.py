@@ -8,9 +8,12 @@ Beside rows and remarks (see `table`) the table of such a program has:
                 them in a submitter's file; variant: a function of special.py
     [command]   config_file: the name in a trial's folder; example: a command to answer with; framework, in which
                 `{dtype}` stands for the number format; start; env;
-                omegaconf: `${a.b}` in the file, and `a.b=value` behind it
+                omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
+                option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
+                program: the words that start it, with groups of `script`
     [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key
-    [log]       patterns
+    [shapes]    of the model, see `named_models`
+    [log]       patterns; ask: a question in place of them
     [keys]      known: those that the program has beside the ones that the table names elsewhere, derived: those that it
                 sets itself; of each section below others, behind its name (`model`) in [keys.VARIANT]. Others are asked
 
@@ -22,22 +25,28 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshtune.runners.documents import merged
 from meshtune.runners.programs.batch import solve
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import (
+    arguments_alone,
     at,
     command_options,
+    elsewhere,
     holds,
     literal,
     mapping_in,
+    nested,
     program_words,
     read_mapping,
     text_of,
 )
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
+from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading, path_of
 from meshtune.runners.programs.table import Table, table_of
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 
 _ENDINGS = (".yaml", ".yml", ".json")
 # Keys that are asked about one by one; of more of them the names alone are told.
@@ -94,20 +103,54 @@ class ConfigProgram:
     def read_launch(self, launch: Launch) -> Imported:
         """The file that a start names, with the words behind it. Raises CannotRead."""
         name = next((word for word in launch.words if word.endswith(_ENDINGS)), "")
+        if "flags" in self._command:
+            return self._with_flags(launch, name)
         if not name:
             told = f"{launch.place}: {self.title} is started without the name of its file that is known here"
             raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
-        own = read_mapping(name, self.text_of(launch, name))
+        own, asked = self.file_of(launch, name)
         index = launch.words.index(name)
-        more: Sequence[str] = launch.words[index + 1 :]
-        asked = ""
+        more: Sequence[str] = arguments_alone(launch.words[index + 1 :])
         if self._command.get("omegaconf"):
             own, more = overridden(own, more, launch.place)
         elif more:
-            asked = f"{as_written(' '.join(more))}: words behind {name}, which may change what it says; do they?"
+            asked += f"{as_written(' '.join(more))}: words behind {name}, which may change what it says; do they?"
         before = map(literal, launch.words[:index])
-        words = [*program_words(launch), *before, f"{{directory}}/{self.config_file}", *more]
+        words = [*self.started(launch), *before, f"{{directory}}/{self.config_file}", *more]
         return self.imported(own, launch, place=launch.place, words=words, asked=asked)
+
+    def _with_flags(self, launch: Launch, name: str) -> Imported:
+        """The file's keys with the flags laid over them; without a file, the flags are the file."""
+        option = self._command["flags"]
+        given, loose = read_arguments(arguments_alone(launch.words))
+        before = [word for word in loose if word != name]
+        flags = nested({key[2:]: values for key, values in given.items() if key != option})
+        file, asked = self.file_of(launch, name) if name else ({}, "")
+        own = merged(file, flags)
+        words = [*self.started(launch), *map(literal, before), *option.split(), f"{{directory}}/{self.config_file}"]
+        return self.imported(own, launch, place=launch.place, words=words, asked=asked, dump={"words": before})
+
+    def started(self, launch: Launch) -> list[str]:
+        """The words that start the program, as templates."""
+        script = re.fullmatch(self._program["script"], launch.script)
+        own = script.expand(self._command.get("program", "")) if script else ""
+        return own.split() or program_words(launch)
+
+    def delivered(
+        self, own: Mapping[str, Any], settings: Mapping[str, Any], words: Sequence[str]
+    ) -> tuple[Sequence[str], Mapping[str, Any] | None]:
+        """The words of a trial's start and its files: what trials set is in the file, as the user has it."""
+        return words, {self.config_file: {"format": "yaml", "base": dict(own), "set": dict(settings)}}
+
+    def file_of(self, launch: Launch, name: str) -> tuple[dict[str, Any], str]:
+        """The keys of a file that a start names, and a question where it is not at its place. Raises CannotRead."""
+        try:
+            return read_mapping(name, self.text_of(launch, name)), ""
+        except CannotRead:
+            if (found := elsewhere(name)) is None:
+                raise
+        told = f"{name} is not there, and {found} is read in its place; is it that file? "
+        return read_mapping(name, read_file(found, SLOW_LIMITS.max_bytes)), told
 
     def text_of(self, launch: Launch, name: str) -> str:
         return text_of(launch, name, f"{self.title} is started with", self.instead)
@@ -130,28 +173,42 @@ class ConfigProgram:
         places = self.table.lists.get("places", {})
         reading = Reading({**there, **(dump or {})}, place=place, places=places)
         if asked:
-            reading.ask("", asked)
-        if launch is not None:
-            counts = {"nodes": launch.nodes, "devices_per_node": launch.devices_per_node}
-            reading.fields |= {name: count for name, count in counts.items() if count}
-            if launch.nodes and launch.devices_per_node:
-                reading.devices = launch.nodes * launch.devices_per_node
+            reading.ask("", asked.strip())
         choose = self._program.get("variant")
         variant = self.table.special(choose)(reading) if choose else self._variant
         table = self.table.variant(variant)
+        if launch is not None:
+            counts = {"nodes": launch.nodes, "devices_per_node": launch.devices_per_node}
+            # A program that starts its ranks itself has numbers of its own.
+            rows = {name: row for name, row in table.fields.items() if name in counts}
+            own_counts = {name for name, row in rows.items() if isinstance(reading.get(row.names[0]), int)}
+            reading.fields |= {name: count for name, count in counts.items() if count and name not in own_counts}
+            if not own_counts and launch.nodes and launch.devices_per_node:
+                reading.devices = launch.nodes * launch.devices_per_node
         self._ask_unknown(reading, said, variant)
+        if shapes := table.lists.get("shapes"):
+            read_shapes(reading, shapes)
         table.read(reading)
         # A degree that the program has no word for.
         none = {axis: 1 for axis in ("tp", "pp", "cp") if axis not in table.fields}
         reading.fields |= none
         solve(reading, {})
+        space: dict[str, Any] = {}
+        if "micro_batch_size" in reading.kept:
+            # Then accumulation has one value too.
+            reading.kept["grad_accum_steps"] = reading.fields.get("grad_accum_steps")
+            space["micro_batch_size"] = [reading.kept["micro_batch_size"]]
         reading.fields = {name: value for name, value in reading.fields.items() if name not in none}
         _ask_batch(table, reading)
         table.remark(reading)
+        log = dict(table.lists.get("log", {}))
+        if question := log.pop("ask", ""):
+            reading.ask("workload.log", " ".join(question.split()))
         settings, fixed = table.told(reading, Reading(there))
-        settings |= {key: value for key, value in self._trial.get("set_there", {}).items() if holds(said, key)}
-        settings |= self._trial.get("set", {})
-        if removed := [key for key in self._trial.get("removed", "").split() if holds(said, key)]:
+        trial: Mapping[str, Any] = table.lists.get("trial", {})
+        settings |= {key: value for key, value in trial.get("set_there", {}).items() if holds(said, key)}
+        settings |= trial.get("set", {})
+        if removed := [key for key in trial.get("removed", "").split() if holds(said, key)]:
             reading.note(f"{', '.join(removed)}: taken out for trials, which evaluate, load and leave nothing")
         settings |= dict.fromkeys(removed)
 
@@ -159,19 +216,20 @@ class ConfigProgram:
             first, dot, rest = key.partition(".")
             return spelled.get(first, first) + dot + rest
 
-        config = {"format": "yaml", "base": dict(own), "set": {spell(key): value for key, value in settings.items()}}
-        options = command_options(reading, launch, words, self._command["example"])
+        words, configs = self.delivered(own, {spell(key): value for key, value in settings.items()}, words)
+        command: Mapping[str, Any] = table.lists["command"]
+        options = command_options(reading, launch, words, command["example"])
         workload = {
             **options,
-            "env": {**options.get("env", {}), **self._command.get("env", {})} or None,
-            "start": self._command.get("start"),
-            "configs": {self.config_file: config},
+            "env": {**options.get("env", {}), **command.get("env", {})} or None,
+            "start": command.get("start"),
+            "configs": configs,
             "fixed": fixed or None,
-            "log": dict(self.table.lists.get("log", {})) or None,
-            "framework": self._command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),
+            "log": log or None,
+            "framework": command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),
             "dtype": reading.fields.get("dtype"),
         }
-        return reading.imported(workload, notes=(*(launch.notes if launch else ()), *reading.notes))
+        return reading.imported(workload, space=space, notes=(*(launch.notes if launch else ()), *reading.notes))
 
     def _ask_unknown(self, reading: Reading, said: Mapping[str, Any], variant: str) -> None:
         """Keys that the program is not known to have."""
@@ -197,7 +255,8 @@ def _ask_batch(table: Table, reading: Reading) -> None:
     missing = [field for field in ("micro_batch_size", "global_batch_size") if reading.fields.get(field) is None]
     for field in missing:
         if not reading.is_asked(path_of(field)):
-            names = " or ".join(table.fields[each].names[0] for each in missing)
+            rows = [table.fields[each].names[0] if each in table.fields else each for each in missing]
+            names = " or ".join(rows)
             open_ = len(missing) == 1 and "dp" not in reading.fields
             told = "it follows from the devices, which are not known" if open_ else "fill in what training uses"
             reading.ask(path_of(field), f"{names} is not said; {told}")

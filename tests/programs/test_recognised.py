@@ -1,9 +1,13 @@
-"""Programs that are recognised and not read: each one's next step, followed as it is written, comes to legal plans."""
+"""Programs that are recognised: what of a start is read, and of those that are not read the printed next step, followed
+as it is written, which comes to a space that has the baseline."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_lab import run_meshtune
@@ -13,83 +17,237 @@ from meshtune.tuner.specs.document import parse_yaml
 
 run = partial(run_meshtune, Path())
 
-STARTS = {
-    "verl": "python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.nnodes=2",
-    "openrlhf": "deepspeed --module openrlhf.cli.train_sft --max_len 2048",
-    "maxtext": "python3 -m MaxText.train MaxText/configs/base.yml ici_fsdp_parallelism=8 dcn_data_parallelism=2",
-    "litgpt": "litgpt pretrain --config train.yaml",
+# Not read: each comes to a spec.
+REFUSED = {
     "levanter": "python -m levanter.main.train_lm --config_path train.yaml",
-    "olmo": "torchrun --nproc-per-node 8 OLMo/scripts/train.py train.yaml",
-    "fairseq": "fairseq-train data",
+    "olmo": "torchrun --nnodes 2 --nproc-per-node 8 OLMo/scripts/train.py train.yaml",
+    "fairseq": "fairseq-train data --fp16 \\\n  --max-tokens 4096 \\",
     "colossalai": "colossalai run --nproc_per_node 8 train.py",
-    "torchtune": "tune run --nproc_per_node 8 full_finetune_distributed --config train.yaml",
-    "nanotron": "torchrun --nproc_per_node=8 run_train.py --config-file train.yaml",
+    "nanotron": "torchrun --nnodes=2 --nproc_per_node=8 run_train.py --config-file train.yaml",
 }
+# Read as far as their tables go: a start, what its spec says, and what of the words trials leave out.
+LITGPT = "train.micro_batch_size 4 --train.global_batch_size 64 --precision bf16-mixed --out_dir /data/mine"
+READ: dict[str, tuple[str, dict[str, Any], str]] = {
+    "verl": (
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.nnodes=2 "
+        "trainer.n_gpus_per_node=4 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.n=4 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 data.max_prompt_length=1024 "
+        "data.max_response_length=3072 actor_rollout_ref.rollout.tensor_model_parallel_size=4 "
+        "trainer.default_local_dir=/data/mine trainer.save_freq=5 trainer.resume_mode=auto",
+        {
+            "model.layers": 36,
+            "model.seq_len": 4096,
+            "global_batch_size": 256,
+            "baseline.micro_batch_size": 2,
+            "baseline.zero_stage": 3,
+            "baseline.tp": 1,
+            "baseline.recompute": "full",
+            "workload.start": "job",
+        },
+        "/data/mine resume_mode=auto save_freq=5",
+    ),
+    "openrlhf": (
+        "deepspeed --num_nodes 2 --num_gpus 8 --module openrlhf.cli.train_sft --pretrain Qwen/Qwen3-8B --max_len 8192 "
+        "--micro_train_batch_size 2 --train_batch_size 64 --zero_stage 3 --gradient_checkpointing --load_checkpoint "
+        "--save_path /data/mine --ckpt_path /data/mine --save_steps 20",
+        {
+            "model.hidden": 4096,
+            "model.seq_len": 8192,
+            "global_batch_size": 64,
+            "baseline.micro_batch_size": 2,
+            "baseline.zero_stage": 3,
+            "baseline.recompute": "full",
+        },
+        "/data/mine --load_checkpoint --train.micro_batch_size",
+    ),
+    "maxtext": (
+        "python3 -m MaxText.train MaxText/configs/base.yml model_name=llama3.1-70b per_device_batch_size=2 "
+        "max_target_length=4096 ici_fsdp_parallelism=8 dcn_fsdp_parallelism=4 dcn_data_parallelism=1 "
+        "base_output_directory=gs://mine enable_checkpointing=True remat_policy=full",
+        {
+            "model.layers": 80,
+            "model.seq_len": 4096,
+            "global_batch_size": 64,
+            "baseline.micro_batch_size": 2,
+            "baseline.zero_stage": 3,
+            "baseline.recompute": "full",
+            "workload.start": "node",
+        },
+        "gs://mine enable_checkpointing=True",
+    ),
+    "litgpt": (
+        f"litgpt pretrain Llama-3.1-8B --model_name Llama-3.1-8B --{LITGPT} --train.max_seq_length 2048 --devices 8 "
+        "--resume auto",
+        {
+            "model.layers": 32,
+            "model.seq_len": 2048,
+            "global_batch_size": 64,
+            "baseline.micro_batch_size": 4,
+            "baseline.zero_stage": 3,
+            "baseline.recompute": "none",
+            "workload.start": "node",
+            "workload.configs": {
+                "base": {"train": {"micro_batch_size": 4, "global_batch_size": 64, "max_seq_length": 2048}},
+                "set": {"out_dir": "{directory}/output", "train.max_steps": "{steps}", "resume": None},
+            },
+        },
+        "",
+    ),
+    "torchtune": (
+        "tune run --nproc_per_node 4 full_finetune_distributed --config conf/own_fsdp.yaml batch_size=2 \\",
+        {
+            "model.layers": 32,
+            "model.seq_len": 4096,
+            "global_batch_size": 64,
+            "baseline.micro_batch_size": 2,
+            "baseline.zero_stage": 3,
+            "baseline.recompute": "full",
+            "workload.configs": {
+                "base": {"batch_size": 2},
+                "set": {"output_dir": "{directory}/output", "max_steps_per_epoch": "{steps}"},
+            },
+        },
+        "",
+    ),
+}
+TUNE = """
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 4096}
+dataset: {_component_: torchtune.datasets.alpaca_dataset}
+model: {_component_: torchtune.models.llama3_1.llama3_1_8b}
+checkpointer: {_component_: torchtune.training.FullModelHFCheckpointer, output_dir: /data/mine}
+batch_size: 8
+gradient_accumulation_steps: 8
+dtype: bf16
+enable_activation_checkpointing: true
+output_dir: /data/mine
+"""
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "own_fsdp.yaml").write_text(TUNE)
+    (tmp_path / "train.yaml").write_text("learning_rate: 1.0e-5\n")
     return tmp_path
 
 
 def refusal(folder, name: str, text: str) -> str:
     (folder / name).write_text(text)
     done = run("import", name)
-    assert (done.code, done.out) == (2, "")
+    assert (done.code, done.out) == (2, ""), done.err
     return done.err
 
 
-def test_each_program_has_a_start_here():
-    assert STARTS.keys() | {"nemo_recipes"} == tables().keys()
-
-
-@pytest.mark.parametrize("program", STARTS)
-def test_the_spec_that_the_refusal_names_has_plans(program, folder):
-    (folder / "train.yaml").write_text("learning_rate: 1.0e-5\n")
-    (folder / "FILE.yaml").write_text("learning_rate: 1.0e-5\n")
-    said = refusal(folder, "run.sh", f"#!/bin/bash\n#SBATCH --nodes=2\nset -e\n{STARTS[program]}\n")
-    assert tables()[program]["program"]["title"] in said
-    spec = said.partition("SPEC.yaml:\n\n")[2]
+def spaces(folder, spec: str) -> str:
+    """What `spaces` says of a spec, which has the baseline among its plans."""
     (folder / "SPEC.yaml").write_text(spec)
     done = run("spaces", "SPEC.yaml")
-    assert done.code == 0, (said, done.err)
+    assert done.code == 0, (spec, done.err)
     assert "0 legal" not in done.out
+    assert "baseline" not in done.err, done.err
+    return done.out
 
 
-def test_the_file_and_the_devices_that_were_read_stand_in_the_spec(folder):
-    text = "#!/bin/bash\ntorchrun --nnodes 2 --nproc-per-node 4 OLMo/scripts/train.py conf/own.yaml\n"
-    spec = parse_yaml(refusal(folder, "run.sh", text).partition("SPEC.yaml:\n\n")[2])
-    assert (spec["cluster"]["nodes"], spec["cluster"]["devices_per_node"]) == (2, 4)
-    assert spec["workload"]["configs"]["train.yaml"]["base"] == "conf/own.yaml"
+def at(document: Any, path: str) -> Any:
+    for key in path.split("."):
+        document = document[key]
+    return document
 
 
-def test_the_parallelism_of_maxtext_is_told(folder):
-    said = refusal(folder, "run.sh", STARTS["maxtext"])
-    assert "its parallelism: ici_fsdp_parallelism=8, dcn_data_parallelism=2" in said
+def test_each_program_has_a_start_here():
+    assert REFUSED.keys() | READ.keys() | {"nemo_recipes"} == tables().keys()
+
+
+@pytest.mark.parametrize("program", REFUSED)
+def test_the_spec_that_the_refusal_names_has_plans(program, folder):
+    said = refusal(folder, "run.sh", f"#!/bin/bash\n#SBATCH --nodes=2\nset -e\n{REFUSED[program]}\n")
+    assert tables()[program]["program"]["title"] in said
+    text = said.partition("SPEC.yaml:\n\n")[2]
+    spaces(folder, text)
+    spec = parse_yaml(text)
+    assert spec["cluster"]["nodes"] == 2
+    assert ("# open: the preset\n" in text) == ("torchrun" in REFUSED[program])
+    assert all("# open:" in line for line in text.splitlines() if line.startswith(("model", "global", "  fixed")))
+    assert all(word and word == word.strip() for word in spec["workload"]["command"])
+    assert "FILE.yaml" not in text
+
+
+@pytest.mark.parametrize("program", READ)
+def test_a_start_is_read_as_far_as_its_table_goes(program, folder):
+    start, wanted, left_out = READ[program]
+    (folder / "run.sh").write_text(f"#!/bin/bash\nexport NCCL_DEBUG=WARN\n{start}\n")
+    done = run("import", "run.sh", "--cluster", "dgx-h100")
+    assert done.code == 0, done.err
+    spec = parse_yaml(done.out)
+    for path, value in wanted.items():
+        if path == "workload.configs":
+            config = spec["workload"]["configs"]["train.yaml"]
+            assert config["base"].items() >= value["base"].items()
+            assert config["set"].items() >= value["set"].items()
+        else:
+            assert at(spec, path) == value, path
+    command = spec["workload"]["command"]
+    assert [word for word in left_out.split() if word in " ".join(command)] == []
+    assert all(word and word == word.strip() for word in command)
+    assert spec["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
+    spec.pop("open_questions", None)
+    if spec["workload"].get("log", ...) is None:
+        del spec["workload"]["log"]
+    spaces(folder, json.dumps(spec))
+
+
+def test_devices_that_the_program_has_beat_those_that_start_it(folder):
+    (folder / "run.sh").write_text(READ["verl"][0])
+    assert "starts on 2 nodes with 4 devices each" in run("import", "run.sh").err
+
+
+def test_open_devices_are_asked_and_no_number_stands_for_them(folder):
+    (folder / "run.sh").write_text(
+        "tune run --nproc_per_node $N full_finetune_distributed --config conf/own_fsdp.yaml\n"
+    )
+    done = run("import", "run.sh")
+    assert "unknown number of devices" in done.err
+    assert parse_yaml(done.out)["global_batch_size"] is None
+
+
+def test_a_file_that_lies_elsewhere_in_the_tree_is_read_with_a_question(folder):
+    (folder / "run.sh").write_text("tune run --nproc_per_node 4 full_finetune_distributed --config own_fsdp.yaml\n")
+    done = run("import", "run.sh")
+    assert "own_fsdp.yaml is not there, and conf/own_fsdp.yaml is read in its place" in done.err
+
+
+def test_adapters_of_litgpt_are_refused_with_a_step(folder):
+    assert "trains adapters" in refusal(folder, "run.sh", "litgpt finetune_lora m --config train.yaml\n")
+
+
+def test_dynamic_batches_of_verl_make_no_placeholder(folder):
+    more = "actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=10000"
+    (folder / "run.sh").write_text(f"{READ['verl'][0]} {more}\n")
+    spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
+    assert spec["workload"]["fixed"].items() >= {"micro_batch_size": 2, "grad_accum_steps": 16}.items()
+    assert "{micro_batch_size}" not in " ".join(spec["workload"]["command"])
+
+
+def test_a_start_that_is_not_found_is_named_with_its_words(folder):
+    text = 'HOME_OF="/opt/openrlhf"\ncat > $X <<EOF\nopenrlhf.cli.train_sft --max_len 2048 \\\n  --zero_stage 3\nEOF\n'
+    said = refusal(folder, "run.sh", f"{text}deepspeed --module $(cat $X)\n")
+    assert "OpenRLHF" in said
+    words = shlex.split(said.partition("meshtune import --command ")[2])[0]
+    assert words == "deepspeed --module openrlhf.cli.train_sft --max_len 2048 --zero_stage 3"
+    assert run("import", "--command", words).code == 0
+
+
+def test_the_step_that_an_unknown_program_is_refused_with_works(folder):
+    said = refusal(folder, "own.py", "for x in (1,):\n    pass\n")
+    assert "meshtune import --command 'torchrun own.py" in said
+    done = run("import", "--command", "torchrun --nproc_per_node 4 own.py --width 64")
+    assert done.code == 2
+    text = done.err.partition("SPEC.yaml:\n\n")[2]
+    assert parse_yaml(text)["workload"]["command"][:4] == ["python", "own.py", "--width", "64"]
+    spaces(folder, text)
 
 
 def test_a_program_in_python_is_no_script_of_a_shell(folder):
     recipe = "import nemo_run as run\nfrom nemo.collections import llm\nfor x in (1,):\n    pass\n"
     assert "--to-yaml FILE.yaml" in refusal(folder, "recipe.py", recipe)
-    assert "meshtune import --command 'torchrun own.py" in refusal(folder, "own.py", "for x in (1,):\n    pass\n")
-
-
-def test_devices_that_the_program_is_given_stand_in_the_spec(folder):
-    text = "python3 -m verl.trainer.main_ppo trainer.nnodes=3 trainer.n_gpus_per_node=4\n"
-    cluster = parse_yaml(refusal(folder, "run.sh", text).partition("SPEC.yaml:\n\n")[2])["cluster"]
-    assert (cluster["nodes"], cluster["devices_per_node"]) == (3, 4)
-
-
-def test_a_program_whose_name_a_variable_has_is_recognised(folder):
-    text = 'OPENRLHF_HOME="/opt/openrlhf"\ncd openrlhf\n'
-    text += "read -r -d '' job <<EOF\nopenrlhf.cli.train_sft --max_len 2048\nEOF\ndeepspeed --module $job\n"
-    said = refusal(folder, "run.sh", text)
-    assert "a start of OpenRLHF" in said
-    command = parse_yaml(said.partition("SPEC.yaml:\n\n")[2])["workload"]["command"]
-    assert command.startswith("deepspeed --module openrlhf.cli.train_sft --max_len 2048 ")
-
-
-def test_variables_of_the_script_are_to_be_written_out(folder):
-    text = 'deepspeed --module openrlhf.cli.train_sft --pretrain "$MODEL"\n'
-    assert "write out the script's variables" in refusal(folder, "run.sh", text)

@@ -36,6 +36,8 @@ LAUNCHERS = (
     "llamafactory-cli",
     "lmf",
     "axolotl",
+    "litgpt",
+    "tune",
 )
 PYTHONS = ("python", "python3")
 # Of MPI, then of sites and other schedulers; how they count stands in dialects/launcher_options.toml.
@@ -72,6 +74,8 @@ LAUNCH_MODULES = (
 )
 # gpt-neox's own launcher.
 _LAUNCH_PROGRAMS = ("deepy.py",)
+# Programs that are modules and start their ranks, or their own Ray, themselves.
+_MODULES = ("litgpt", "verl.trainer", "maxtext", "MaxText", "openrlhf.cli")
 _HELPER_MODULES = ("pip", "venv", "ensurepip", "json", "site", "sysconfig", "platform", "http", "torch.utils")
 # Only trainers have one of these.
 _TRAINER_FLAGS = frozenset(
@@ -145,7 +149,8 @@ def is_training(words: list[str], under: bool) -> bool:
     if index >= len(words):
         return False
     program, rest = words[index], words[index + 1 :]
-    if (module and program in LAUNCH_MODULES) or os.path.basename(program) in _LAUNCH_PROGRAMS:
+    own = module and any(program == name or program.startswith(f"{name}.") for name in _MODULES)
+    if own or (module and program in LAUNCH_MODULES) or os.path.basename(program) in _LAUNCH_PROGRAMS:
         return True
     if any(word.partition("=")[0] in _TRAINER_FLAGS for word in rest):
         return True

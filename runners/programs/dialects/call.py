@@ -47,6 +47,7 @@ from meshtune.runners.programs.dialects.launcher_options import (
     tell,
     whole,
 )
+from meshtune.runners.programs.recognised import starts_ranks
 from meshtune.runners.untrusted_text import option_value
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -370,7 +371,7 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
     if launcher not in (*PYTHONS, "") or not around:
         # gpt-neox's deepy.py is a launcher itself.
         program = _program(found.words)
-        more = program is not None and PurePath(program[1]).name == "deepy.py"
+        more = program is not None and (PurePath(program[1]).name == "deepy.py" or starts_ranks(program[1]))
         more = more or bool(open_words(before))
         one = launcher in PYTHONS and not more and all(_starts_one(*each) for each in found.under)
         visible = "" if "SLURM_GPUS_ON_NODE" in environment else environment.get("CUDA_VISIBLE_DEVICES", "")

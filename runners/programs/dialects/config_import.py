@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -47,6 +48,24 @@ def text_of(launch: Launch, name: str, reads: str, instead: str = "") -> str:
         raise CannotRead(f"{told}; import where the file is{instead}") from None
 
 
+# Files that are looked at for one of a name.
+_MAX_LOOKED_AT = 20_000
+
+
+def elsewhere(name: str) -> Path | None:
+    """The one file below the present folder whose path ends as the name does, else the one of its last part."""
+    inner, found, looked = PurePosixPath(name), list[Path](), 0
+    for folder, folders, files in os.walk("."):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        looked += len(files)
+        if inner.name in files:
+            found.append(Path(folder, inner.name))
+        if looked > _MAX_LOOKED_AT:
+            return None
+    ends = [path for path in found if path.parts[-len(inner.parts) :] == inner.parts]
+    return next(iter(several), None) if len(several := ends or found) == 1 else None
+
+
 def at(config: Mapping[str, Any], path: str) -> Any:
     """The value at a dotted key; None where it is not there."""
     value: Any = config
@@ -71,6 +90,32 @@ def placed(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
         below = result.get(first)
         result[first] = placed(below if isinstance(below, Mapping) else {}, {rest: value}) if dot else value
     return result
+
+
+def nested(values: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The words of flags by their dotted names, as a file would have them; true for a flag without words. A word that
+    is not known here stays as it is."""
+    found: dict[str, Any] = {}
+    for name, words in values.items():
+        read = [read_value(word) for word in words]
+        found = placed(found, {name: True if not read else read[0] if len(read) == 1 else read})
+    return found
+
+
+def read_value(word: str) -> Any:
+    """A word as YAML reads it; a text where it is none."""
+    with suppress(UnreadableText):
+        return read_yaml(word) if word and is_known(word) else word
+    return word
+
+
+# A script's own arguments, of which a trial has none; they are asked about where the script is read.
+_OF_SCRIPT = ("$@", "$*", "${@}", "${*}", '"$@"', '"$*"')
+
+
+def arguments_alone(words: Sequence[str]) -> list[str]:
+    """The words but for those that stand for arguments of the script itself."""
+    return [word for word in words if is_known(word) or as_written(word) not in _OF_SCRIPT]
 
 
 def holds(config: Mapping[str, Any], path: str) -> bool:

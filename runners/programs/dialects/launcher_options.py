@@ -44,6 +44,9 @@ def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[
             if "alone" in console and not any(f"${name}" in console["start"] for name in given):
                 console = {**console, "start": console["alone"]}
             launcher, rest = _own_launcher(console, words[at + 2 :])
+            if (option := console.get("before")) in rest[1:]:
+                end = rest.index(option) - 1
+                rest = [*rest[:end], "-m", f"{console['module']}{rest[end]}", *rest[end + 1 :]]
             parts = [part.partition("$") for part in f"{launcher} {console['start']}".split()]
             values = [_value(variable, given) for _, _, variable in parts]
             start = [f"{text}{value}" for (text, _, _), value in zip(parts, values, strict=True) if value is not None]

@@ -20,8 +20,9 @@ from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.call import with_placeholders, with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
-from meshtune.runners.programs.recognised import not_read, recognised
+from meshtune.runners.programs.recognised import not_read, recognised, spec_to_go_on_with, tables
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
+from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
 
 
@@ -52,16 +53,17 @@ _NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {
 # Seconds before the first step of large programs on a cluster, give or take a factor of two: imports from a shared
 # disk, a checkpoint, groups of NCCL, kernels that are built.
 START_S = 300
-_NEXT = (
+_LOG = (
     "Next: meshtune import RUN.log, of a run's log with the arguments that the program prints at its start; "
-    "meshtune import --pid N, of a live process; or write a spec with `kind: command` (docs/how-to/workloads.md)"
+    "meshtune import --pid N, of a live process"
 )
+_NEXT = f"{_LOG}; or write a spec with `kind: command` (docs/how-to/workloads.md)"
 
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
-    if not dialect and (other := recognised(launch.script)):
-        raise CannotRead(f"{launch.place}: {_refusal(other, launch)}")
+    if not dialect and (other := recognised(launch.script)) and "command" not in tables()[other]:
+        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
     for module in _modules(dialect, "read_launch", launch.launcher[:1]):
         if dialect or module.is_program(launch):
             found = with_prefix(_read(module.read_launch, launch), launch)
@@ -71,7 +73,7 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     nodes, each = launch.nodes, launch.devices_per_node
     counts = f" on {nodes} nodes with {each} devices each" if nodes and each else ""
     if other := recognised(f"{launch.script} {words}"):
-        raise CannotRead(f"{launch.place}: {_refusal(other, launch)}")
+        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
     if is_known(launch.script) and is_placeholder(launch.script):
         raise CannotRead(
             f"{launch.place}: {launch.script}, started by {launcher}{counts}, is a placeholder. Its arguments: "
@@ -79,7 +81,8 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
         )
     raise CannotRead(
         f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}{counts}, is none of the programs "
-        f"that are known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. {_NEXT}"
+        f"that are known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. "
+        f"{f'{_LOG}; or {spec_to_go_on_with(launch)}' if launch.script else _NEXT}"
     )
 
 
@@ -124,13 +127,18 @@ def _modules(dialect: str, offers: str, launcher: tuple[str, ...] = ()) -> Itera
         if not dialect and name in _NOT_STARTED_BY.get("".join(launcher), ()):
             continue
         path = DIALECTS[name]
-        found = import_module(path) if path.endswith("reader") else ConfigProgram(path)
+        found = import_module(path) if path.endswith("reader") else _program(path)
         module = getattr(found, "PROGRAM", found)
         if hasattr(module, offers):
             yield module
         elif dialect:
             what = {"read_launch": "start", "read_log": "log", "read_file_text": "configuration file"}[offers]
             raise CannotRead(f"of {dialect} no {what} can be read")
+
+
+def _program(package: str) -> ConfigProgram:
+    words = "words" in table_of(package).lists["command"]
+    return WordProgram(package) if words else ConfigProgram(package)
 
 
 def _read(reader: Callable[..., Any], *given: Any) -> Any:
@@ -157,8 +165,3 @@ def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
         questions=tuple(dict.fromkeys(each for each in (*asked, *imported.questions) if each not in dropped)),
         notes=tuple(dict.fromkeys((*noted, *imported.notes, told))),
     )
-
-
-def _refusal(name: str, launch: Launch) -> str:
-    words = as_written(shlex.join((*launch.launcher, *launch.script.removeprefix("-m ").split(), *launch.words)))
-    return not_read(name, words, nodes=launch.nodes, devices=launch.devices_per_node)

@@ -1,0 +1,59 @@
+"""A model's shapes by the keys of a program's settings, or by the name that they give the model.
+
+[shapes]          names: the keys that name the model, by a path of the Hub, a preset or a folder of that name
+[shapes.keys]     by field of ModelSpec: the key that says it; all of them where one is said
+[shapes.plain]    what all models have that the program makes of keys; ffn_factor: the width inside, of `hidden`
+[shapes.presets]  by pattern of the name's last part, in small letters: the preset, `\\1` for a group"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from meshtune.runners.programs.reading import Reading
+from meshtune.search_spaces.presets import model_presets, preset_on_hub
+
+_ASKED = "write layers, hidden, heads, kv_heads, ffn and vocab (its config.json has them)"
+
+
+def read_shapes(reading: Reading, shapes: Mapping[str, Any]) -> None:
+    """Put the fields of the model into the reading, or ask for them."""
+    keys: Mapping[str, str] = shapes.get("keys", {})
+    named = reading.first(shapes["names"])
+    if reading.first(keys.values()):
+        _by_keys(reading, keys, shapes["plain"])
+        return
+    name = reading.text(named, "model.layers") if named else None
+    if named and name is None:
+        return
+    if preset := _preset(name or "", shapes.get("presets", {})):
+        reading.note(f"{named} {name}: the shapes are those of meshtune's preset {preset}")
+        for key, size in model_presets()[preset].items():
+            inner = size.items() if isinstance(size, Mapping) else [("", size)]
+            if key not in ("source", "seq_len"):
+                reading.fields |= {f"model.{key}.{part}" if part else f"model.{key}": each for part, each in inner}
+        return
+    told = f"{named} {name} is no model that meshtune knows by its name" if named else "nothing names the model"
+    reading.ask("model.layers", f"{told}: {_ASKED}")
+
+
+def _by_keys(reading: Reading, keys: Mapping[str, str], plain: Mapping[str, Any]) -> None:
+    for field, key in keys.items():
+        if (value := reading.whole(key, f"model.{field}")) is not None:
+            reading.put(f"model.{field}", value, key)
+    fields = reading.fields
+    if "model.ffn" not in fields and plain.get("ffn_factor") and "model.hidden" in fields:
+        fields["model.ffn"] = plain["ffn_factor"] * fields["model.hidden"]
+    reading.fields |= {f"model.{name}": value for name, value in plain.items() if name != "ffn_factor"}
+    for field in ("layers", "hidden", "heads", "ffn", "vocab"):
+        if f"model.{field}" not in fields and not reading.is_asked(f"model.{field}"):
+            reading.ask(f"model.{field}", f"{keys[field]} is not said; fill in what training uses")
+
+
+def _preset(name: str, patterns: Mapping[str, str]) -> str:
+    last = name.rstrip("/").rpartition("/")[2].lower()
+    for pattern, preset in patterns.items():
+        if (found := re.fullmatch(pattern, last)) and (made := found.expand(preset)) in model_presets():
+            return made
+    return preset_on_hub(name) or (last if last in model_presets() else "")

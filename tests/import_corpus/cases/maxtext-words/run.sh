@@ -1,0 +1,1 @@
+python3 -m MaxText.train MaxText/configs/base.yml run_name=r base_output_directory=gs://b model_name=llama3-8b per_device_batch_size=4 ici_fsdp_parallelism=8 dcn_data_parallelism=1 max_target_length=4096
