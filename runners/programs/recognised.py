@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -91,7 +92,10 @@ def spec_to_go_on_with(
     script = launch.script
     words = [*(["python", *script.split()] if script else own), *map(as_written, launch.words)]
     words = words or ["python", "TRAIN.py", *([file] if file else [])]
-    base = file or next((word for word in words if _CONFIG.fullmatch(word)), "")
+    # The value of another option is a vocabulary, a data set or a launcher's.
+    pairs = pairwise(words)
+    places = (word for flag, word in pairs if not flag.startswith("-") or "config" in flag or "recipe" in flag)
+    base = file or next(filter(_CONFIG.fullmatch, places), "")
     config = f"train{PurePath(base).suffix}"
     command = [word if word == base else word.replace("{", "{{").replace("}", "}}") for word in words]
     command = [f"{{directory}}/{config}" if word == base else word for word in command]
@@ -100,6 +104,7 @@ def spec_to_go_on_with(
         command += [part for name, value in _OPEN.items() for part in (f"--{name}_OPTION", value)]
     names = "keys" if base else "options"
     nodes, each = launch.nodes, launch.devices_per_node
+    ranks = (nodes or 1) * (each or 8)
     counts = [f"{what} ({number} is an example)" for what, number in (("nodes", 1), ("devices_per_node", 8))]
     unknown = [text for text, number in zip(counts, (nodes, each), strict=True) if number is None]
     env = {name: value.replace("{", "{{").replace("}", "}}") for name, value in launch.env.items()}
@@ -110,7 +115,7 @@ def spec_to_go_on_with(
         f"model: {{preset: {model}}}  # open: a preset, or layers, hidden, heads, kv_heads, ffn, vocab, seq_len",
         f"cluster: {{preset: dgx-h100, nodes: {nodes or 1}, devices_per_node: {each or 8}}}  "
         f"# open: the preset{''.join(f', {text}' for text in unknown)}",
-        "global_batch_size: 64  # open: of the training",
+        f"global_batch_size: {-(-64 // ranks) * ranks}  # open: of the training",
         "workload:",
         "  kind: command",
         f"  command: {json.dumps(command, ensure_ascii=False)}" + "  # open: the words in capitals" * (not settings),

@@ -292,7 +292,9 @@ def _nothing(script: Script, search: _Search, text: str, job: Mapping[str, str])
         if open_ := [name for part in unknown_parts(named) if (name := part.strip("${}")).isidentifier()]:
             return f"{told}. Next: meshtune import SCRIPT --set {open_[0]}=VALUE"
         if named:
-            again = "import this script again" if tool in _SUBMITTING else f"meshtune import {as_written(named)}"
+            again = (
+                "meshtune import this script again" if tool in _SUBMITTING else f"meshtune import {as_written(named)}"
+            )
             return f"{told}. Next: make the file {as_written(named)}, and {again}"
         return f"{told}. Next: meshtune import JOB_SCRIPT, with the script as it is submitted"
     return (
