@@ -128,7 +128,7 @@ def find_launch(
     files, asked = _files(start.chain, launch, command, path, place)
     return replace(
         launch,
-        directory=_directory(command, questions),
+        directory=_directory(command, questions) or _beside(launch.script, path, notes),
         setup=tuple(setup),
         env={**env, **launch.env},
         files=files,
@@ -341,6 +341,15 @@ def _surroundings(
 
 
 _CAPTURE = "To have bash itself follow it: meshtune import --capture -- bash SCRIPT ARGUMENTS"
+
+
+def _beside(program: str, path: Path | None, notes: list[str]) -> str:
+    """The folder of a script beside which the program lies, and not in the present folder; "" else."""
+    folder = path.absolute().parent if path else Path.cwd()
+    if not is_known(program) or Path(program).exists() or not (folder / program).exists():
+        return ""
+    notes.append(f"{program} lies beside the script, in whose folder trials start")
+    return str(folder)
 
 
 def _directory(command: Command, questions: list[Question]) -> str:
