@@ -46,6 +46,14 @@ def test_a_command_line_is_read_as_typed_here(folder):
     assert "no line starts a Python program" in refused.err
 
 
+def test_a_refusal_says_which_devices_contradict_each_other(folder):
+    start = "srun -N 2 python -m torch.distributed.run --nnodes 2 --nproc_per_node 8 own.py"
+    (folder / "job.sh").write_text(f"#SBATCH --nodes 1\n#SBATCH --gres=gpu:2\n{start}\n")
+    refused = run("import", "job.sh")
+    assert refused.code == 2
+    assert "srun starts 2 nodes, and the script's head 1; 8 ranks per node, and the script's head 2" in refused.err
+
+
 @pytest.mark.parametrize("arguments", [[], ["x.sh", "--command", "y"], ["--pid", "1", "--command", "y"], ["a", "b"]])
 def test_exactly_one_source_is_given(folder, arguments):
     assert run("import", *arguments).code == 2
