@@ -66,6 +66,15 @@ def launch(folder, text: str) -> dict:
     return parse_yaml(done.out)
 
 
+def test_a_value_of_each_job_is_exported_in_it(folder):
+    text = "export NCCL_A=/run/$SLURM_JOB_ID TORCH_B=${SLURM_JOBID}-b UCX_C=c-$SLURM_JOB_ID NCCL_D=$OTHER\n"
+    document = launch(folder, text + "bash -c 'export UCX_C=1; START'")
+    assert document["workload"]["setup"] == ['export NCCL_A="/run/$SLURM_JOB_ID"', 'export TORCH_B="${SLURM_JOBID}-b"']
+    assert document["workload"]["env"] == {"UCX_C": "1", "NCCL_D": None}
+    (asked,) = [line for line in document["open_questions"] if "workload.env" in line]
+    assert "NCCL_D" in asked
+
+
 def test_what_an_inner_script_exports_holds_whatever_it_was_outside(folder):
     (folder / "inner.sh").write_text(
         "export TORCH_EXTENSIONS_DIR=/tmp/ext\nexport NCCL_ALGO=$WHICH\nSTART\n".replace("START", START)
