@@ -44,6 +44,7 @@ def test_a_command_line_is_read_as_typed_here(folder):
     refused = run("import", "--command", "make train")
     assert (refused.code, refused.out) == (2, "")
     assert "no line starts a Python program" in refused.err
+    assert "--command" not in refused.err
 
 
 def test_a_refusal_says_which_devices_contradict_each_other(folder):

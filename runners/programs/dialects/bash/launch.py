@@ -299,11 +299,13 @@ def _nothing(script: Script, search: _Search, text: str, job: Mapping[str, str])
             )
             return f"{told}. Next: make the file {as_written(named)}, and {again}"
         return f"{told}. Next: meshtune import JOB_SCRIPT, with the script as it is submitted"
+    read_again = "the command that it comes to: meshtune import --command 'torchrun ...'"
+    of_a_file = search.path is not None and search.path.is_file()
+    instead = read_again if of_a_file else "a spec with `kind: command` (docs/how-to/workloads.md)"
     return (
         f"no line starts a Python program with arguments such as --num-layers 32, by torchrun, deepspeed, "
         f"accelerate, composer, srun, mpirun or python{unfollowed}. Next: meshtune import --capture -- bash SCRIPT "
-        f"ARGUMENTS, which runs the script with stand-ins that start no training; or the command that it comes to: "
-        f"meshtune import --command 'torchrun ...'"
+        f"ARGUMENTS, which runs the script with stand-ins that start no training; or {instead}"
     )
 
 
