@@ -347,8 +347,8 @@ def _surroundings(
 
 
 def _exported(line: str) -> str:
-    """The variable that a line of the setup exports, "" for none."""
-    return line.removeprefix("export ").partition("=")[0] if line.startswith("export ") else ""
+    """The variable that a line of the setup exports; of another line no variable's name."""
+    return line.removeprefix("export ").partition("=")[0]
 
 
 _CAPTURE = "To have bash itself follow it: meshtune import --capture -- bash SCRIPT ARGUMENTS"
