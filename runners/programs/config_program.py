@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from meshtune.runners.documents import merged
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.config_import import (
     arguments_alone,
     at,
@@ -93,7 +95,15 @@ class ConfigProgram:
 
     def read_file_text(self, name: str, text: str) -> Imported:
         """Raises CannotRead."""
-        return self.imported(self._settings(read_mapping(name, text)), None, place=name)
+        document = read_mapping(name, text)
+        own, launch = self._settings(document), None
+        if own is not document and isinstance(start := document.get("command"), str):
+            with suppress(CannotRead):
+                launch = find_launch(start)
+        if launch is None or launch.questions or not self.is_program(launch):
+            return self.imported(own, None, place=name)
+        words = [*self.started(launch), f"{{directory}}/{self.config_file}"]
+        return self.imported(own, launch, place=name, words=words)
 
     def _settings(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
         """The program's settings in a file, which may be one of a submitter."""

@@ -24,7 +24,21 @@ def test_what_a_script_says_is_filled_in(script, expected):
     assert words(script) == expected
 
 
-@pytest.mark.parametrize("text", ["$1", "${FOO}", "$(date +%s)", "`hostname`", "${FOO%.*}", "$((FOO * 2))", "$@"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$1",
+        "${FOO}",
+        "$(date +%s)",
+        "`hostname`",
+        "${FOO%.*}",
+        "$((FOO * 2))",
+        "$@",
+        "$(wc -l < a)",
+        "$(head -1 a)",
+        "$(cut -f 1 a)",
+    ],
+)
 def test_what_the_text_cannot_tell_is_kept_as_written_and_marked(text):
     (_, found, after) = words(f"A={text}\nrun x$A y")
     assert not is_known(found)

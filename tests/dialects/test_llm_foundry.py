@@ -107,6 +107,17 @@ def test_one_file_alone_leaves_the_command_open():
     assert changed(yaml.safe_load(CONFIG), trials.config("train.yaml")) == LENGTH
 
 
+def test_a_run_file_says_the_start_too():
+    config = {**yaml.safe_load(CONFIG), "global_seed": 17, "icl_max_seq_len": 2048}
+    file = {"name": "x", "command": "cd foundry/scripts\ncomposer train/train.py /mnt/p.yaml || exit 1\n"}
+    imported = PROGRAM.read_file_text("run.yaml", yaml.safe_dump({**file, "parameters": config}))
+    assert imported.questions == ()
+    assert imported.workload["command"] == ["python", "train/train.py", "{directory}/train.yaml"]
+    assert imported.workload["working_directory"].endswith("foundry/scripts")
+    other = PROGRAM.read_file_text("run.yaml", yaml.safe_dump({"command": "make", "parameters": config}))
+    assert [question.path for question in other.questions] == ["workload.command"]
+
+
 def test_starts_are_recognised():
     assert PROGRAM.is_program(launch("train/train.py", NAME, files={NAME: CONFIG}))
     assert PROGRAM.is_program(launch("/opt/llm-foundry/scripts/train/train.py", "a.yaml"))

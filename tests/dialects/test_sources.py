@@ -44,6 +44,15 @@ def test_a_command_line_is_read_as_typed_here(folder):
     refused = run("import", "--command", "make train")
     assert (refused.code, refused.out) == (2, "")
     assert "no line starts a Python program" in refused.err
+    assert "--command" not in refused.err
+
+
+def test_a_refusal_says_which_devices_contradict_each_other(folder):
+    start = "srun -N 2 python -m torch.distributed.run --nnodes 2 --nproc_per_node 8 own.py"
+    (folder / "job.sh").write_text(f"#SBATCH --nodes 1\n#SBATCH --gres=gpu:2\n{start}\n")
+    refused = run("import", "job.sh")
+    assert refused.code == 2
+    assert "srun starts 2 nodes, and the script's head 1; 8 ranks per node, and the script's head 2" in refused.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["x.sh", "--command", "y"], ["--pid", "1", "--command", "y"], ["a", "b"]])
@@ -56,6 +65,15 @@ def launch(folder, text: str) -> dict:
     done = run("import", "launch.sh")
     assert done.code == 0, done.err
     return parse_yaml(done.out)
+
+
+def test_a_value_of_each_job_is_exported_in_it(folder):
+    text = "export NCCL_A=/run/$SLURM_JOB_ID TORCH_B=${SLURM_JOBID}-b UCX_C=c-$SLURM_JOB_ID NCCL_D=$OTHER\n"
+    document = launch(folder, text + "bash -c 'export UCX_C=1; START'")
+    assert document["workload"]["setup"] == ['export NCCL_A="/run/$SLURM_JOB_ID"', 'export TORCH_B="${SLURM_JOBID}-b"']
+    assert document["workload"]["env"] == {"UCX_C": "1", "NCCL_D": None}
+    (asked,) = [line for line in document["open_questions"] if "workload.env" in line]
+    assert "NCCL_D" in asked
 
 
 def test_what_an_inner_script_exports_holds_whatever_it_was_outside(folder):

@@ -109,7 +109,10 @@ def test_words_that_may_hold_flags_are_asked(words):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--job.config_file", "b.toml"), r"configured by b\.toml, which is not here\. Next: meshtune import b\.toml"),
+        (
+            ("--job.config_file", "b.toml"),
+            r"configured by b\.toml, which is not here\. Next: meshtune import b\.toml where it is, or this start",
+        ),
         (("--job.config_file", UNKNOWN), r"configured by \$LBS, which is not known here\. Next: "),
         (("--training.steps", "5"), r"without --job\.config_file .* next: meshtune import its \.toml file, or the log"),
     ],

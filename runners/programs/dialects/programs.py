@@ -71,7 +71,8 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
     nodes, each = launch.nodes, launch.devices_per_node
-    counts = f" on {nodes} nodes with {each} devices each" if nodes and each else ""
+    told = "; ".join(question.text for question in launch.questions if question.path == "cluster.nodes")
+    counts = f" on {nodes} nodes with {each} devices each" if nodes and each else f" ({told})" if told else ""
     if other := recognised(f"{launch.script} {words}"):
         raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
     if is_known(launch.script) and is_placeholder(launch.script):

@@ -27,8 +27,6 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{0,18})?")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--zero-stage")
 # Where `eval` runs a text, these are bash's and no arguments: what is written is cut there.
 _REDIRECTION = re.compile(r"\d?(?:>{1,2}|&>{1,2})\S*|<|\|&?|;|&{1,2}")
-# bash's words for the arguments that a script is started with.
-_OWN_ARGUMENTS = re.compile(r"\$\{?[@*]\}?")
 
 
 @dataclass(slots=True)
@@ -82,9 +80,10 @@ def read_command_line(launch: Launch, devices: int | None = None) -> CommandLine
     for complaint in complaints:
         line.ask("", complaint)
     _ask_for_unknown(line)
-    for word in unread:
-        passed_on = "the script's own arguments" if _OWN_ARGUMENTS.fullmatch(word) else "it is not known here, and it"
-        line.ask("", f"{word}: {passed_on} may hold further arguments; add them to workload.arguments, or none")
+    asked = " ".join(question.text for question in launch.questions)
+    for word in (word for word in unread if f"`{word}`" not in asked):
+        told = "it is not known here, and it may hold further arguments; add them to workload.arguments, or none"
+        line.ask("", f"{word}: {told}")
     _ask_for_the_program(line)
     return line
 

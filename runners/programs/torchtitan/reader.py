@@ -163,7 +163,8 @@ def _file_of(launch: Launch, file: str) -> str:
     where = f"{launch.place}: torchtitan is configured by {as_written(file)}, which is not"
     beside = f"look at the flags beside it: {as_written(' '.join(launch.words))[:200]}"
     if is_known(file):
-        raise CannotRead(f"{where} here. Next: meshtune import {file} where it is, and {beside}")
+        again = f"meshtune import {file} where it is, or this start there, which says the devices too"
+        raise CannotRead(f"{where} here. Next: {again}; and {beside}")
     raise CannotRead(f"{where} known here. Next: the same with the file's name in place, or meshtune import FILE.toml")
 
 

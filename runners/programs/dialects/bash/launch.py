@@ -41,6 +41,8 @@ _OF_LIBRARIES = (
     *("NCCL", "RCCL", "TORCH", "PYTORCH", "CUDA", "NVTE", "OMP", "MKL", "UCX", "FI_", "GLOO", "HSA", "HIP", "XLA"),
     *("CCL", "MPI", "NVSHMEM", "TRITON", "DS_", "ACCELERATE", "FSDP"),
 )
+# A value that each job has its own of: the scheduler sets these for trials, too.
+_JOB_ID = re.compile(r"(?:[\w./:@%+=,-]|\$\{?(?:SLURM_JOB_?ID|PBS_JOBID)\b\}?)*")
 # Variables that hold further arguments by their names, or by bash's.
 _ARGUMENTS = ("ARG", "OPT", "FLAG", "EXTRA", "PARAM", "$@", "$*", "${@", "${*")
 # Start the script that they are given; sbatch and qsub as a job of its own.
@@ -115,10 +117,10 @@ def find_launch(
             notes.append(
                 f"{before}sets up inside of the container, and is left to the Python there: {'; '.join(more[0])}"
             )
-        setup += [] if contained else more[0]
+        setup = [line for line in setup if _exported(line) not in more[1]] + ([] if contained else more[0])
         contained = contained or any(PurePath(word).name in CONTAINERS for word in command.words)
         # What an inner script sets holds, whatever it was outside.
-        left = {question.path for question in more[2]}
+        left = {question.path for question in more[2]} | {f"workload.env.{_exported(line)}" for line in more[0]}
         questions = [one for one in questions if one.path.removeprefix("workload.env.") not in more[1]]
         env = {name: value for name, value in {**env, **more[1]}.items() if f"workload.env.{name}" not in left}
         questions += [replace(question, text=before + question.text) for question in more[2]]
@@ -297,11 +299,13 @@ def _nothing(script: Script, search: _Search, text: str, job: Mapping[str, str])
             )
             return f"{told}. Next: make the file {as_written(named)}, and {again}"
         return f"{told}. Next: meshtune import JOB_SCRIPT, with the script as it is submitted"
+    read_again = "the command that it comes to: meshtune import --command 'torchrun ...'"
+    of_a_file = search.path is not None and search.path.is_file()
+    instead = read_again if of_a_file else "a spec with `kind: command` (docs/how-to/workloads.md)"
     return (
         f"no line starts a Python program with arguments such as --num-layers 32, by torchrun, deepspeed, "
         f"accelerate, composer, srun, mpirun or python{unfollowed}. Next: meshtune import --capture -- bash SCRIPT "
-        f"ARGUMENTS, which runs the script with stand-ins that start no training; or the command that it comes to: "
-        f"meshtune import --command 'torchrun ...'"
+        f"ARGUMENTS, which runs the script with stand-ins that start no training; or {instead}"
     )
 
 
@@ -332,12 +336,19 @@ def _surroundings(
             notes.append(f"line {at}: the value of {name} is not copied: it may be a secret")
         elif is_known(value):
             env[name] = value
+        elif name.startswith(_OF_LIBRARIES) and _JOB_ID.fullmatch(as_written(value)):
+            setup.append(f'export {name}="{as_written(value)}"')
         elif name.startswith(_OF_LIBRARIES):
             told = f"the value of {name} is not known here (`{as_written(value)}`)"
             questions.append(Question(f"workload.env.{name}", f"line {at}: {told}"))
         else:
             notes.append(f"line {at}: the value of {name} is not known here; fill it in under workload.env")
     return setup, env, questions, notes
+
+
+def _exported(line: str) -> str:
+    """The variable that a line of the setup exports; of another line no variable's name."""
+    return line.removeprefix("export ").partition("=")[0]
 
 
 _CAPTURE = "To have bash itself follow it: meshtune import --capture -- bash SCRIPT ARGUMENTS"

@@ -43,6 +43,8 @@ _CONFIGURATION = (".json", ".yaml", ".yml", ".toml")
 _ASKING = names_in("command which type hash grep egrep diff cmp pgrep nvidia-smi test read")
 # A variable that is held as it was, for a branch, is as much as so many characters.
 _WORK = 10
+# Arguments of logs alone, which no test needs to decide.
+_LOGGING = re.compile(r"(?:\s+--(?:wandb|tensorboard|report)[-_]\S+(?:\s+(?!-)\S+)?)*\s*")
 # What a script was called with.
 _ARGUMENTS = re.compile(r"\$\{?[1-9@*#](?![\w(])|\bgetopts?\b")
 
@@ -261,6 +263,8 @@ class _Reader:
                     self.values[name] = all_[0]
                 continue
             known, differs = before[0].get(name), True
+            if known is not None and all(_logs(value, known) for value in all_):
+                continue
             self._forget(name, reason, cause, appended=all(_starts(value, known) for value in all_))
         for name in {name: None for state in states for name in state[2]}:
             if any(state[2].get(name) != first[2].get(name) for state in states):
@@ -574,3 +578,9 @@ def _starts(value: str | list[str] | None, known: str | list[str] | None) -> boo
     if isinstance(known, list):
         return isinstance(value, list) and value[: len(known)] == known
     return isinstance(known, str) and known != "" and isinstance(value, str) and value.startswith(known)
+
+
+def _logs(value: str | list[str] | None, known: str | list[str] | None) -> bool:
+    """Whether a variable's value is what is known and, it may be, arguments of logs."""
+    text, start = (" ".join(each) if isinstance(each, list) else each or "" for each in (value, known))
+    return text.startswith(start) and bool(_LOGGING.fullmatch(" " + text[len(start) :]))

@@ -37,7 +37,7 @@ def printed(text: str, words_of: Callable[[Word], list[str] | None], present: st
             if any(each is None for each in made):
                 return None
             words = [text for each in made[: len(one.words)] for text in each or ()]
-            given = "".join(made[-1] or ()) + "\n" if one.body else outputs.pop() if one.joiner == "|" else ""
+            given = "".join(made[-1] or ()) + "\n" if one.body else outputs.pop() if one.joiner == "|" else None
             if words[0] == "cd":
                 folder = None if folder is None and not words[-1].startswith("/") else join(folder or "", words[-1])
             else:
@@ -49,17 +49,16 @@ def printed(text: str, words_of: Callable[[Word], list[str] | None], present: st
     return None if text.lstrip().startswith("<") else "".join(outputs).rstrip("\n")
 
 
-def _output(words: list[str], given: str, folder: str | None) -> str:
-    """What one tool prints for what it is given. Raises _Unknown and what its words raise where they are not plain."""
+def _output(words: list[str], given: str | None, folder: str | None) -> str:
+    """What one tool prints for what it is given, None where that is a file's. Raises _Unknown and what its words raise
+    where they are not plain."""
     tool, options = words[0], [word for word in words[1:] if word.startswith("-") and len(word) > 1]
-    operands, lines = [word for word in words[1:] if word not in options], given.splitlines()
+    operands = [word for word in words[1:] if word not in options]
     if tool == "echo" and words[1:2] not in (["-e"], ["-ne"], ["-en"]):
         return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:]) + "\n"
     if tool == "printf" and (shape := re.fullmatch(r"([^%\\]*)(%s|%d|%0?\d+d)?([^%\\]*)(\\n)?", words[1])):
         value = "" if not shape[2] else f"{int(words[2]):{shape[2][1:]}}" if shape[2] != "%s" else words[2]
         return f"{shape[1]}{value}{shape[3]}\n"
-    if tool == "cat" and not words[1:]:
-        return given
     if tool in ("basename", "dirname") and not options:
         name = operands[0].rstrip("/")
         last = basename(name)
@@ -68,15 +67,21 @@ def _output(words: list[str], given: str, folder: str | None) -> str:
         ) + "\n"
     if tool in ("pwd", "realpath", "readlink") and folder is not None:
         return normpath(join(folder, *operands[:1])) + "\n"
-    if tool in ("expr", "bc"):
-        total = calculated(" ".join(operands) if tool == "expr" else given, {})
-        return _known(total) + "\n"
+    if tool == "expr":
+        return _known(calculated(" ".join(operands), {})) + "\n"
     if tool == "seq" and not options:
         first, step, last_ = (*([1] if len(operands) == 1 else [int(operands[0])]), 1, int(operands[-1]))
         step = int(operands[1]) if len(operands) == 3 else step
         numbers = range(first, last_ + (1 if step > 0 else -1), step)
         if len(numbers) <= _MAX_NUMBERS:
             return "".join(f"{number}\n" for number in numbers)
+    if given is None:
+        raise _Unknown
+    lines = given.splitlines()
+    if tool == "cat" and not words[1:]:
+        return given
+    if tool == "bc":
+        return _known(calculated(given, {})) + "\n"
     if tool == "wc" and not operands and options[0] in ("-l", "-w", "-c"):
         return {"-l": str(len(lines)), "-w": str(len(given.split())), "-c": str(len(given))}[options[0]] + "\n"
     if tool in ("head", "tail"):
