@@ -150,7 +150,7 @@ def _seems(name: str) -> tuple[str | None, str]:
     what a question adds."""
     unknown, written = TABLE.lists["unknown"], name.removeprefix("--").replace("_", "-").lower()
     if kind := next((kind for kind in unknown["means"] if re.search(kind["like"], written)), None):
-        return kind["field"], kind.get("ask", "")
+        return kind.get("field"), kind.get("ask", "")
     if (meant := closest(name)) in TABLE.every_name:
         fields = [row.field for row in TABLE.rows if meant in row.every_name]
         return next((field for field in fields if field.startswith("model.") or field in PLAN_FIELDS), ""), ""

@@ -102,7 +102,9 @@ def _batch(reading: TrainerReading) -> None:
     solve(reading, {})
     if reading.variant == "own":
         _ask_own(reading)
-    if None in (fields["nodes"], fields["devices_per_node"]) and "global_batch_size" not in fields:
+    if None in (fields["nodes"], fields["devices_per_node"]) and not (
+        "global_batch_size" in fields or reading.is_asked("global_batch_size")
+    ):
         passes = " * ".join(str(fields.get(name, word)) for name, word in _PASSES.items())
         told = f"sequences per step are {passes} * those (micro-batch * accumulation * processes)"
         reading.ask("global_batch_size", f"it is not known on how many processes it starts: {told}")
@@ -128,6 +130,7 @@ def _ask_own(reading: TrainerReading) -> None:
     places = ", ".join(place for place in wanted if place not in told_by)
     where = f"write {places} in their places in workload.command" if places else "look at workload.command"
     script = f"whether {reading.launch.script} is a script of the Trainer is not known"
+    where += ", take its folders of checkpoints out"
     reading.ask("", f"{script}: {where}, and correct tp, pp and cp where it sets them; {_RUNNER} reports its steps")
 
 
