@@ -166,16 +166,15 @@ def _ask_for_the_program(line: CommandLine) -> None:
         name: frozenset().union(*(form.programs for form in flags()[name])) for name in line.given if name in flags()
     }
     foreign = [name for name, programs in mapping.items() if not programs & for_trials]
-    # A fork may have named a flag, which says nothing of the plan, as another fork did, of whose flags it has not more.
-    theirs = frozenset[Program]().union(*(mapping[name] for name in foreign))
-    own = [name for name, programs in mapping.items() if not programs & theirs]
+    # Forks share names of flags: one that says nothing of the plan is no sign of the program.
+    owners = sorted(frozenset[Program]().union(*(mapping[name] for name in foreign)))
+    own = [name for name, programs in mapping.items() if not programs.intersection(owners)]
     if foreign and len(own) > len(foreign) and all(_seems(name)[0] is None for name in foreign):
-        line.note(f"{', '.join(map(line.written, foreign))}: of {' and '.join(sorted(theirs))}, kept as written")
+        line.note(f"{', '.join(map(line.written, foreign))}: of {' and '.join(owners)}, kept as written")
         return
     wanted = ", ".join(sorted(for_trials))
     if not foreign:
         foreign = ["these arguments together"]
-    owners = sorted(frozenset().union(*(mapping.get(name, frozenset()) for name in foreign)))
     theirs = " and ".join(owners) or "no one parser"
     said = f"{', '.join(foreign)}: of {theirs}, not of {wanted}, whose arguments trials write"
     forks = "; for bigscience's use `kind: command`" if Program.BIGSCIENCE in owners else ""
