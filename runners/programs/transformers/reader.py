@@ -130,9 +130,8 @@ def _ask_own(reading: TrainerReading) -> None:
     places = ", ".join(place for place in wanted if place not in told_by)
     where = f"write {places} in their places in workload.command" if places else "look at workload.command"
     script = f"whether {reading.launch.script} is a script of the Trainer is not known"
-    where += ", take its folders of checkpoints out"
-    if reading.is_asked("baseline.recompute"):
-        where += ", write what it recomputes under workload.fixed too"
+    fixed = ", write what it recomputes under workload.fixed too" * reading.is_asked("baseline.recompute")
+    where += f", take its folders of checkpoints out{fixed}"
     reading.ask("", f"{script}: {where}, and correct tp, pp and cp where it sets them; {_RUNNER} reports its steps")
 
 
