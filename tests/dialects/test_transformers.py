@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,21 @@ def test_offloading_keeps_its_stage_and_is_told():
     assert any("offload_optimizer" in note for note in imported.notes)
     assert dict(imported.space) == {"zero_stage": [3], "recompute": ["none", "full"]}
     assert imported.workload["fixed"] == {"zero_stage": 3}
+
+
+def test_an_own_scripts_answers_are_specs_and_settings_tell_its_batch():
+    files = {
+        "ds.json": json.dumps({**DEEPSPEED, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8})
+    }
+    imported = read(
+        "deepspeed tune.py --model_name ./llama --max_seq_length 512 --output_dir o --deepspeed ds.json", files
+    )
+    assert (imported.plan["micro_batch_size"], imported.space["recompute"]) == (2, ["none", "full"])
+    assert "baseline.recompute" in asked(imported)
+    for answer in ("none", "full"):
+        answered = dict(imported.workload, fixed={**imported.workload.get("fixed", {}), "recompute": answer})
+        started(replace(imported, workload=answered), Plan(dp=16, micro_batch_size=4, zero_stage=3, recompute=answer))
+        assert answered["fixed"] == {"recompute": answer}
 
 
 @cases

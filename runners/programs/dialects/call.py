@@ -247,14 +247,19 @@ def _program(words: Sequence[str], launcher: str = "") -> tuple[int, str] | None
         if as_written(word).endswith(".py"):
             return index, word
         if word in ("-m", "--module") and index + 1 < len(words) and words[index + 1] not in LAUNCH_MODULES[:-1]:
-            return index + 1, f"-m {words[index + 1]}"
+            at = _after_options(words, index + 1)
+            return (at, f"-m {words[at]}") if at < len(words) else None
     if launcher != "torchrun" or any(word in ("--no-python", "--no_python") for word in words):
         return None
-    # The first word that is no option, and no option's value.
-    at = next((at + 1 for at, word in enumerate(words) if word in LAUNCH_MODULES), 0)
+    at = _after_options(words, next((at + 1 for at, word in enumerate(words) if word in LAUNCH_MODULES), 0))
+    return (at, words[at]) if at < len(words) and is_known(words[at]) else None
+
+
+def _after_options(words: Sequence[str], at: int) -> int:
+    """The place, from `at`, of the first word that is no option, and no option's value."""
     while at < len(words) and words[at].startswith("-"):
         at += 1 if "=" in words[at] or words[at] in _ALONE else 2
-    return (at, words[at]) if at < len(words) and is_known(words[at]) else None
+    return at
 
 
 def _surrounding(found: Call, remarks: Remarks) -> None:
@@ -367,6 +372,9 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
         return replace(own, each=each, ranks=own.ranks or world or each)
     if launcher == "accelerate" and own.ranks and not own.unknown:
         return replace(own, nodes=own.nodes or 1)
+    if launcher == "deepspeed" and own.each and not (own.unknown or found.under or open_words(before)):
+        # deepspeed/launcher/runner.py, main: without a file of hosts, this node alone.
+        return own if option_value(before, "--hostfile", "-H") else replace(own, nodes=own.nodes or 1)
     around = [(kind, options) for tool, options in found.under if (kind := around_of(tool))]
     if launcher not in (*PYTHONS, "") or not around:
         # gpt-neox's deepy.py is a launcher itself.

@@ -46,7 +46,8 @@ def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[
             launcher, rest = _own_launcher(console, words[at + 2 :])
             if (option := console.get("before")) in rest[1:]:
                 end = rest.index(option) - 1
-                rest = [*rest[:end], "-m", f"{console['module']}{rest[end]}", *rest[end + 1 :]]
+                if not {"-m", "--module"}.intersection(rest[:end]):
+                    rest = [*rest[:end], "-m", f"{console['module']}{rest[end]}", *rest[end + 1 :]]
             parts = [part.partition("$") for part in f"{launcher} {console['start']}".split()]
             values = [_value(variable, given) for _, _, variable in parts]
             start = [f"{text}{value}" for (text, _, _), value in zip(parts, values, strict=True) if value is not None]

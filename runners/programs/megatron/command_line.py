@@ -149,7 +149,7 @@ def _seems(name: str) -> tuple[str | None, str]:
     what a question adds."""
     unknown, written = TABLE.lists["unknown"], name.removeprefix("--").replace("_", "-").lower()
     if kind := next((kind for kind in unknown["means"] if re.search(kind["like"], written)), None):
-        return kind["field"], kind.get("ask", "")
+        return kind.get("field"), kind.get("ask", "")
     if (meant := closest(name)) in TABLE.every_name:
         fields = [row.field for row in TABLE.rows if meant in row.every_name]
         return next((field for field in fields if field.startswith("model.") or field in PLAN_FIELDS), ""), ""
@@ -165,10 +165,15 @@ def _ask_for_the_program(line: CommandLine) -> None:
         name: frozenset().union(*(form.programs for form in flags()[name])) for name in line.given if name in flags()
     }
     foreign = [name for name, programs in mapping.items() if not programs & for_trials]
+    # Forks share names of flags: one that says nothing of the plan is no sign of the program.
+    owners = sorted(frozenset[Program]().union(*(mapping[name] for name in foreign)))
+    own = [name for name, programs in mapping.items() if not programs.intersection(owners)]
+    if foreign and len(own) > len(foreign) and all(_seems(name)[0] is None for name in foreign):
+        line.note(f"{', '.join(map(line.written, foreign))}: of {' and '.join(owners)}, kept as written")
+        return
     wanted = ", ".join(sorted(for_trials))
     if not foreign:
         foreign = ["these arguments together"]
-    owners = sorted(frozenset().union(*(mapping.get(name, frozenset()) for name in foreign)))
     theirs = " and ".join(owners) or "no one parser"
     said = f"{', '.join(foreign)}: of {theirs}, not of {wanted}, whose arguments trials write"
     forks = "; for bigscience's use `kind: command`" if Program.BIGSCIENCE in owners else ""

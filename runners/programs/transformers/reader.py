@@ -102,7 +102,9 @@ def _batch(reading: TrainerReading) -> None:
     solve(reading, {})
     if reading.variant == "own":
         _ask_own(reading)
-    if None in (fields["nodes"], fields["devices_per_node"]) and "global_batch_size" not in fields:
+    if None in (fields["nodes"], fields["devices_per_node"]) and not (
+        "global_batch_size" in fields or reading.is_asked("global_batch_size")
+    ):
         passes = " * ".join(str(fields.get(name, word)) for name, word in _PASSES.items())
         told = f"sequences per step are {passes} * those (micro-batch * accumulation * processes)"
         reading.ask("global_batch_size", f"it is not known on how many processes it starts: {told}")
@@ -128,6 +130,8 @@ def _ask_own(reading: TrainerReading) -> None:
     places = ", ".join(place for place in wanted if place not in told_by)
     where = f"write {places} in their places in workload.command" if places else "look at workload.command"
     script = f"whether {reading.launch.script} is a script of the Trainer is not known"
+    fixed = ", write what it recomputes under workload.fixed too" * reading.is_asked("baseline.recompute")
+    where += f", take its folders of checkpoints out{fixed}"
     reading.ask("", f"{script}: {where}, and correct tp, pp and cp where it sets them; {_RUNNER} reports its steps")
 
 
@@ -200,7 +204,11 @@ def _choices(reading: TrainerReading) -> list[str]:
 
 def _fixed(reading: TrainerReading) -> dict[str, Any]:
     """The parts of the plan that the command is not told."""
-    told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
+    told = {
+        "zero_stage": not reading.sharding.fixed,
+        "micro_batch_size": reading.sharding.settings is not None,
+        "recompute": reading.tells_recompute or reading.is_asked("baseline.recompute"),
+    }
     said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
     kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
     return {name: value for name, value in kept.items() if not told.get(name) and value is not None}
@@ -209,10 +217,11 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     """The values that the program takes, of the parts of a plan that it is told."""
     stage, sharding = reading.fields.get("zero_stage"), reading.sharding
+    recomputes = reading.tells_recompute or reading.is_asked("baseline.recompute")
     stages = sorted(sharding.stages) or ([reading.kept["zero_stage"]] if sharding.fixed and stage is not None else [])
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
-        "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
+        "recompute": list(reading.table.lists["trial"]["recompute"]) if recomputes else [],
         **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}

@@ -415,7 +415,8 @@ class _Reader:
     def _rewritten(self, words: Sequence[str], reason: str) -> None:
         """The configurations that a command such as `sed -i` changes."""
         if _WRITING & set(words):
-            self.changed |= {name: reason for name in words if name.endswith(_CONFIGURATION)}
+            written = words[-1:] if words[0] == "cp" else words
+            self.changed |= {name: reason for name in written if name.endswith(_CONFIGURATION)}
 
     def _simple(self, simple: Statement) -> bool | None:
         words, self.cause = simple.words, ()
