@@ -78,13 +78,13 @@ def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
     return {name.replace("-", "_").replace("__", "--", 1): values for name, values in given.items()}, loose
 
 
-def _in_file(own: Arguments, files: Mapping[str, str], first: str = "") -> Arguments:
+def _in_file(own: Arguments, files: Mapping[str, str], first: str = "", empty: str = "") -> Arguments:
     """The arguments in the YAML file of --config, or the one that comes first, which the command line's own count more
-    than (TRL's TrlParser). Raises CannotRead."""
+    than (TRL's TrlParser). empty: keys that say `None` where they have no value. Raises CannotRead."""
     name = first or (own.get("--config") or ("",))[-1]
     if name not in files or not name.endswith((".yaml", ".yml", ".json")):
         return {}
-    found = {key: value for key, value in read_mapping(name, files[name]).items() if value is not None}
+    found = {key: value for key, value in read_mapping(name, files[name]).items() if value is not None or key in empty.split()}
     return {f"--{key}": _words(value) for key, value in found.items()}
 
 
@@ -145,7 +145,7 @@ def reading_of(launch: Launch) -> TrainerReading:
     if program_of(launch) is not TABLE and loose:
         files = {**files, loose[0]: _text_of(launch, loose[0], program["title"])}
         launch = replace(launch, files=files)
-    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]))
+    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]), program.get("empty", ""))
     if first and "config" not in program:
         # `key=value` behind the file, as OmegaConf has it.
         pairs = [pair for word in loose[1:] if is_known(word) and (pair := word.partition("="))[1]]
