@@ -110,7 +110,7 @@ def _of_script(reading: TrainerReading) -> Sharding | None:
     if file:
         text = str(reading.get(file))
         files = {**reading.launch.files, **({text: text} if text.startswith("{") else {})}
-        settings = settings_of(reading.place, text, files)
+        settings = settings_of(reading, text, files)
         words = (*switch, file, f"{{directory}}/{DS_FILE}")
         return Sharding(framework="deepspeed", settings=settings, script=words, fixed=offloads(settings))
     if switch:
