@@ -102,7 +102,8 @@ def _batch(reading: TrainerReading) -> None:
     solve(reading, {})
     if reading.variant == "own":
         _ask_own(reading)
-    if None in (fields["nodes"], fields["devices_per_node"]) and "global_batch_size" not in fields:
+    known = "global_batch_size" in fields or reading.is_asked("global_batch_size")
+    if None in (fields["nodes"], fields["devices_per_node"]) and not known:
         passes = " * ".join(str(fields.get(name, word)) for name, word in _PASSES.items())
         told = f"sequences per step are {passes} * those (micro-batch * accumulation * processes)"
         reading.ask("global_batch_size", f"it is not known on how many processes it starts: {told}")
