@@ -204,16 +204,21 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
     told = {"zero_stage": not reading.sharding.fixed, "recompute": reading.tells_recompute}
     said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
     kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
-    return {name: value for name, value in kept.items() if not told.get(name) and value is not None}
+    # What is asked of the plan is open here too.
+    kept |= {name: None for name in kept if reading.is_asked(f"baseline.{name}")}
+    return {name: value for name, value in kept.items() if not told.get(name)}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     """The values that the program takes, of the parts of a plan that it is told."""
     stage, sharding = reading.fields.get("zero_stage"), reading.sharding
     stages = sorted(sharding.stages) or ([reading.kept["zero_stage"]] if sharding.fixed and stage is not None else [])
+    recomputes = list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else []
+    if not recomputes and reading.is_asked("baseline.recompute"):
+        recomputes = ["none", "selective", "full"]
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
-        "recompute": list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else [],
+        "recompute": recomputes,
         **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
