@@ -35,7 +35,6 @@ from meshtune.runners.programs.dialects.config_import import (
     arguments_alone,
     at,
     command_options,
-    elsewhere,
     holds,
     literal,
     mapping_in,
@@ -43,12 +42,12 @@ from meshtune.runners.programs.dialects.config_import import (
     program_words,
     read_mapping,
     text_of,
+    text_of_any,
 )
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
 from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading, path_of
 from meshtune.runners.programs.table import Table, table_of
-from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 
 _ENDINGS = (".yaml", ".yml", ".json")
 # Keys that are asked about one by one; of more of them the names alone are told.
@@ -154,13 +153,8 @@ class ConfigProgram:
 
     def file_of(self, launch: Launch, name: str) -> tuple[dict[str, Any], str]:
         """The keys of a file that a start names, and a question where it is not at its place. Raises CannotRead."""
-        try:
-            return read_mapping(name, self.text_of(launch, name)), ""
-        except CannotRead:
-            if (found := elsewhere(name)) is None:
-                raise
-        told = f"{name} is not there, and {found} is read in its place; is it that file? "
-        return read_mapping(name, read_file(found, SLOW_LIMITS.max_bytes)), told
+        text, told = text_of_any(launch, name, f"{self.title} is started with", self.instead)
+        return read_mapping(name, text), told
 
     def text_of(self, launch: Launch, name: str) -> str:
         return text_of(launch, name, f"{self.title} is started with", self.instead)

@@ -230,7 +230,7 @@ def test_an_own_scripts_answers_are_specs_and_settings_tell_its_batch():
     imported = read(
         "deepspeed tune.py --model_name ./llama --max_seq_length 512 --output_dir o --deepspeed ds.json", files
     )
-    assert (imported.plan["micro_batch_size"], imported.space["recompute"]) == (2, ["none", "full"])
+    assert (imported.plan["micro_batch_size"], imported.space["recompute"]) == (2, ["none", "selective", "full"])
     assert "baseline.recompute" in asked(imported)
     for answer in ("none", "full"):
         answered = dict(imported.workload, fixed={**imported.workload.get("fixed", {}), "recompute": answer})

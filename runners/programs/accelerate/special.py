@@ -18,11 +18,12 @@ from meshtune.runners.programs.deepspeed.options import read_config
 from meshtune.runners.programs.deepspeed.options import render as render_deepspeed
 from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Files, read_arguments, require_words
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import literal, mapping_in, read_mapping
+from meshtune.runners.programs.dialects.config_import import elsewhere, literal, mapping_in, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import OF_ACCELERATE, tell
 from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.table import capabilities, facts_of, table_of
 from meshtune.runners.trainer.job import Dtype
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.checks import Closed, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
@@ -95,23 +96,28 @@ def words_of(launcher: Sequence[str]) -> Arguments:
     return {name[2:].replace("-", "_"): values for name, values in given.items()}
 
 
-def not_there(place: str, whose: str, name: str, unknown: str) -> CannotRead:
-    """The refusal of a start without one of its files."""
+def _text_of(reading: Reading, whose: str, name: str, files: Mapping[str, str], unknown: str) -> str:
+    """Of a file that the words name; where it is not at its place, of the one of its name below the present folder,
+    which is asked. Raises CannotRead."""
+    if name in files:
+        return files[name]
     if not is_known(name):
-        told = f"{place}: {whose} settings are in {as_written(name)}, which is not known here"
-        return CannotRead(
+        told = f"{reading.place}: {whose} settings are in {as_written(name)}, which is not known here"
+        raise CannotRead(
             f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start"
         )
-    told = f"{place}: {whose} settings, {name}, are not there; without them {unknown} not known"
-    return CannotRead(f"{told}. Next: make the file, and import again")
+    if (found := elsewhere(name)) is None:
+        told = f"{reading.place}: {whose} settings, {name}, are not there; without them {unknown} not known"
+        raise CannotRead(f"{told}. Next: make the file, and import again")
+    reading.ask("", f"{name} is not there, and {found} is read in its place; is it that file?")
+    return read_file(found, SLOW_LIMITS.max_bytes)
 
 
-def settings_of(place: str, name: str, files: Mapping[str, str]) -> dict[str, Any]:
+def settings_of(reading: Reading, name: str, files: Mapping[str, str]) -> dict[str, Any]:
     """DeepSpeed's settings in a file that the words name. Raises CannotRead."""
-    if name not in files:
-        raise not_there(place, "DeepSpeed's", name, "ZeRO stage and number format are")
+    text = _text_of(reading, "DeepSpeed's", name, files, "ZeRO stage and number format are")
     with raising(CannotRead, name, ValueError):
-        return read_config(files[name])
+        return read_config(text)
 
 
 def offloads(settings: Mapping[str, Any]) -> bool:
@@ -181,7 +187,7 @@ def read_launcher(
     settings = None
     if kind == "DEEPSPEED_FILE":
         # The file's own format counts; the launcher's is what its `auto` stands for.
-        settings = settings_of(reading.place, str(reading.get("deepspeed_config_file")), files)
+        settings = settings_of(reading, str(reading.get("deepspeed_config_file")), files)
         fixed = offloads(settings)
     version = "2" if str(reading.get("fsdp_version")) == "2" else "1"
     stages = {int(stage): text.split() for stage, text in start.get("stages", {}).get(version, {}).items()}
@@ -208,10 +214,8 @@ def _document(reading: Reading, words: Arguments, files: Mapping[str, str]) -> M
                 _STAGE, f"no --config_file: Accelerate reads {file} where it is there; name it, and import again"
             )
         return {}
-    if named[0] not in files:
-        unknown = "what shards the model and its number format are"
-        raise not_there(reading.place, "Accelerate's", named[0], unknown)
-    return read_mapping(named[0], files[named[0]])
+    unknown = "what shards the model and its number format are"
+    return read_mapping(named[0], _text_of(reading, "Accelerate's", named[0], files, unknown))
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:

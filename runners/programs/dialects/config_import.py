@@ -48,6 +48,18 @@ def text_of(launch: Launch, name: str, reads: str, instead: str = "") -> str:
         raise CannotRead(f"{told}; import where the file is{instead}") from None
 
 
+def text_of_any(launch: Launch, name: str, reads: str, instead: str = "") -> tuple[str, str]:
+    """As `text_of`, and where the file is not at its place, of the one of its name below the present folder, with a
+    question. Raises CannotRead."""
+    try:
+        return text_of(launch, name, reads, instead), ""
+    except CannotRead:
+        if (found := elsewhere(name)) is None:
+            raise
+    told = f"{name} is not there, and {found} is read in its place; is it that file? "
+    return read_file(found, SLOW_LIMITS.max_bytes), told
+
+
 # Files that are looked at for one of a name.
 _MAX_LOOKED_AT = 20_000
 

@@ -102,9 +102,8 @@ def _batch(reading: TrainerReading) -> None:
     solve(reading, {})
     if reading.variant == "own":
         _ask_own(reading)
-    if None in (fields["nodes"], fields["devices_per_node"]) and not (
-        "global_batch_size" in fields or reading.is_asked("global_batch_size")
-    ):
+    known = "global_batch_size" in fields or reading.is_asked("global_batch_size")
+    if None in (fields["nodes"], fields["devices_per_node"]) and not known:
         passes = " * ".join(str(fields.get(name, word)) for name, word in _PASSES.items())
         told = f"sequences per step are {passes} * those (micro-batch * accumulation * processes)"
         reading.ask("global_batch_size", f"it is not known on how many processes it starts: {told}")
@@ -207,21 +206,25 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
     told = {
         "zero_stage": not reading.sharding.fixed,
         "micro_batch_size": reading.sharding.settings is not None,
-        "recompute": reading.tells_recompute or reading.is_asked("baseline.recompute"),
+        "recompute": reading.tells_recompute,
     }
     said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
     kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
-    return {name: value for name, value in kept.items() if not told.get(name) and value is not None}
+    # What is asked of the plan is open here too.
+    kept |= {name: None for name in kept if reading.is_asked(f"baseline.{name}")}
+    return {name: value for name, value in kept.items() if not told.get(name)}
 
 
 def _space(reading: TrainerReading) -> dict[str, list[Any]]:
     """The values that the program takes, of the parts of a plan that it is told."""
     stage, sharding = reading.fields.get("zero_stage"), reading.sharding
-    recomputes = reading.tells_recompute or reading.is_asked("baseline.recompute")
     stages = sorted(sharding.stages) or ([reading.kept["zero_stage"]] if sharding.fixed and stage is not None else [])
+    recomputes = list(reading.table.lists["trial"]["recompute"]) if reading.tells_recompute else []
+    if not recomputes and reading.is_asked("baseline.recompute"):
+        recomputes = ["none", "selective", "full"]
     found: dict[str, list[Any]] = {
         "zero_stage": stages,
-        "recompute": list(reading.table.lists["trial"]["recompute"]) if recomputes else [],
+        "recompute": recomputes,
         **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}

@@ -110,7 +110,7 @@ def _of_script(reading: TrainerReading) -> Sharding | None:
     if file:
         text = str(reading.get(file))
         files = {**reading.launch.files, **({text: text} if text.startswith("{") else {})}
-        settings = settings_of(reading.place, text, files)
+        settings = settings_of(reading, text, files)
         words = (*switch, file, f"{{directory}}/{DS_FILE}")
         return Sharding(framework="deepspeed", settings=settings, script=words, fixed=offloads(settings))
     if switch:
@@ -127,6 +127,9 @@ def _of_script(reading: TrainerReading) -> Sharding | None:
 def _of_shipped(reading: TrainerReading, name: str, own: Mapping[str, Any], shipped: Mapping[str, Any]) -> Sharding:
     """By the name of one of the program's own files."""
     reading.put("zero_stage", own["stage"], name)
+    if "/" in (file := str(reading.get(name))):
+        told = f"is not there, and is taken for the one of its name that {reading.table.lists['program']['title']} has"
+        reading.ask("", f"{name} {file} {told}: is it?")
     if own.get("offloads"):
         reading.note(f"{reading.written(name)} offloads to the host; it stays so, and predictions do not know it")
     if recomputes := own.get("recomputes", False):

@@ -15,7 +15,7 @@ from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
 from meshtune.runners.programs.capture.stand_in import named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of
+from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of_any
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
@@ -28,6 +28,8 @@ _OF_TRAINER: Mapping[str, Table] = {
     if table.lists.get("program", {}).get("rows_of") == TABLE.name
 }
 _PROGRAM: Mapping[str, str] = TABLE.lists["program"]
+# Of a script, which are asked once where it is read, and taken for none.
+_OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 # Of a file's folder and those around it, where the files that it names may be.
 _MAX_FOLDERS = 4
 
@@ -78,13 +80,17 @@ def arguments_of(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
     return {name.replace("-", "_").replace("__", "--", 1): values for name, values in given.items()}, loose
 
 
-def _in_file(own: Arguments, files: Mapping[str, str], first: str = "") -> Arguments:
+def _in_file(own: Arguments, files: Mapping[str, str], first: str = "", empty: str = "") -> Arguments:
     """The arguments in the YAML file of --config, or the one that comes first, which the command line's own count more
-    than (TRL's TrlParser). Raises CannotRead."""
+    than (TRL's TrlParser). empty: keys that say `None` where they have no value. Raises CannotRead."""
     name = first or (own.get("--config") or ("",))[-1]
     if name not in files or not name.endswith((".yaml", ".yml", ".json")):
         return {}
-    found = {key: value for key, value in read_mapping(name, files[name]).items() if value is not None}
+    found = {
+        key: value
+        for key, value in read_mapping(name, files[name]).items()
+        if value is not None or key in empty.split()
+    }
     return {f"--{key}": _words(value) for key, value in found.items()}
 
 
@@ -116,8 +122,9 @@ def is_program(launch: Launch) -> bool:
     return is_accelerate(launch.launcher) or bool(variant_of(launch, {*own, *_in_file(own, launch.files)}))
 
 
-def _text_of(launch: Launch, name: str, title: str) -> str:
-    """Of the file that comes first. Raises CannotRead where it is not there or not known: nothing has defaults then."""
+def _text_of(launch: Launch, name: str, title: str) -> tuple[str, str]:
+    """Of the file that comes first, and a question where it is not at its place. Raises CannotRead where it is not
+    known or nowhere: nothing has defaults then."""
     if not is_known(name):
         told = f"{launch.place}: {title} is started with {as_written(name)}, which is not known here"
         raise CannotRead(
@@ -125,7 +132,7 @@ def _text_of(launch: Launch, name: str, title: str) -> str:
         )
     if name not in launch.files and (changed := [asked.text for asked in launch.questions if name in asked.text]):
         raise CannotRead(changed[0])
-    return text_of(launch, name, f"{title} is started with")
+    return text_of_any(launch, name, f"{title} is started with")
 
 
 def _with_variables(launch: Launch, said: tuple[str, ...]) -> Launch:
@@ -141,11 +148,12 @@ def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
     program = program_of(launch).lists["program"]
-    files = launch.files
+    files, elsewhere = launch.files, ""
     if program_of(launch) is not TABLE and loose:
-        files = {**files, loose[0]: _text_of(launch, loose[0], program["title"])}
+        text, elsewhere = _text_of(launch, loose[0], program["title"])
+        files = {**files, loose[0]: text}
         launch = replace(launch, files=files)
-    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]))
+    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]), program.get("empty", ""))
     if first and "config" not in program:
         # `key=value` behind the file, as OmegaConf has it.
         pairs = [pair for word in loose[1:] if is_known(word) and (pair := word.partition("="))[1]]
@@ -166,16 +174,19 @@ def reading_of(launch: Launch) -> TrainerReading:
     reading = TrainerReading(
         given=given, launch=launch, own=own, loose=loose, variant=variant, launcher=launcher, place=launch.place
     )
+    if elsewhere:
+        reading.ask("", elsewhere)
     stray = [word for values in own.values() for word in values[1:] if not is_known(word)]
     unread = [as_written(word) for word in (*loose, *stray) if not is_known(word)]
     for word in unread:
         told = "it is not known here, and it may hold further arguments; add them to workload.command, or none"
-        reading.ask("", f"{word}: {told}")
+        if word not in _OWN_ARGUMENTS:
+            reading.ask("", f"{word}: {told}")
     config = as_written((own.get("--config") or ("",))[-1])
     if config.endswith((".yaml", ".yml")) and config not in launch.files:
         unread.append(config)
         reading.ask("", f"--config {config} is not there: what it says counts, and is asked for; or import where it is")
     if variant == "own":
         unread.append(f"{launch.script}, which is not known to be a script of the Trainer,")
-    reading.more = " ".join(unread)
+    reading.more = " ".join(word for word in unread if word not in _OWN_ARGUMENTS)
     return reading

@@ -100,12 +100,14 @@ def find_launch(
     launch = bare if chosen.tool == "-" else replace(launch_of(chosen, place), head=start.head)
     launch = with_devices(launch, start.head)
     setup, env, questions, notes = list[str](), dict[str, str](), list[Question](), list[str]()
-    if turns := len({start.call.command for start in starts}) * looped - 1:
-        told = f"a loop starts {turns + 1} trainings here, and the first is read: --start N takes another"
+    if looped and (turns := len({start.call.command for start in starts})) > 1:
+        told = f"a loop starts {turns} trainings here, and the first is read: --start N takes another"
         questions.append(Question("", f"{place}: {told}"))
-    if start.doubt:
+    if start.doubt and not number:
         questions.append(Question("", f"{place} may not be what is started: {start.doubt}. {_CAPTURE}"))
-    elif other := next((one for one in trainings if one.doubt and one.call.command != chosen.command), None):
+    elif other := next(
+        (one for one in trainings if one.doubt and not number and one.call.command != chosen.command), None
+    ):
         told = f"{other.place} may be started in its place, or too: `{other.call.written}` ({other.doubt})"
         questions.append(Question("", f"{place}: {told}"))
     contained = False
@@ -316,6 +318,9 @@ def _surroundings(
     setup, env, questions, notes = list[str](), dict[str, str](), list[Question](), list[str]()
     for command in script.commands:
         first = command.words[0]
+        if command.line > start.line and first.startswith("--"):
+            told = f"`{first}` is a command of its own: a comment or a missing backslash ends the one before it"
+            questions.append(Question("", f"line {command.line}: {told}. Are its arguments meant? Mend the script"))
         if command.line >= start.line or command.line in starts or first in ("cd", "pushd", "popd"):
             continue
         if first not in _SETUP:
@@ -324,7 +329,8 @@ def _surroundings(
             told = f"`{command.written}` holds what is not known here, and is left out"
             questions.append(Question("", f"line {command.line}: {told}; write it into the setup if trials need it"))
         else:
-            setup.append(shlex.join(command.words))
+            # A home folder, which quotes would keep from bash.
+            setup.append(re.sub(r" '~/([\w./+-]*)'", r" ~/\1", shlex.join(command.words)))
             if first in ("source", ".") and not "".join(command.words[1:2]).endswith(_ENVIRONMENTS):
                 told = f"what `{command.written}` sets is not followed here"
                 questions.append(Question("", f"line {command.line}: {told}. {_CAPTURE}"))
