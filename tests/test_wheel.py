@@ -110,6 +110,7 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
         "tuner/store/migrations/",
         "runners/sites/frontier.yaml",
         "runners/programs/dialects/launcher_options.toml",
+        "runners/programs/capture/trace.sh",
         "runners/programs/megatron/flags.txt",
     ):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)

@@ -22,7 +22,7 @@ def test_slurm_s_directives_are_options_of_the_runner_or_lines_of_its_script(sto
     assert job is not None
     assert job.runner == stored["runner"]
     assert (job.nodes, job.devices_per_node, job.time_limit_s) == (4, 8, ((24 + 2) * 60 + 30) * 60)
-    assert job.questions == ()
+    assert job.questions == []
     read_value(SlurmOptions, {name: value for name, value in job.runner.items() if name != "kind"})
 
 

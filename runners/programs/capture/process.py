@@ -17,13 +17,6 @@ from meshtune.runners.programs.dialects.programs import read_start
 _PROC = Path("/proc")
 # Of a shell's own, which no program reads.
 _OF_A_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
-# Slurm says of a job what its script asked for.
-_OF_SLURM = {
-    "partition": "SLURM_JOB_PARTITION",
-    "account": "SLURM_JOB_ACCOUNT",
-    "qos": "SLURM_JOB_QOS",
-    "reservation": "SLURM_JOB_RESERVATION",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,9 @@ def read_process(pid: int, dialect: str = "") -> Imported:
     if "SLURM_JOB_ID" not in call.environment:
         return imported
     found = with_job(imported, "#SBATCH --job-name=job\n", launch)
-    said = {option: value for option, name in _OF_SLURM.items() if (value := call.environment.get(name))}
+    # Slurm says of a job what its script asked for.
+    options = ("partition", "account", "qos", "reservation")
+    said = {option: value for option in options if (value := call.environment.get(f"SLURM_JOB_{option.upper()}"))}
     return replace(found, runner={**found.runner, **said})
 
 

@@ -3,6 +3,7 @@ the one training that it starts, by the dialect of the program."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -22,18 +23,17 @@ from meshtune.runners.command import call
 from meshtune.runners.processes.gang import JOB_MARK, kill_marked
 from meshtune.runners.programs.capture import sandbox, stand_in
 from meshtune.runners.programs.capture.stand_in import (
-    AROUND,
     BARRED,
     CONTAINERS,
     DEVICE_COUNTS,
+    NAMES,
     NOT_DONE,
     PYTHONS,
     SUBMITTING,
-    is_training,
 )
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Question
-from meshtune.runners.programs.dialects.bash.launch import find_call
-from meshtune.runners.programs.dialects.call import Call, call_of, choose, launch_of, starts_a_program
+from meshtune.runners.programs.dialects.bash.launch import choose, find_call
+from meshtune.runners.programs.dialects.call import Call, call_of, launch_of, starts_a_program, trains
 from meshtune.runners.programs.dialects.job_script import with_devices, with_job
 from meshtune.runners.programs.dialects.job_variables import head_variables, job_variables
 from meshtune.runners.programs.dialects.launcher_options import spelled_out
@@ -50,32 +50,6 @@ _RECORD = Limits(max_bytes=10_000_000)
 _BY_PATH = re.compile(r"(?<![\w.~])[\w.~${}-]*/[\w./${}-]*\b(srun|mpirun|mpiexec|sbatch|salloc|qsub)(?=[\s\"']|$)")
 _PATH = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
 _COMMENT = re.compile(r"(?m)^\s*#.*$")
-# Read before each script of bash: its commands with variables that are not set, and those that failed.
-_TRACE = r"""
-[ -n "$MESHTUNE_CAPTURE_ENV" ] && . "$MESHTUNE_CAPTURE_ENV"
-_meshtune_say() { printf '%s\0' "$@" >> "FOLDER/records/$BASHPID.trace"; }
-_meshtune_look() {
-    local __rest=$4 __name __unset=
-    while [[ $__rest == *'$'* ]]; do
-        __rest=${__rest#*'$'}; __name=${__rest#'{'}; __name=${__name#[#!]}
-        __name=${__name%%[^A-Za-z0-9_]*}
-        [[ $__name == [A-Za-z_]* ]] && { declare -p "$__name" || __unset+="$__name "; } &> /dev/null
-    done
-    [[ $__unset ]] && _meshtune_say unset "$__unset" "$1" "$2" "$3" "$4"
-    return 0
-}
-# Where a cluster has them and this machine has not, the script goes on without.
-for __tool in module ml spack; do
-    type "$__tool" &> /dev/null || eval "$__tool() {
-        _meshtune_say failed 127 \"\${BASH_SOURCE[1]}\" \"\${BASH_LINENO[0]}\" '' \"$__tool \$*\"
-    }"
-done
-set -o functrace -o errtrace
-# 2>: what `set -x` shows is the script's alone.
-trap '{ _meshtune_look "${BASH_SOURCE[0]}" "$LINENO" "$BASH_SUBSHELL" "$BASH_COMMAND"; } 2> /dev/null' DEBUG
-trap '{ _meshtune_say failed "$?" "${BASH_SOURCE[0]}" "$LINENO" "$-" "$BASH_COMMAND"; } 2> /dev/null' ERR
-trap '{ _meshtune_say ended "$?" "${BASH_SOURCE[0]}" "" "" "$BASH_COMMAND"; } 2> /dev/null' EXIT
-"""
 # A quoted text, a here-document that bash does not expand, and what a command within writes: traced itself.
 _INNER = re.compile(r"\$\((?:[^()'\"\\]|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\")*\)|`[^`]*`")
 _LITERAL = re.compile(r"\\.|'[^']*'|\"((?:\\.|[^\"\\])*)\"")
@@ -211,7 +185,9 @@ def _prepared(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
         # -E: our own Python asks nobody.
         shim.write_text(f'#!/bin/sh\nexec {quote(sys.executable)} -SE {quote(str(program))} {shim.name} "$@"\n')
         shim.chmod(0o755)
-    (folder / "trace.sh").write_text(_TRACE.replace("FOLDER", str(folder)))
+    (folder / "options.json").write_text(json.dumps(stand_in.TABLE))
+    trace = Path(__file__).with_name("trace.sh").read_text("utf-8")  # our own
+    (folder / "trace.sh").write_text(trace.replace("FOLDER", str(folder)))
     return {
         **before,
         **{f"BASH_FUNC_{tool}%%": stand_in.bash_function(str(folder / "bin"), tool) for tool in stand_in.TOOLS},
@@ -301,7 +277,7 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
     calls = [_inside(found) for found in captured.calls]
     starts = [found for found in calls if starts_a_program(found)]
     # In a container a small program of Python stands beside the training.
-    starts = [found for found in starts if _trains(found)] or starts
+    starts = [found for found in starts if trains(found)] or starts
     if uncounted := [found.written for found in calls if found.tool in DEVICE_COUNTS]:
         raise CannotRead(
             f"the script counts the devices of a node by `{uncounted[0]}`, and neither this machine nor the job's "
@@ -344,11 +320,6 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
     return replace(imported, notes=(*captured.notes, *imported.notes), questions=(*failed, *imported.questions))
 
 
-def _trains(found: Call) -> bool:
-    under = any(tool in AROUND for tool, _ in found.under)
-    return found.tool not in PYTHONS or is_training(list(found.words), under)
-
-
 def _inside(found: Call) -> Call:
     """The call that the words of a container or a submitter hold; any other call as it is."""
     words, inner = (found.tool, *found.words), None
@@ -377,9 +348,7 @@ def _nothing(captured: Captured) -> str:
         # `enroot import` and the like start nothing.
         if found.tool in BARRED or (found.tool in CONTAINERS and not {"import", "pull", "build"} & {*found.words[:2]}):
             given = f"`{found.written}` was met and not run"
-            script = next(
-                (word for word in found.words if word.endswith((".sh", ".slurm", ".sbatch", ".pbs", ".job"))), ""
-            )
+            script = next((word for word in found.words if word.endswith(NAMES["scripts"])), "")
             if found.tool in SUBMITTING and script:
                 return f"{given}: {script} is not there. Next: make the file, and the same command"
             return f"{given}. Next: meshtune import --command 'torchrun ...', with the command that it would run there"

@@ -24,111 +24,36 @@ UNDER = "MESHTUNE_CAPTURE_UNDER"
 DEVICES, HEAD, SCRIPTS = "MESHTUNE_CAPTURE_DEVICES", "MESHTUNE_CAPTURE_HEAD", "MESHTUNE_CAPTURE_SCRIPTS"
 # Where modules of Python lie.
 MODULES = "MESHTUNE_CAPTURE_MODULES"
+# Names of tools and their options. A launcher's own Python may read no TOML; beside the stand-in is JSON of it.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+try:
+    with open(os.path.join(_HERE, "options.json"), "rb") as _file:
+        TABLE = json.load(_file)  # noqa: TID251 our own
+except FileNotFoundError:
+    import tomllib
+
+    with open(os.path.join(_HERE, "..", "dialects", "launcher_options.toml"), "rb") as _file:
+        TABLE = tomllib.load(_file)  # noqa: TID251 our own
+NAMES = {name: tuple(text.split()) for name, text in TABLE["names"].items()}
 # With console scripts of programs, which start one of the others.
-LAUNCHERS = (
-    "torchrun",
-    "deepspeed",
-    "accelerate",
-    "composer",
-    "trl",
-    "swift",
-    "megatron",
-    "llamafactory-cli",
-    "lmf",
-    "axolotl",
-    "litgpt",
-    "tune",
-)
-PYTHONS = ("python", "python3")
-# Of MPI, then of sites and other schedulers; how they count stands in dialects/launcher_options.toml.
-AROUND = (
-    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "mpirun_rsh"),
-    *("aprun", "ibrun", "jsrun", "lrun", "flux", "ccc_mprun"),
-)
-CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot", "shifter")
-# The script of the job is run here, with the variables that its job would have.
-SUBMITTING = ("sbatch", "qsub", "salloc")
-_OF_SLURM = ("srun", "sbatch", "salloc")
-# Start a training where no stand-in is: recorded, and refused by who reads the record.
-BARRED = (*SUBMITTING, "bsub", "ssh", "pdsh", "clush")
-# Reach beyond the folder that the launcher runs in, by whatever words, or with one of these words: recorded, not done.
-NOT_DONE: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("scp", "sftp", "rsync", "curl", "wget", "aws", "gsutil", "pkill", "killall", "dd", "sudo"), ()),
-    **dict.fromkeys(("uv", "poetry", "pixi", "pipenv"), ()),
-    **dict.fromkeys(("mount", "umount", "systemctl", "shutdown", "reboot", "apt", "apt-get", "yum", "dnf"), ()),
-    **dict.fromkeys(("pip", "pip3"), ("install", "uninstall", "download")),
-    **dict.fromkeys(("conda", "mamba", "micromamba"), ("install", "create", "update", "remove", "env", "clean")),
-    "git": ("clone", "fetch", "pull", "push", "submodule", "lfs", "ls-remote"),
-    **dict.fromkeys(("hf", "huggingface-cli"), ("download", "upload", "login")),
-}
-# Answered by the devices of a node of the job; and by what else it is.
-DEVICE_COUNTS = ("nvidia-smi", "rocm-smi", "torch.cuda.device_count")
-_ANSWERED = (*DEVICE_COUNTS[:2], "scontrol", "hostname", "nproc", "ip", "ifconfig", "getent")
-# The command behind them is run, as behind `uv run`.
-_PREFIXES = ("numactl", "taskset", "nsys", "ncu")
+LAUNCHERS = (*NAMES["launchers"], *TABLE["console"])
+PYTHONS, AROUND, CONTAINERS, SUBMITTING = (NAMES[name] for name in ("pythons", "around", "containers", "submitting"))
+BARRED = (*SUBMITTING, *NAMES["barred"])
+NOT_DONE = {tool: words.split() for tools, words in TABLE["not_done"].items() for tool in tools.split()}
+DEVICE_COUNTS, LAUNCH_MODULES = NAMES["device_counts"], NAMES["launch_modules"]
+_ANSWERED, _PREFIXES, _ALONE = NAMES["answered"], NAMES["prefixes"], TABLE["alone"]
 TOOLS = (*LAUNCHERS, *PYTHONS, *AROUND, *BARRED, *CONTAINERS, *NOT_DONE, *_ANSWERED, *_PREFIXES, "sh")
-LAUNCH_MODULES = (
-    *("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher"),
-    *("deepspeed", "deepspeed.launcher.runner", "accelerate.commands.launch", "composer.cli.launcher"),
-    "torchtitan.train",
-)
-# gpt-neox's own launcher.
-_LAUNCH_PROGRAMS = ("deepy.py",)
-# Programs that are modules and start their ranks, or their own Ray, themselves.
-_MODULES = ("litgpt", "verl.trainer", "maxtext", "MaxText", "openrlhf.cli")
-_HELPER_MODULES = ("pip", "venv", "ensurepip", "json", "site", "sysconfig", "platform", "http", "torch.utils")
-# Only trainers have one of these.
-_TRAINER_FLAGS = frozenset(
-    {
-        *("--num-layers", "--hidden-size", "--micro-batch-size", "--global-batch-size"),
-        *("--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
-        *("--deepspeed", "--deepspeed_config", "--job.config_file", "--job.config-file", "--train_config"),
-        *("--per_device_train_batch_size", "--per-device-train-batch-size", "--gradient_accumulation_steps"),
-    }
-)
+_OF_SLURM = ("srun", "sbatch", "salloc")
 # Characters of a configuration, and how many of them; of any other text that words name, such as `ds.conf`, fewer.
 _MAX_FILE, _MAX_FILES, _MAX_OTHERS = 100_000, 16, 8
 # Scripts that submit scripts.
 _MAX_JOBS = 3
-_CONFIGURATIONS = (".json", ".toml", ".yaml", ".yml")
 _PROGRAMS = (".py", ".sh", ".txt")
 _COUNTS_DEVICES = re.compile(r"\s*import torch[;\s]+print\(torch\.cuda\.device_count\(\)\)\s*")
 # Fields of nvidia-smi --query-gpu that say no more than how many there are.
 _FIELDS = {"index": "{0}", "name": "GPU", "gpu_name": "GPU", "uuid": "GPU-{0}", "gpu_uuid": "GPU-{0}"}
 _ADDRESS = "10.0.0.1"
-_PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
-# Options that stand alone; any other takes the word after it, unless that is joined by "=".
-_ALONE = {
-    "srun": """
-        -l --label -u --unbuffered --overlap -k --no-kill -O --overcommit --pty --quiet -Q -v -vv --verbose -K
-        --kill-on-bad-exit --exclusive -s --oversubscribe --exact --whole --contiguous --spread-job -E --preserve-env
-        --disable-status -X -Z --no-allocate --container-mount-home --no-container-mount-home
-        --no-container-entrypoint --container-writable --container-remap-root
-    """,
-    "sbatch": """
-        -W --wait --parsable --requeue --no-requeue -H --hold --test-only -Q --quiet -v --verbose --exclusive -s
-        --oversubscribe -O --overcommit -k --no-kill --contiguous --spread-job --use-min-nodes --get-user-env
-        --ignore-pbs -I --immediate
-    """,
-    "qsub": "-V -I -X -h -z -f",
-    "mpirun": """
-        --allow-run-as-root -allow-run-as-root --oversubscribe -oversubscribe --tag-output -tag-output -v --verbose -q
-        --quiet --display-map --report-bindings -genvall -envall --envall --genvall --nooversubscribe --bynode
-        --byslot -l -pernode --do-not-launch --display-allocation --label --line-buffer --pernode
-    """,
-    "aprun": "-b -B -C -q -ss -T --bypass-app-transfer --batch-args --quiet",
-    "flux": "-l -u -v -x --label-io --unbuffered --verbose --exclusive",
-}
-# What an srun or mpirun sets for its step by its own options: srun(1), OUTPUT ENVIRONMENT VARIABLES.
-_OF_A_STEP = {
-    **dict.fromkeys(("-N", "--nodes"), ("SLURM_NNODES", "SLURM_STEP_NUM_NODES")),
-    **dict.fromkeys(("-n", "--ntasks"), ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")),
-    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    **dict.fromkeys(("-c", "--cpus-per-task"), ("SLURM_CPUS_PER_TASK",)),
-}
-_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_IMAGES = (".sif", ".simg", ".sqsh", ".squashfs", ".img")
-_TWO_VALUES = ("--mca", "-mca", "-env", "-genv", "--gmca", "--prtemca")
+_OF_A_STEP = {name: variables.split() for names, variables in TABLE["step"].items() for name in names.split()}
 
 
 def is_training(words: list[str], under: bool) -> bool:
@@ -145,16 +70,16 @@ def is_training(words: list[str], under: bool) -> bool:
             break
         if word in ("-", "-c", "-V", "-VV", "--version", "-h", "--help") or word.startswith("-c"):
             return False
-        index += 2 if word in _PYTHON_VALUES else 1
+        index += 2 if word in NAMES["python_values"] else 1
     if index >= len(words):
         return False
     program, rest = words[index], words[index + 1 :]
-    own = module and any(program == name or program.startswith(f"{name}.") for name in _MODULES)
-    if own or (module and program in LAUNCH_MODULES) or os.path.basename(program) in _LAUNCH_PROGRAMS:
+    own = module and any(program == name or program.startswith(f"{name}.") for name in NAMES["modules"])
+    if own or (module and program in LAUNCH_MODULES) or os.path.basename(program) in NAMES["launch_programs"]:
         return True
-    if any(word.partition("=")[0] in _TRAINER_FLAGS for word in rest):
+    if any(word.partition("=")[0] in NAMES["trainer_flags"] for word in rest):
         return True
-    helper = any(program == name or program.startswith(f"{name}.") for name in _HELPER_MODULES)
+    helper = any(program == name or program.startswith(f"{name}.") for name in NAMES["helper_modules"])
     return under and (not helper if module else program.endswith(".py"))
 
 
@@ -171,7 +96,7 @@ def options_end(tool: str, words: list[str]) -> int:
         joined = "=" in word or (tool in (*_OF_SLURM, "qsub") and not word.startswith("--") and len(word) > 2)
         joined = joined or re.match(r"-[A-Za-z][0-9]", word) is not None
         joined = joined or "".join(words[index + 1 : index + 2]) in TOOLS
-        index += 1 if word in alone or joined else 3 if word in _TWO_VALUES else 2
+        index += 1 if word in alone or joined else 3 if word in NAMES["two_values"] else 2
     return min(index, len(words))
 
 
@@ -187,7 +112,7 @@ def named_files(words: list[str], folder: str = "") -> dict[str, str]:
         for place in (os.path.join(folder, inner, name) for inner in folders if name):
             # gpt-neox names its files without the end as well.
             path = next(filter(os.path.isfile, (place, f"{place}.yml")), "")
-            configuration = path.endswith(_CONFIGURATIONS)
+            configuration = path.endswith(NAMES["configurations"])
             if not path or name in found or len(found) >= _MAX_FILES or path.endswith(_PROGRAMS):
                 continue
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -197,7 +122,7 @@ def named_files(words: list[str], folder: str = "") -> dict[str, str]:
             found[name], others = text, others + (not configuration)
             if configuration:
                 inner = re.findall(r"[\w./-]+", text)
-                names += [word for word in inner if word.endswith(_CONFIGURATIONS)][:_MAX_FILES]
+                names += [word for word in inner if word.endswith(NAMES["configurations"])][:_MAX_FILES]
                 models = (os.path.join(word, "config.json") for word in dict.fromkeys(inner) if "/" in word)
                 names += [model for model in models if os.path.isfile(os.path.join(folder, model))]
     return found
@@ -275,7 +200,7 @@ def _of_a_rank(tool: str, options: list[str]) -> dict[str, str]:
         if tool == "srun" and value.isdecimal():
             said.update(dict.fromkeys(_OF_A_STEP.get(name, ()), value))
         elif name in ("-np", "-n", "--np") and value.isdecimal():
-            said.update(dict.fromkeys(_RANKS, value))
+            said.update(dict.fromkeys(("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), value))
         elif name == "-x" and "=" in value:
             name, _, said[name] = value.partition("=")
     return said
@@ -285,7 +210,7 @@ def _own_script(words: list[str]) -> int:
     """Where a container's words name a script of the current folder, such as ./wrap.sh; 0 for nowhere."""
     for index, word in enumerate(words):
         shell = word in ("bash", "sh") and os.path.isfile("".join(words[index + 1 : index + 2]))
-        own = "/" in word and os.path.isfile(word) and os.access(word, os.X_OK) and not word.endswith(_IMAGES)
+        own = "/" in word and os.path.isfile(word) and os.access(word, os.X_OK) and not word.endswith(NAMES["images"])
         if index and (shell or (own and not os.path.isabs(word))):
             return index
     return 0

@@ -19,7 +19,9 @@ from meshtune.runners.programs.capture.stand_in import (
     CONTAINERS,
     LAUNCH_MODULES,
     LAUNCHERS,
+    NAMES,
     PYTHONS,
+    TABLE,
     is_training,
     options_end,
 )
@@ -32,7 +34,7 @@ from meshtune.runners.programs.dialects.base import (
     Question,
     Remarks,
 )
-from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.launcher_options import (
     BINDING,
     CONSOLES,
@@ -53,29 +55,10 @@ from meshtune.runners.untrusted_text import option_value
 _PYTHON = re.compile(r"python[0-9.]*")
 # A variable that nothing sets, such as $PYTHON or ${TORCHRUN}.
 _UNSET_TOOL = re.compile(r"\$\{?(PYTHON|TORCHRUN|DEEPSPEED|ACCELERATE)[A-Z_]*(?::?-[^}]*)?\}?")
-# Set by a launcher or a scheduler for each process: torch/distributed/elastic/agent/server/local_elastic_agent.py.
-_OF_A_RANK = ("SLURM_", "SLURMD_", "OMPI_", "PMI_", "PMIX_", "PRTE_", "PALS_", "PBS_", "TORCHELASTIC_", "SBATCH_")
-_RANK_NAMES = frozenset(
-    {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE"}
-)
-# They start what follows them, as it is; and their own words, beside variables that are set for it alone.
-_PASSING = frozenset({"env", "time", "timeout", "stdbuf", "nohup", "exec", "eval", "command", "bash", "sh", "!"})
 _OWN = re.compile(r"-.*|[0-9.]+[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
-# They take the options of a job, and start what is behind them.
-_OF_A_JOB = ("salloc", "sbatch", "qsub")
-_BEFORE = frozenset({*AROUND, *_OF_A_JOB, *CONTAINERS})
+_BEFORE = frozenset({*AROUND, *NAMES["of_a_job"], *CONTAINERS})
 # Trials run without them: they submit, reach other machines or slow what they measure.
-_NOT_IN_TRIALS = frozenset({*BARRED, "nsys", "ncu", "rocprof", "rocprofv3"})
-_BINDING = frozenset({"numactl", "taskset", "chrt", "nice", "ionice"})
-# Options of torchrun that take no value.
-_ALONE = frozenset({"--standalone", "--run-path", "--run_path", "--virtual-local-rank", "--virtual_local_rank"})
-# They start what is behind `run` in the environment that they manage.
-_ENVIRONMENTS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye"})
-# Words that say how large the job of a submitter is, where the table does not have it.
-_SUBMITTED = {
-    "nodes": "--nodes --num-nodes --num_nodes --nnodes --num-machines --num_machines -N",
-    "devices": "--gpus --gpus-per-node --gpus_per_node --num-gpus --num_gpus --devices",
-}
+_NOT_IN_TRIALS = (*BARRED, *NAMES["profilers"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +98,8 @@ def call_of(words: Sequence[str], environment: Mapping[str, str] = MappingProxyT
     while index < len(words):
         name, rest = PurePath(words[index]).name, list(words[index + 1 :])
         end = index + 1
-        if name in (*AROUND, *_OF_A_JOB):
-            end += options_end("srun" if name in _OF_A_JOB else name, rest)
+        if name in (*AROUND, *NAMES["of_a_job"]):
+            end += options_end("srun" if name in NAMES["of_a_job"] else name, rest)
             under.append((name, tuple(words[index + 1 : end])))
         elif tool := _tool(words[index], rest):
             # `python /venv/bin/torchrun ...`, as a process has it.
@@ -129,7 +112,7 @@ def call_of(words: Sequence[str], environment: Mapping[str, str] = MappingProxyT
                 return Call(tool=tool, words=tuple(rest), under=tuple(under), changed=changed)
             end = len(words) - len(rest) + at
             under.append((words[index], tuple(words[index + 1 : end])))
-        elif name in _PASSING or _OWN.fullmatch(words[index]):
+        elif name in NAMES["passing"] or _OWN.fullmatch(words[index]):
             while end < len(words) and (_OWN.fullmatch(words[end]) or words[end - 1] == "-u"):
                 end += 1
             own = words[index:end]
@@ -166,7 +149,7 @@ def _tool(word: str, rest: Sequence[str] = ("",)) -> str:
 
 def starts_scripts(tool: str) -> bool:
     """Whether a command of that name may start a script among its words; `cp` and `source` would not."""
-    return tool in (*_BEFORE, *_PASSING, *_BINDING)
+    return tool in (*_BEFORE, *NAMES["passing"], *NAMES["binding"])
 
 
 def starts_a_program(found: Call) -> bool:
@@ -174,6 +157,12 @@ def starts_a_program(found: Call) -> bool:
     stands for no start would not."""
     known = found.tool not in CONSOLES and found.tool in (*LAUNCHERS, *PYTHONS, "")
     return known and _program(found.words, launcher_of(found)) is not None
+
+
+def trains(found: Call) -> bool:
+    """Whether a start is that of a training, and of no small program of Python beside it."""
+    under = any(tool in AROUND for tool, _ in found.under)
+    return found.tool not in (*PYTHONS, "") or is_training(list(map(as_written, found.words)), under)
 
 
 def launcher_of(found: Call) -> str:
@@ -184,19 +173,6 @@ def launcher_of(found: Call) -> str:
             module.partition(".")[0], found.tool
         )
     return found.tool
-
-
-def choose(calls: Sequence[Call], number: int) -> tuple[Call, str]:
-    """The one training that is started, and its place in words. number: which of several different ones, from 1; 0
-    where there is one. Raises CannotRead with the list."""
-    starts = list({(found.command, found.cwd): found for found in calls}.values())
-    if number > len(starts) or (number == 0 and len(starts) > 1):
-        listed = "".join(f"\n  {at}  {found.written}" for at, found in enumerate(starts[:20], 1))
-        more = f"\n  and {len(starts) - 20} more" if len(starts) > 20 else ""
-        asked = f"there is no start {number}" if number else "several trainings are started"
-        raise CannotRead(f"{asked}; choose one by --start N:{listed}{more}")
-    chosen = number or 1
-    return starts[chosen - 1], f"start {chosen}"
 
 
 def launch_of(found: Call, place: str) -> Launch:
@@ -258,7 +234,7 @@ def _program(words: Sequence[str], launcher: str = "") -> tuple[int, str] | None
 def _after_options(words: Sequence[str], at: int) -> int:
     """The place, from `at`, of the first word that is no option, and no option's value."""
     while at < len(words) and words[at].startswith("-"):
-        at += 1 if "=" in words[at] or words[at] in _ALONE else 2
+        at += 1 if "=" in words[at] or words[at] in TABLE["alone"]["torchrun"].split() else 2
     return at
 
 
@@ -283,19 +259,13 @@ def _surrounding(found: Call, remarks: Remarks) -> None:
 
 
 def _is_environment(tool: str, options: Sequence[str]) -> bool:
-    return PurePath(tool).name in _ENVIRONMENTS and "run" in options
+    return PurePath(tool).name in NAMES["environments"] and "run" in options
 
 
 def _is_submitter(tool: str, options: Sequence[str]) -> bool:
     """Whether a word before the launcher hands over all that is behind `--`, and is no environment or binding."""
-    known = PurePath(tool).name in (*_BEFORE, *_BINDING) or _is_environment(tool, options)
+    known = PurePath(tool).name in (*_BEFORE, *NAMES["binding"]) or _is_environment(tool, options)
     return options[-1:] == ("--",) and not known
-
-
-def _starts_one(tool: str, options: Sequence[str]) -> bool:
-    """Whether a word before the launcher is known to start it once."""
-    name = PurePath(tool).name
-    return name in (*_PASSING, *_BINDING, *_NOT_IN_TRIALS, *_BEFORE) or _is_environment(tool, options)
 
 
 def with_prefix(imported: Imported, launch: Launch) -> Imported:
@@ -310,7 +280,7 @@ def with_prefix(imported: Imported, launch: Launch) -> Imported:
             continue
         if command and all(map(is_known, words)) and PurePath(tool).name not in _NOT_IN_TRIALS:
             kept += words
-        elif PurePath(tool).name in _BINDING:
+        elif PurePath(tool).name in NAMES["binding"]:
             notes.append(f"{place}: `{written}` stands before the launcher, left out: {BINDING}")
         else:
             told = f"{place}: `{written}` stands before the launcher, and trials run without it"
@@ -328,26 +298,6 @@ def with_prefix(imported: Imported, launch: Launch) -> Imported:
             workload["command"] = [*command[:at], *kept, *command[at:]]
     questions, notes = [*imported.questions, *questions], [*imported.notes, *notes]
     return replace(imported, workload=workload, questions=tuple(questions), notes=tuple(notes))
-
-
-def with_placeholders(imported: Imported, launch: Launch) -> Imported:
-    """With a question for each placeholder that stays in the workload and that no reader has asked about."""
-    workload, asked = imported.workload, " ".join(question.text for question in imported.questions)
-    stays = str(workload)
-    texts = [("workload.script" if "script" in workload else "", launch.script)]
-    texts += [(f"workload.env.{name}", value) for name, value in launch.env.items()]
-    texts += [("", text) for text in (*launch.words, *launch.setup)]
-    flags = {text: flag for flag, text in pairwise(launch.words) if flag.startswith("-")}
-    flags |= {text: text.partition("=")[0] for text in launch.words if text.startswith("-")}
-    questions = [
-        Question(path, f"{launch.place}: `{text}` is a placeholder: write there what it is to be")
-        for path, text in texts
-        if is_known(text)
-        and is_placeholder(text, flags.get(text, ""))
-        and text in stays
-        and text.rpartition("=")[2] not in asked
-    ]
-    return replace(imported, questions=(*imported.questions, *dict.fromkeys(questions)))
 
 
 def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
@@ -381,7 +331,16 @@ def _counts(launcher: str, before: Sequence[str], found: Call) -> Counts:
         program = _program(found.words)
         more = program is not None and (PurePath(program[1]).name == "deepy.py" or starts_ranks(program[1]))
         more = more or bool(open_words(before))
-        one = launcher in PYTHONS and not more and all(_starts_one(*each) for each in found.under)
+        one = (
+            launcher in PYTHONS
+            and not more
+            and all(
+                starts_scripts(PurePath(tool).name)
+                or PurePath(tool).name in _NOT_IN_TRIALS
+                or _is_environment(tool, options)
+                for tool, options in found.under
+            )
+        )
         visible = "" if "SLURM_GPUS_ON_NODE" in environment else environment.get("CUDA_VISIBLE_DEVICES", "")
         if one and "," in visible:
             return Counts(1, unknown=(f"one {launcher} sees several devices (CUDA_VISIBLE_DEVICES={visible})",))
@@ -406,7 +365,8 @@ def _of_submitter(
     names = (PurePath(word).name for word in (tool, *options))
     known: Mapping[str, Any] = next((SUBMITTERS[name] for name in names if name in SUBMITTERS), {})
     nodes, devices = (
-        whole(option_value(options, *(known or _SUBMITTED).get(name, "").split()) or "") for name in _SUBMITTED
+        whole(option_value(options, *(known or TABLE["submitted"]).get(name, "").split()) or "")
+        for name in TABLE["submitted"]
     )
     own, ranks = counts_of(launcher, before), counts.ranks
     if ranks is None or not known.get("multiplied"):
@@ -432,7 +392,12 @@ def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     for tool, options in found.under:
         said |= exported(around_of(tool), options)
     for name, value in said.items():
-        if name in NOT_KEPT or name in _RANK_NAMES or not name.isidentifier() or name.startswith(_OF_A_RANK):
+        if (
+            name in NOT_KEPT
+            or name in NAMES["rank_names"]
+            or not name.isidentifier()
+            or name.startswith(NAMES["of_a_rank"])
+        ):
             continue
         if SECRET.search(name):
             remarks.note(f"the value of {name} is not copied: it may be a secret")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from meshtune.runners.programs.capture.stand_in import PYTHONS
+from meshtune.runners.programs.capture.stand_in import NAMES, PYTHONS
 from meshtune.runners.programs.dialects.base import SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.launcher_options import (
@@ -27,25 +27,15 @@ from meshtune.runners.programs.dialects.launcher_options import (
     tell,
     whole,
 )
-from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives
+from meshtune.runners.schedulers.batch.script import BACKSTOP_S, directives, duration_s
 from meshtune.runners.untrusted_text import UnreadableText
 from meshtune.search_spaces.checks import raising
 
-# sbatch(1) and srun(1).
-_SHORT: Mapping[str, str] = {
-    "-A": "account", "-a": "array", "-B": "extra-node-info", "-b": "begin", "-C": "constraint", "-c": "cpus-per-task",
-    "-D": "chdir", "-d": "dependency", "-E": "preserve-env", "-e": "error", "-F": "nodefile", "-G": "gpus",
-    "-H": "hold", "-I": "immediate", "-i": "input", "-J": "job-name", "-K": "kill-on-bad-exit", "-k": "no-kill",
-    "-L": "licenses", "-l": "label", "-M": "clusters", "-m": "distribution", "-N": "nodes", "-n": "ntasks",
-    "-O": "overcommit", "-o": "output", "-p": "partition", "-Q": "quiet", "-q": "qos", "-r": "relative",
-    "-S": "core-spec", "-s": "oversubscribe", "-T": "threads", "-t": "time", "-u": "unbuffered", "-v": "verbose",
-    "-W": "wait", "-w": "nodelist", "-X": "disable-status", "-x": "exclude", "-Z": "no-allocate",
-}  # fmt: skip
+# Of sbatch and srun.
+_SHORT = dict(word.split("=") for word in NAMES["short"])
 # The runner's options of the same name.
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
 _OF_SRUN = ("mpi", "cpu-bind", "gpu-bind")
-# What a step says of its size where its job does not.
-_SIZES = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "gpus-per-node", "gpus-per-task", "gres")
 _LOGIN = re.compile(r"#!.*sh\b.*[ \t](?:--login|-[a-z]*l[a-z]*)(?:\s|$)")
 _VALUE = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]+")
 # The name of an option for its value: `--account=my_account`.
@@ -53,24 +43,16 @@ _OWN_NAME = re.compile(r"(?:(?:my|your|the)[_-]?)?(?:account|partition|project|q
 _OPEN = re.compile(r"[$`]")
 # Variables that srun reads instead of options; a rank has no use for them.
 _OF_A_STEP = re.compile(r"SRUN_|SLURM_(?:(?:CPU|GPU|MEM)_BIND|MPI_TYPE|DISTRIBUTION|HINT|NETWORK)")
-_TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,4}(?::\d{1,2}){0,2})(?:\.\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+@dataclass(slots=True, kw_only=True)
+class Job(Remarks):
     """runner: the spec's section, with its kind. time_limit_s: of the script's job, None where it says none."""
 
-    runner: Mapping[str, Any]
+    runner: dict[str, Any]
     time_limit_s: int | None = None
     nodes: int | None = None
     devices_per_node: int | None = None
-    questions: tuple[Question, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Reading(Remarks):
-    runner: dict[str, Any]
 
     def take(self, key: str, name: str, value: str) -> None:
         """An option of the runner by its directive's value; a placeholder is a question."""
@@ -83,41 +65,35 @@ class _Reading(Remarks):
         """One more of an option of the runner that is a list."""
         self.runner.setdefault(key, []).append(line)
 
-    def job(self, time_limit: str = "", nodes: int | None = None, devices: int | None = None) -> Job:
-        return Job(self.runner, _seconds(time_limit), nodes, devices, tuple(self.questions), tuple(self.notes))
-
 
 def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
     """With the scheduler of a script's head, and the options of srun by which the script starts the launch. A workload
     that has lines of a shell has the setup there. Raises CannotRead."""
-    job, setup = read_job(launch.head or script, launch.under), launch.setup
-    remarks = _around(launch, job)
-    imported = replace(
-        imported,
-        questions=(*imported.questions, *remarks.questions),
-        notes=(*imported.notes, *remarks.notes),
-    )
-    own = "setup" in imported.workload or imported.workload.get("kind") == "command"
-    ready = {"setup": list(setup)} if setup and not own else {}
-    env = dict(imported.workload.get("env", {}))
+    job, workload = read_job(launch.head or script, launch.under), imported.workload
+    remarks, runner, trial = _around(launch, job), imported.runner, dict(imported.trial)
+    own = "setup" in workload or workload.get("kind") == "command"
+    ready = {"setup": list(launch.setup)} if launch.setup and not own else {}
+    env = dict(workload.get("env", {}))
     of_step = {name: env.pop(name) for name in list(env) if _OF_A_STEP.match(name)}
     if of_step and (job is None or job.runner.get("kind") == "slurm"):
-        imported = replace(imported, workload={**imported.workload, "env": env})
-    if job is None:
-        told = f"srun reads {', '.join(of_step)}, which runner slurm has as `environment`"
-        imported = replace(imported, notes=(*imported.notes, told)) if of_step else imported
-        told = f"trials do not run the script's setup ({'; '.join(setup)[:200]}): start `meshtune run` where it has run"
-        return replace(imported, notes=(*imported.notes, told)) if ready else imported
-    trial, notes = dict(imported.trial), (*imported.notes, *job.notes)
-    longest = None if job.time_limit_s is None else max(60, job.time_limit_s - int(BACKSTOP_S))
-    if longest is not None:
-        trial["time_limit_cap_s"] = longest
-        told = f"time_limit_cap_s {longest}: the script's job may take {job.time_limit_s} s, start and end included"
-        notes = (*notes, told)
-    runner, questions = dict(imported.runner or {**job.runner, **ready}), (*imported.questions, *job.questions)
-    if of_step and job.runner.get("kind") == "slurm":
-        runner["environment"] = {**of_step, **runner.get("environment", {})}
-    return replace(imported, runner=runner, trial=trial, questions=questions, notes=notes)
+        workload = {**workload, "env": env}
+    if job is not None:
+        runner = dict(runner or {**job.runner, **ready})
+        if of_step and job.runner.get("kind") == "slurm":
+            runner["environment"] = {**of_step, **runner.get("environment", {})}
+        remarks.questions += job.questions
+        remarks.notes += job.notes
+        if job.time_limit_s is not None:
+            trial["time_limit_cap_s"] = longest = max(60, job.time_limit_s - int(BACKSTOP_S))
+            told = f"the script's job may take {job.time_limit_s} s, start and end included"
+            remarks.notes.append(f"time_limit_cap_s {longest}: {told}")
+    elif of_step:
+        remarks.notes.append(f"srun reads {', '.join(of_step)}, which runner slurm has as `environment`")
+    if ready and job is None:
+        told = f"trials do not run the script's setup ({'; '.join(launch.setup)[:200]})"
+        remarks.notes.append(f"{told}: start `meshtune run` where it has run")
+    questions, notes = (*imported.questions, *remarks.questions), (*imported.notes, *remarks.notes)
+    return replace(imported, workload=workload, runner=runner, trial=trial, questions=questions, notes=notes)
 
 
 def _around(launch: Launch, job: Job | None) -> Remarks:
@@ -187,7 +163,8 @@ def read_job(script: str, under: Sequence[tuple[str, Sequence[str]]] = ()) -> Jo
         if lines := "\n".join(re.findall(rf"(?m)^{head['mark']}.*", script)):
             told = f"the script is one of {name}, which has no runner: say where trials run (slurm, pbs, local)"
             counts = _others(head, lines)
-    return Job({}, None, counts.nodes, counts.each, (Question("runner.kind", told),)) if told else None
+    asked = [Question("runner.kind", told)]
+    return Job(runner={}, nodes=counts.nodes, devices_per_node=counts.each, questions=asked) if told else None
 
 
 def _others(head: Mapping[str, Any], lines: str) -> Counts:
@@ -256,9 +233,9 @@ def devices_per_node(options: Mapping[str, str]) -> int | None:
 
 
 def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) -> Job:
-    reading = _Reading({"kind": "slurm"})
+    reading = Job(runner={"kind": "slurm"})
     reading.runner |= {"login_shell": True} if login or "get-user-env" in options else {}
-    options = {**{name: step[name] for name in _SIZES if "$" not in step.get(name, "$")}, **options}
+    options = {**{name: step[name] for name in NAMES["sizes"] if "$" not in step.get(name, "$")}, **options}
     for name in _NAMED:
         if name in options:
             reading.take(name, f"--{name}", options[name])
@@ -270,7 +247,7 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
         reading.add("extra_lines", f"#SBATCH --gres={options['gres']}")
     if excluded := options.get("exclude"):
         reading.runner["exclude"] = re.findall(r"[^,\[]+(?:\[[^]]*\])?[^,\[]*", excluded)
-    devices = devices_per_node(options)
+    devices = reading.devices_per_node = devices_per_node(options)
     each, tasks = whole(options.get("cpus-per-task", "")), whole(_tasks_per_node(options)) or 1
     if cpus := whole(options.get("cpus-per-gpu", "")):
         reading.runner["cpus_per_device"] = cpus
@@ -304,7 +281,8 @@ def _slurm(options: Mapping[str, str], step: Mapping[str, str], *, login: bool) 
             f"the script's job runs in the container {image}, and trials start `python` as it is. Name a Python inside "
             f'of it: an executable file with `exec srun --container-image={image} python3 "$@"` or the like',
         )
-    return reading.job(options.get("time", ""), slurm_nodes(options), devices)
+    reading.time_limit_s, reading.nodes = duration_s(options.get("time", "")) or None, slurm_nodes(options)
+    return reading
 
 
 _PYTHONS = [(tool,) for tool in PYTHONS]
@@ -317,14 +295,13 @@ def _tasks_per_node(options: Mapping[str, str]) -> str:
 
 def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Job:
     """qsub(1B) of PBS Pro, and Torque's `nodes=4:ppn=8`."""
-    reading = _Reading({"kind": "pbs"})
+    reading = Job(runner={"kind": "pbs"})
     binding = [word for tool, options in under if around_of(tool) == "mpirun" for word in binding_of(options)]
     if binding and all(map(is_known, binding)):
         reading.runner["binding"] = shlex.join(binding)
     elif binding:
         written = as_written(" ".join(binding))
         reading.ask("runner.binding", f"mpiexec has `{written}`: write it with its values")
-    nodes, devices, time_limit = None, None, ""
     for option, value in pairwise([*words, ""]):
         match option[:2]:
             case "-q":
@@ -340,13 +317,13 @@ def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Jo
                     name, _, said = part.partition("=")
                     count, _, chunk = said.partition(":")
                     if name == "walltime":
-                        time_limit = said
+                        reading.time_limit_s = duration_s(said) or None
                     elif name in ("filesystems", "place"):
                         reading.take(name, f"-l {name}", said)
                     elif name in ("select", "nodes"):
-                        nodes = whole(count)
+                        reading.nodes = whole(count)
                         found = re.search(r"\bn?gpus=(\d+)", chunk)
-                        devices = whole(found[1]) if found else devices
+                        reading.devices_per_node = whole(found[1]) if found else reading.devices_per_node
                         if name == "nodes":
                             told = f"`-l nodes={said}` are Torque's words; say what a node must have in PBS Pro's"
                             reading.ask("runner.select", told)
@@ -356,14 +333,4 @@ def _pbs(words: Sequence[str], under: Sequence[tuple[str, Sequence[str]]]) -> Jo
                             reading.take("select", "-l select", chunk)
                     elif name:
                         reading.add("extra_lines", f"#PBS -l {part}")
-    return reading.job(time_limit, nodes, devices)
-
-
-def _seconds(text: str) -> int | None:
-    """Of `minutes`, `minutes:seconds`, `hours:minutes:seconds`, and with `days-` before hours. sbatch(1), --time."""
-    found = _TIME.fullmatch(text)
-    if found is None:
-        return None
-    parts = [int(part) for part in found["clock"].split(":")]
-    hours, minutes, seconds = (*([] if found["days"] or len(parts) == 3 else [0]), *parts, 0, 0)[:3]
-    return ((int(found["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
+    return reading

@@ -6,21 +6,17 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from meshtune.runners.programs.capture.stand_in import DEVICES
+from meshtune.runners.programs.capture.stand_in import DEVICES, NAMES, TABLE
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.job_script import devices_per_node, read_job, slurm_nodes, slurm_options
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.untrusted_text import UnreadableText
 
 _MAX_HOSTS, _MAX_RANKS = 10_000, 256
-# New for each job, and said by no line.
-_OF_A_JOB = (
-    *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_JOBID", "PBS_O_PATH"),
-    *("PBS_O_HOST", "PBS_SERVER", "PBS_JOBDIR"),
-)
 
 
 def head_variables(script: str) -> dict[str, str]:
@@ -29,7 +25,7 @@ def head_variables(script: str) -> dict[str, str]:
     with suppress(CannotRead):
         job = read_job(script)
         found |= {"NHOSTS": str(job.nodes)} if job and job.nodes and not found else {}
-    return {name: value for name, value in found.items() if name not in _OF_A_JOB}
+    return {name: value for name, value in found.items() if name not in NAMES["of_one_job"]}
 
 
 def job_variables(script: str, folder: Path) -> dict[str, str]:
@@ -63,31 +59,33 @@ def slurm_variables(script: str, nodes: int | None = None) -> dict[str, str]:
     each, devices, hosts = whole(asked.get("cpus-per-task", "")), devices_per_node(asked), _hosts(nodes or 1)
     on_node = per_node or (tasks // nodes if tasks and nodes and tasks % nodes == 0 else 1)
     cpus = each * on_node if each else None
-    names = {
-        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
-        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), tasks),
-        "SLURM_NTASKS_PER_NODE": per_node,
-        "SLURM_TASKS_PER_NODE": nodes and _repeated(on_node, nodes),
-        "SLURM_CPUS_PER_TASK": each,
-        "SLURM_CPUS_ON_NODE": cpus,
-        "SLURM_JOB_CPUS_PER_NODE": cpus and nodes and _repeated(cpus, nodes),
-        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), devices),
-        **dict.fromkeys(("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"), devices and ",".join(map(str, range(devices)))),
-        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), 1),
-        **dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), 0),
-        "SLURM_ARRAY_TASK_ID": re.split(r"\D", asked.get("array", ""))[0] or None,
-        **{f"SLURM_JOB_{name.upper()}": asked.get(name) for name in ("account", "qos", "reservation")},
-        **dict.fromkeys(
-            ("SLURM_JOB_NODELIST", "SLURM_NODELIST"), f"node[0-{len(hosts) - 1}]" if len(hosts) > 1 else hosts[0]
-        ),
-        "SLURMD_NODENAME": hosts[0],
-        "SLURM_SUBMIT_HOST": hosts[0],
-        "SLURM_SUBMIT_DIR": os.getcwd(),
-        "SLURM_CLUSTER_NAME": "cluster",
-        "SLURM_JOB_NAME": asked.get("job-name") or "job",
-        "SLURM_JOB_PARTITION": asked.get("partition") or "partition",
+    known = {
+        "job-name": "job",
+        "partition": "partition",
+        **{name: text for name, text in asked.items() if text},
+        "nodes": nodes,
+        "tasks": tasks,
+        "per_node": per_node,
+        "each": each,
+        "cpus": cpus,
+        "devices": devices,
+        "tasks_of_nodes": nodes and _repeated(on_node, nodes),
+        "cpus_of_nodes": cpus and nodes and _repeated(cpus, nodes),
+        "visible": devices and ",".join(map(str, range(devices))),
+        "first_of_array": re.split(r"\D", asked.get("array", ""))[0] or None,
+        "hosts": f"node[0-{len(hosts) - 1}]" if len(hosts) > 1 else hosts[0],
+        "folder": os.getcwd(),
     }
-    return {name: str(value) for name, value in names.items() if value is not None}
+    return _variables("slurm", known)
+
+
+def _variables(scheduler: str, known: Mapping[str, object]) -> dict[str, str]:
+    """The scheduler's variables, but for those of which nothing is known (None)."""
+    found, known = dict[str, str](), {name: value for name, value in known.items() if value is not None}
+    for names, form in TABLE["variables"][scheduler].items():
+        with suppress(KeyError):
+            found |= dict.fromkeys(names.split(), form.format_map(known))
+    return found
 
 
 def _repeated(number: int, nodes: int) -> str:
@@ -113,20 +111,17 @@ def pbs_variables(script: str) -> tuple[dict[str, str], list[str]]:
     cpus = re.search(r":(?:ncpus|ppn)=(\d+)", chunk[2]) if chunk else None
     each = int(ranks[1]) if ranks else 1
     hosts = [host for host in _hosts(nodes or 1) for _ in range(min(each, _MAX_RANKS))]
-    return {
-        "PBS_JOBID": "1.server",
-        "PBS_JOBNAME": name[1] if name else "job",
-        "PBS_QUEUE": queue[1] if queue else "queue",
-        "PBS_ENVIRONMENT": "PBS_BATCH",
-        **dict.fromkeys(("PBS_O_WORKDIR", "PBS_JOBDIR"), os.getcwd()),
-        **{f"PBS_O_{name}": os.environ[name] for name in ("HOME", "LOGNAME", "PATH", "SHELL") if name in os.environ},
-        **dict.fromkeys(("PBS_O_HOST", "PBS_SERVER"), "server"),
-        **dict.fromkeys(("PBS_TASKNUM", "PBS_NODENUM", "PBS_VNODENUM"), "0"),
-        "PBS_NUM_NODES": str(nodes or 1),
-        "PBS_NUM_PPN": str(each),
-        "PBS_NP": str(len(hosts)),
-        **({"NCPUS": cpus[1]} if cpus else {}),
-    }, hosts
+    known = {
+        **{name: os.environ[name] for name in ("HOME", "LOGNAME", "PATH", "SHELL") if name in os.environ},
+        "name": name[1] if name else "job",
+        "queue": queue[1] if queue else "queue",
+        "folder": os.getcwd(),
+        "nodes": nodes or 1,
+        "each": each,
+        "ranks": len(hosts),
+        "cpus": cpus[1] if cpus else None,
+    }
+    return _variables("pbs", known), hosts
 
 
 if __name__ == "__main__":

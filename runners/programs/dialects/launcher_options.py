@@ -4,32 +4,31 @@ left out with the reason, or asked about."""
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
-from meshtune.runners.programs.capture.stand_in import AROUND
+from meshtune.runners.programs.capture.stand_in import AROUND, TABLE
 from meshtune.runners.programs.dialects.base import Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.untrusted_text import option_value
 
 _READ = ("read", "sets")
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))  # noqa: TID251 - our own file
-_REASONS = _TABLE.pop("reasons")
+_REASONS, _CONSOLE, _COUNTS = TABLE["reasons"], TABLE["console"], TABLE["counts"]
 # Why trials leave out what binds ranks to cores.
 BINDING = _REASONS["binding"]
-_CONSOLE = _TABLE.pop("console")
-_COUNTS = _TABLE.pop("counts")
-SUBMITTERS, HEADS = _TABLE.pop("submitters"), _TABLE.pop("heads")
+SUBMITTERS, HEADS = TABLE["submitters"], TABLE["heads"]
 CONSOLES = frozenset(_CONSOLE)
 # By launcher, of each option that it names the row.
-_ROWS = {tool: {name: row for row, names in rows.items() for name in names.split()} for tool, rows in _TABLE.items()}
+_ROWS = {
+    tool: {name: row for row, names in rows.items() for name in names.split()}
+    for tool, rows in TABLE["options"].items()
+}
 OF_SBATCH, OF_SRUN, OF_ACCELERATE = (frozenset(_ROWS[tool]) for tool in ("sbatch", "srun", "accelerate"))
 
 

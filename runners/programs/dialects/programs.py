@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 from meshtune.runners.programs.config_program import ConfigProgram
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
-from meshtune.runners.programs.dialects.call import with_placeholders, with_prefix
+from meshtune.runners.programs.dialects.call import with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.recognised import not_read, recognised, spec_to_go_on_with, tables
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
@@ -67,7 +68,7 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     for module in _modules(dialect, "read_launch", launch.launcher[:1]):
         if dialect or module.is_program(launch):
             found = with_prefix(_read(module.read_launch, launch), launch)
-            return _completed(with_placeholders(found, launch), launch)
+            return _completed(_with_placeholders(found, launch), launch)
     launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
     nodes, each = launch.nodes, launch.devices_per_node
@@ -85,6 +86,26 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
         f"that are known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. "
         f"{f'{_LOG}; or {spec_to_go_on_with(launch)}' if launch.script else _NEXT}"
     )
+
+
+def _with_placeholders(imported: Imported, launch: Launch) -> Imported:
+    """With a question for each placeholder that stays in the workload and that no reader has asked about."""
+    workload, asked = imported.workload, " ".join(question.text for question in imported.questions)
+    stays = str(workload)
+    texts = [("workload.script" if "script" in workload else "", launch.script)]
+    texts += [(f"workload.env.{name}", value) for name, value in launch.env.items()]
+    texts += [("", text) for text in (*launch.words, *launch.setup)]
+    flags = {text: flag for flag, text in pairwise(launch.words) if flag.startswith("-")}
+    flags |= {text: text.partition("=")[0] for text in launch.words if text.startswith("-")}
+    questions = [
+        Question(path, f"{launch.place}: `{text}` is a placeholder: write there what it is to be")
+        for path, text in texts
+        if is_known(text)
+        and is_placeholder(text, flags.get(text, ""))
+        and text in stays
+        and text.rpartition("=")[2] not in asked
+    ]
+    return replace(imported, questions=(*imported.questions, *dict.fromkeys(questions)))
 
 
 def read_log(text: str, dialect: str = "") -> Imported:

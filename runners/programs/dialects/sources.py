@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from meshtune.runners.programs.capture.stand_in import NAMES
 from meshtune.runners.programs.dialects import programs
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.bash.launch import find_launch
@@ -15,7 +16,6 @@ from meshtune.runners.untrusted_text import SLOW_LIMITS
 
 # Programs print their arguments when they start; before that come a cluster's own words, of each of many ranks.
 _MAX_LOG = 16_000_000
-_CONFIGURATIONS = (".json", ".toml", ".yaml", ".yml")
 _LOGS = (".log", ".out", ".err")
 _STEPS = re.compile(r"(?m)^.{0,80}\b(?:iteration|step)[ :=]+\d+.*\bloss\b")
 
@@ -27,8 +27,8 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
         content = file.read(_MAX_LOG)
     text = content.decode("utf-8", errors="replace")
     small = len(content) <= SLOW_LIMITS.max_bytes
-    if not text.startswith("#!") and path.suffix not in (".sh", ".slurm", ".sbatch", ".pbs"):
-        if small and (path.suffix in _CONFIGURATIONS or dialect or programs.is_file(path.name, text)):
+    if not text.startswith("#!") and path.suffix not in NAMES["scripts"]:
+        if small and (path.suffix in NAMES["configurations"] or dialect or programs.is_file(path.name, text)):
             return _read_file(path, text, dialect)
         if path.suffix in _LOGS or programs.is_log(text):
             return programs.read_log(text, dialect)
@@ -67,7 +67,7 @@ def _read_file(path: Path, text: str, dialect: str) -> Imported:
     try:
         return programs.read_file(str(path), text, dialect)
     except CannotRead:
-        if dialect and path.suffix not in _CONFIGURATIONS:
+        if dialect and path.suffix not in NAMES["configurations"]:
             if programs.is_log(text):
                 return programs.read_log(text, dialect)
             return read_script(text, path=path, given={}, dialect=dialect)

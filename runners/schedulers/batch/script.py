@@ -247,3 +247,14 @@ def directives(script: str, keyword: str) -> list[str]:
         if line.startswith(f"#{keyword} "):
             words += read_words(line[len(keyword) + 2 :], comments=True)
     return words
+
+
+def duration_s(text: str) -> int | None:
+    """Of a time such as "1-00:30:00", "1-12", "30:00", "0:09", and "30" minutes; None for UNLIMITED and the like.
+    sbatch(1), --time."""
+    found = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}(?::\d{1,2}){0,2})(?:\.\d+)?", text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found[2].split(":")]
+    hours, minutes, seconds = (*([] if found[1] or len(parts) == 3 else [0]), *parts, 0, 0)[:3]
+    return ((int(found[1] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -41,10 +41,16 @@ from meshtune.runners.schedulers.batch.launch_wrapper import (
     render_gang,
 )
 from meshtune.runners.schedulers.batch.records import refuse_wider
-from meshtune.runners.schedulers.batch.script import render_launch, render_preparation, render_rank, submit_host
+from meshtune.runners.schedulers.batch.script import (
+    duration_s,
+    render_launch,
+    render_preparation,
+    render_rank,
+    submit_host,
+)
 from meshtune.runners.schedulers.local.runner import LocalRunner
 from meshtune.runners.schedulers.local.spool import Spool
-from meshtune.runners.schedulers.slurm.nodes import ask_states, duration_s, expand_hosts, parse_bad_nodes
+from meshtune.runners.schedulers.slurm.nodes import ask_states, expand_hosts, parse_bad_nodes
 from meshtune.runners.schedulers.slurm.script import Mode, SlurmOptions, minutes, step_arguments
 from meshtune.runners.schedulers.slurm.vocabulary import UNKNOWN_JOB, read_failed_nodes
 from meshtune.search_spaces.checks import Checks

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from meshtune.runners.schedulers.batch.script import duration_s
+
 # Of a node's states (node_state_string), those in which it is to blame for what ran there; '*' is "does not respond".
 _BAD_NODE = ("down", "drain", "fail", "error", "unknown", "reboot", "power")
 # In these a node starts no job. "powering_up", "powered_down" and "planned" nodes do, in their time.
@@ -151,15 +153,6 @@ def parse_bad_nodes(text: str) -> tuple[str, ...]:
         if state.endswith("*") or state.startswith(_BAD_NODE):
             bad[node] = None
     return tuple(bad)
-
-
-def duration_s(text: str) -> int | None:
-    """Of a time such as "1-00:30:00", "30:00" or "0:09"; None for UNLIMITED and the like."""
-    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:

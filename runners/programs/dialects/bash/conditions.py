@@ -5,19 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from operator import eq, ge, gt, le, lt, ne
 
 from meshtune.runners.programs.dialects.bash.expansion import is_known
 
 TESTS: Mapping[str, str] = {"[": "]", "[[": "]]", "test": ""}
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_COMPARE = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
+_COMPARE = {f"-{compare.__name__}": compare for compare in (eq, ne, lt, le, gt, ge)}
 
 
 def holds(words: Sequence[str], files: Collection[str] = ()) -> bool | None:

@@ -13,18 +13,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from posixpath import join, normpath
 
-from meshtune.runners.programs.capture.stand_in import AROUND, BARRED, CONTAINERS, PYTHONS, is_training, named_files
+from meshtune.runners.programs.capture.stand_in import (
+    BARRED,
+    CONTAINERS,
+    NAMES,
+    named_files,
+)
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
+from meshtune.runners.programs.dialects.bash.effects import Command, Script
 from meshtune.runners.programs.dialects.bash.expansion import Budget, as_written, is_known, unknown_parts
 from meshtune.runners.programs.dialects.bash.lexer import NotBash
-from meshtune.runners.programs.dialects.bash.script import Command, Script, read_script
+from meshtune.runners.programs.dialects.bash.script import read_script
 from meshtune.runners.programs.dialects.call import (
     Call,
     call_of,
-    choose,
     launch_of,
     starts_a_program,
     starts_scripts,
+    trains,
 )
 from meshtune.runners.programs.dialects.job_script import submitted_head, with_devices
 from meshtune.runners.programs.dialects.job_variables import head_variables
@@ -33,14 +39,6 @@ from meshtune.runners.programs.recognised import not_read, recognised
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, option_value, read_file
 from meshtune.search_spaces.checks import raising
 
-_SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
-# Files that are sourced for what programs find, not for what the script's own variables hold.
-_ENVIRONMENTS = ("activate", "bashrc", ".profile", "profile", "conda.sh", "modules.sh", "setvars.sh", "env.sh", "bash")
-# Variables of libraries, which change how fast a training is.
-_OF_LIBRARIES = (
-    *("NCCL", "RCCL", "TORCH", "PYTORCH", "CUDA", "NVTE", "OMP", "MKL", "UCX", "FI_", "GLOO", "HSA", "HIP", "XLA"),
-    *("CCL", "MPI", "NVSHMEM", "TRITON", "DS_", "ACCELERATE", "FSDP"),
-)
 # A value that each job has its own of: the scheduler sets these for trials, too.
 _JOB_ID = re.compile(r"(?:[\w./:@%+=,-]|\$\{?(?:SLURM_JOB_?ID|PBS_JOBID)\b\}?)*")
 # Variables that hold further arguments by their names, or by bash's.
@@ -50,7 +48,7 @@ _SUBMITTING = ("sbatch", "qsub")
 _SHELLS = ("bash", "sh")
 # Hand over to a job, a host or a container that trials do not enter.
 _HANDING = (*BARRED, "docker", "podman")
-_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job")
+_SCRIPTS = NAMES["scripts"]
 # Scripts that start scripts, from the one that is read.
 _MAX_DEPTH = 3
 
@@ -146,10 +144,23 @@ def find_launch(
     )
 
 
+def choose(calls: Sequence[Call], number: int) -> tuple[Call, str]:
+    """The one training that is started, and its place in words. number: which of several different ones, from 1; 0
+    where there is one. Raises CannotRead with the list."""
+    starts = list({(found.command, found.cwd): found for found in calls}.values())
+    if number > len(starts) or (number == 0 and len(starts) > 1):
+        listed = "".join(f"\n  {at}  {found.written}" for at, found in enumerate(starts[:20], 1))
+        more = f"\n  and {len(starts) - 20} more" if len(starts) > 20 else ""
+        asked = f"there is no start {number}" if number else "several trainings are started"
+        raise CannotRead(f"{asked}; choose one by --start N:{listed}{more}")
+    chosen = number or 1
+    return starts[chosen - 1], f"start {chosen}"
+
+
 def find_call(words: Sequence[str]) -> Call | None:
     """The training that one command's words start, in a word that is a script too (`bash -c ...`); None for none."""
     try:
-        script = replace(read_script(""), commands=(Command(tuple(words), 1),))
+        script = Script(Budget(), commands=[Command(tuple(words), 1)])
         return next((start.call for start in _Search(Budget(), None).starts(script, {}, head="")), None)
     except NotBash:
         return None
@@ -158,13 +169,7 @@ def find_call(words: Sequence[str]) -> Call | None:
 def _trainings(found: Sequence[_Start], script: Script) -> list[_Start]:
     """The starts of trainings; of a text that is arguments alone, a call of the tool `-`. Where no start looks like a
     training, every start of a Python program with arguments."""
-    trainings = [
-        start
-        for start in found
-        if start.call.tool not in (*PYTHONS, "")
-        or is_training(list(map(as_written, start.call.words)), any(tool in AROUND for tool, _ in start.call.under))
-    ]
-    if trainings:
+    if trainings := [start for start in found if trains(start.call)]:
         return trainings
     commands = script.commands
     if commands and all(command.words[0].startswith("--") for command in commands):
@@ -323,7 +328,7 @@ def _surroundings(
             questions.append(Question("", f"line {command.line}: {told}. Are its arguments meant? Mend the script"))
         if command.line >= start.line or command.line in starts or first in ("cd", "pushd", "popd"):
             continue
-        if first not in _SETUP:
+        if first not in NAMES["setup"]:
             notes.append(f"line {command.line}: `{first}` is not run by trials")
         elif not all(map(is_known, command.words)):
             told = f"`{command.written}` holds what is not known here, and is left out"
@@ -331,7 +336,7 @@ def _surroundings(
         else:
             # A home folder, which quotes would keep from bash.
             setup.append(re.sub(r" '~/([\w./+-]*)'", r" ~/\1", shlex.join(command.words)))
-            if first in ("source", ".") and not "".join(command.words[1:2]).endswith(_ENVIRONMENTS):
+            if first in ("source", ".") and not "".join(command.words[1:2]).endswith(NAMES["sourced"]):
                 told = f"what `{command.written}` sets is not followed here"
                 questions.append(Question("", f"line {command.line}: {told}. {_CAPTURE}"))
     own = {name: (value, start.line) for name, value in start.env.items()}
@@ -342,9 +347,9 @@ def _surroundings(
             notes.append(f"line {at}: the value of {name} is not copied: it may be a secret")
         elif is_known(value):
             env[name] = value
-        elif name.startswith(_OF_LIBRARIES) and _JOB_ID.fullmatch(as_written(value)):
+        elif name.startswith(NAMES["libraries"]) and _JOB_ID.fullmatch(as_written(value)):
             setup.append(f'export {name}="{as_written(value)}"')
-        elif name.startswith(_OF_LIBRARIES):
+        elif name.startswith(NAMES["libraries"]):
             told = f"the value of {name} is not known here (`{as_written(value)}`)"
             questions.append(Question(f"workload.env.{name}", f"line {at}: {told}"))
         else:

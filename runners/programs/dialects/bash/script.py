@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
-from posixpath import join, normpath
 
-from meshtune.runners.programs.dialects.bash.arithmetic import calculated
+from meshtune.runners.programs.capture.stand_in import NAMES
 from meshtune.runners.programs.dialects.bash.commands import Statement, assignment, statements
 from meshtune.runners.programs.dialects.bash.conditions import TESTS, holds
+from meshtune.runners.programs.dialects.bash.effects import Command, Script
 from meshtune.runners.programs.dialects.bash.expansion import (
     Budget,
     Values,
@@ -25,63 +25,15 @@ from meshtune.runners.programs.dialects.bash.expansion import (
     is_known,
     joined,
     unknown,
-    unknown_parts,
 )
-from meshtune.runners.programs.dialects.bash.lexer import MAX_NESTING, NotBash, Piece, Word
-from meshtune.search_spaces.checks import names_in
+from meshtune.runners.programs.dialects.bash.lexer import MAX_NESTING, NotBash, Word
 
-_DECLARING = ("export", "declare", "local", "readonly", "typeset")
-# Commands of which nothing that is read here depends.
-_HARMLESS = names_in(
-    "mkdir echo printf set shift exit return wait sleep rm trap touch date tee true ls wc pwd [ [[ test"
-)
-# They set the variables that they name, or write the files.
-_READING = frozenset({"read", "mapfile", "readarray", "getopts", "let"})
-_WRITING = frozenset({"sed", "perl", "cp", "mv", "tee", "yq", "install", "ln"})
-_CONFIGURATION = (".json", ".yaml", ".yml", ".toml")
-# Their success is an answer, which is not known here.
-_ASKING = names_in("command which type hash grep egrep diff cmp pgrep nvidia-smi test read")
 # A variable that is held as it was, for a branch, is as much as so many characters.
 _WORK = 10
 # Arguments of logs alone, which no test needs to decide.
 _LOGGING = re.compile(r"(?:\s+--(?:wandb|tensorboard|report)[-_]\S+(?:\s+(?!-)\S+)?)*\s*")
 # What a script was called with.
 _ARGUMENTS = re.compile(r"\$\{?[1-9@*#](?![\w(])|\bgetopts?\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """words: as the command would get them; see `expansion.is_known`. env: what is assigned before it, for it alone.
-    directory: where the last `cd` led, "" for none. body: the here-document that it reads. written: the line as people
-    would write it. doubt: why it is not known whether it runs, "" where it does."""
-
-    words: tuple[str, ...]
-    line: int
-    env: Mapping[str, str] = field(default_factory=dict)
-    directory: str = ""
-    body: str = ""
-    doubt: str = ""
-
-    @property
-    def written(self) -> str:
-        return as_written(" ".join(self.words))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """commands: in order. doubtful: those that may run, each with its `doubt`. exported: by name, the value (see
-    `expansion.is_known`) and its line. files: here-documents by the name of the file that they are written to. changed:
-    files that other commands write, why each is not known. unknown: the variables that something which is not followed
-    sets, and what. causes: the variables that decide those. notes: what was not followed, with its line."""
-
-    commands: tuple[Command, ...]
-    doubtful: tuple[Command, ...]
-    exported: Mapping[str, tuple[str, int]]
-    files: Mapping[str, str]
-    changed: Mapping[str, str]
-    unknown: Mapping[str, str]
-    causes: Mapping[str, tuple[str, ...]]
-    notes: tuple[str, ...]
 
 
 def read_script(
@@ -98,20 +50,9 @@ def read_script(
     reader.budget.read(text)
     with suppress(_Stop):
         reader.read(statements(text))
-    return Script(
-        commands=tuple(reader.commands),
-        doubtful=tuple(reader.doubtful),
-        exported={
-            name: (value, line)
-            for name, line in reader.exported.items()
-            if isinstance(value := reader.values.get(name), str)
-        },
-        files={name: text for name, text in reader.files.items() if name not in reader.changed},
-        changed=reader.changed,
-        unknown=reader.unknown,
-        causes=reader.causes,
-        notes=tuple(dict.fromkeys(reader.notes)),
-    )
+    reader.files = {name: text for name, text in reader.files.items() if name not in reader.changed}
+    reader.notes = list(dict.fromkeys(reader.notes))
+    return reader
 
 
 class _Stop(Exception):
@@ -123,29 +64,14 @@ class _Stop(Exception):
 
 
 @dataclass(slots=True)
-class _Reader:
-    """held: what variables hold of the budget, by name. testing: within the test of an `if`, where the success of a
-    command counts. doubt: why what is read may not run. loose: why what is left of a function or loop may not run.
-    causes: of variables that are unknown, those that decide them. locals: those of each function that is being read."""
+class _Reader(Script):
+    """testing: within the test of an `if`, where the success of a command counts. doubt: why what is read may not run.
+    loose: why what is left of a function or loop may not run."""
 
-    budget: Budget
-    values: Values = field(default_factory=dict)
-    exported: dict[str, int] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    commands: list[Command] = field(default_factory=list)
-    doubtful: list[Command] = field(default_factory=list)
-    changed: dict[str, str] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    directory: str = ""
-    held: dict[str, int] = field(default_factory=dict)
     functions: dict[str, Statement] = field(default_factory=dict)
-    locals: list[dict[str, str | list[str] | None]] = field(default_factory=list)
     testing: bool = False
     doubt: str = ""
     loose: str = ""
-    cause: tuple[str, ...] = ()
-    causes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     depth: int = 0
 
     def read(self, statements: Sequence[Statement]) -> bool | None:
@@ -166,14 +92,6 @@ class _Reader:
                 self.loose = loose
                 return None
         return success
-
-    def set_arguments(self, arguments: Sequence[str] | None) -> None:
-        """None: not known."""
-        for name in [name for name in self.values if not name[0].isalpha() and name[0] not in "_0"]:
-            del self.values[name]
-        if arguments is not None:
-            numbered = {str(number): word for number, word in enumerate(arguments, 1)}
-            self.values.update({"@": list(arguments), "*": " ".join(arguments), "#": str(len(arguments)), **numbered})
 
     def _run(self, one: Statement) -> bool | None:
         """One command; whether it succeeds."""
@@ -206,10 +124,10 @@ class _Reader:
             self.depth -= 1
 
     def _state(self) -> _State:
-        return dict(self.values), dict(self.exported), dict(self.files), self.directory, dict(self.held)
+        return dict(self.values), dict(self.export_lines), dict(self.files), self.directory, dict(self.held)
 
     def _restore(self, state: _State) -> None:
-        self.values, self.exported, self.files = dict(state[0]), dict(state[1]), dict(state[2])
+        self.values, self.export_lines, self.files = dict(state[0]), dict(state[1]), dict(state[2])
         self.directory, self.held = state[3], dict(state[4])
 
     def _aside(self, one: Statement) -> None:
@@ -269,7 +187,7 @@ class _Reader:
         for name in {name: None for state in states for name in state[2]}:
             if any(state[2].get(name) != first[2].get(name) for state in states):
                 self.changed[name], differs = reason, True
-        self.exported |= {name: line for state in states for name, line in state[1].items() if name in self.values}
+        self.export_lines |= {name: line for state in states for name, line in state[1].items() if name in self.values}
         if any(state[3] != first[3] for state in states):
             self.directory, differs = unknown("$PWD"), True
         elif first[3] != before[3]:
@@ -393,38 +311,13 @@ class _Reader:
                     self.values[name] = value
         return found
 
-    def _deciding(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """The variables that decide what is unknown in texts."""
-        found = list[str]()
-        for written in (part for text in texts for part in unknown_parts(text)):
-            name = re.split(r"[^\w@#*?]", written.strip('${}"'))[0]
-            if not written.startswith(("$(", "`", "<")):
-                found += self.causes.get(name, (name,))
-        return tuple(dict.fromkeys(found))
-
-    def _forget(self, name: str, reason: str, cause: tuple[str, ...] = (), *, appended: bool = False) -> None:
-        """appended: what the variable holds stays, and more may follow."""
-        known, mark = self.values.get(name), unknown(f"${name}")
-        if appended and isinstance(known, list):
-            self.values[name] = [*known, mark]
-        else:
-            self.values[name] = self.budget.spend(f"{known} {mark}") if appended and known else mark
-        self.unknown[name] = reason
-        self.causes[name] = cause
-
-    def _rewritten(self, words: Sequence[str], reason: str) -> None:
-        """The configurations that a command such as `sed -i` changes."""
-        if _WRITING & set(words):
-            written = words[-1:] if words[0] == "cp" else words
-            self.changed |= {name: reason for name in written if name.endswith(_CONFIGURATION)}
-
     def _simple(self, simple: Statement) -> bool | None:
         words, self.cause = simple.words, ()
         first = words[0].plain
         if first == "!" and words[1:]:
             found = self._simple(replace(simple, words=words[1:]))
             return None if found is None else not found
-        if first in _DECLARING:
+        if first in NAMES["declaring"]:
             self._declare(words[1:], first)
         elif first == "unset":
             for word in words[1:]:
@@ -436,49 +329,6 @@ class _Reader:
         else:
             return self._command(simple)
         return True
-
-    def _calculate(self, expression: str, line: int) -> bool | None:
-        """`((N > 2))`, and `((N += 1))`."""
-        text = as_written(joined(Word((Piece(expression),), line), self.values, self.budget))
-        if assigned := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)|\s*([A-Za-z_]\w*)(\+\+|--)\s*", text):
-            name = assigned[1] or assigned[4]
-            value = (
-                f"{name} {assigned[2]} ({assigned[3]})" if assigned[2] else assigned[3] or f"{name} {assigned[5][0]} 1"
-            )
-            total = calculated(value, self.values)
-            if total is None:
-                self._forget(name, f"line {line}: `(({expression}))` sets it")
-            else:
-                self.values[name] = str(total)
-            return True
-        total = calculated(text, self.values)
-        if total is None:
-            names = re.findall(r"[A-Za-z_]\w*", text)
-            self.cause = self._deciding(unknown(f"${name}") for name in names if name not in self.values)
-        return None if total is None else total != 0
-
-    def _write(self, target: Word, text: str | None, appends: bool) -> None:
-        """text: None where it is not known."""
-        name = joined(target, self.values, self.budget)
-        line = f"line {target.line}: a command that is not followed writes it"
-        if appends:
-            text = None if text is None or name not in self.files else self.budget.spend(self.files[name] + text)
-        if text is None:
-            self.changed[name] = line
-        else:
-            self.changed.pop(name, None)
-            self.files[name] = text
-
-    def _declare(self, words: Sequence[Word], how: str) -> None:
-        for word in words:
-            assigned = assignment(word)
-            name = word.plain if assigned is None else assigned[0]
-            if how not in ("export", "readonly") and self.locals:
-                self.locals[-1].setdefault(name, self.values.get(name))
-            if assigned is not None:
-                self._assign(*assigned, word)
-            if how == "export":
-                self.exported[name] = word.line
 
     def _command(self, simple: Statement) -> bool | None:
         """A command with the assignments before it, which are its own; or assignments alone, which stay."""
@@ -511,63 +361,13 @@ class _Reader:
             self.budget.read(text)
             return self.read(statements(text, simple.line))
         self._effects(made, simple)
-        if made[0] not in _HARMLESS:
+        if made[0] not in NAMES["harmless"]:
             body = joined(simple.body, self.values, self.budget) if simple.body else ""
             command = Command(tuple(made), rest[0].line, env, self.directory, body, self.doubt)
             (self.doubtful if self.doubt else self.commands).append(command)
         if made[0] == "exec" and made[1:]:
             raise _Stop("exit")
-        return None if self.testing or made[0] in _ASKING else True
-
-    def _effects(self, made: Sequence[str], simple: Statement) -> None:
-        """What a command changes for those after it."""
-        line = simple.words[0].line
-        if made[0] in ("cd", "pushd") and len(made) == 2:
-            present = self.values.get("PWD")
-            leads = join(present, made[1]) if isinstance(present, str) else made[1]
-            self.directory = normpath(leads) if is_known(leads) else leads
-            self.values["PWD"] = self.directory if is_known(leads) and isinstance(present, str) else unknown("$PWD")
-        elif made[0] == "shift" and isinstance(arguments := self.values.get("@"), list):
-            self.set_arguments(arguments[int(made[1]) if made[1:] and made[1].isdecimal() else 1 :])
-        elif made[:2] == ["set", "--"]:
-            self.set_arguments(made[2:])
-        elif made[0] == "read" and "-d" in made and simple.body is not None:
-            self.values[made[-1]] = joined(simple.body, self.values, self.budget).strip()
-        elif made[0] in _READING:
-            for word in simple.words[1:]:
-                if word.plain.isidentifier():
-                    self._forget(word.plain, f"line {line}: `{made[0]}` sets it")
-        self._rewritten(made, f"line {line}: `{made[0]}` changes it")
-        if made[0] == "tee" and simple.body is not None:
-            for name in made[1:]:
-                self.files[name] = joined(simple.body, self.values, self.budget)
-                self.changed.pop(name, None)
-        if simple.target is not None and simple.body is None:
-            plain = made[0] == "echo" and not any(word.startswith("-") for word in made[1:2])
-            self._write(simple.target, " ".join(made[1:]) + "\n" if plain else None, simple.appends)
-
-    def _assign(self, name: str, append: str, value: Word, whole: Word) -> None:
-        known, before, held = self.values.get(name), self.budget.left, self.held.pop(name, 0)
-        if whole.items is not None:
-            items = [text for item in whole.items for text in expand(item, self.values, self.budget)]
-            elements = [re.match(r"\[([^]]+)\]=", text) for text in items]
-            if items and all(elements):
-                pairs = zip(elements, items, strict=True)
-                self.values.update({f"{name}[{one[1]}]": text[one.end() :] for one, text in pairs if one})
-                return
-            if append and isinstance(known, list):
-                self.values[name] = [*known, *items]
-                self.held[name] = held + before - self.budget.left
-                return
-            self.values[name] = [known, *items] if append and isinstance(known, str) and known else items
-            size = sum(map(len, self.values[name])) + len(self.values[name])
-        else:
-            text = joined(value, self.values, self.budget)
-            self.values[name] = self.budget.spend(known + text if append and isinstance(known, str) else text)
-            size = len(self.values[name]) + 1
-        # What was there before, and what passed on the way, is kept no longer.
-        self.held[name] = size
-        self.budget.left = before + held - size
+        return None if self.testing or made[0] in NAMES["asking"] else True
 
 
 # values, exported, files, directory and held of a reader.

@@ -1,1 +1,1 @@
-import torch
+"""Stands beside its script."""
