@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.reading import Reading
 from meshtune.search_spaces.presets import model_presets, preset_on_hub
-
-_ASKED = "write layers, hidden, heads, kv_heads, ffn and vocab (its config.json has them)"
 
 
 def read_shapes(reading: Reading, shapes: Mapping[str, Any]) -> None:
@@ -29,13 +28,21 @@ def read_shapes(reading: Reading, shapes: Mapping[str, Any]) -> None:
         return
     if preset := _preset(name or "", shapes.get("presets", {})):
         reading.note(f"{named} {name}: the shapes are those of meshtune's preset {preset}")
-        for key, size in model_presets()[preset].items():
-            inner = size.items() if isinstance(size, Mapping) else [("", size)]
-            if key not in ("source", "seq_len"):
-                reading.fields |= {f"model.{key}.{part}" if part else f"model.{key}": each for part, each in inner}
-        return
-    told = f"{named} {name} is no model that meshtune knows by its name" if named else "nothing names the model"
-    reading.ask("model.layers", f"{told}: {_ASKED}")
+        reading.fields |= flat({"model": preset_shapes(preset)})
+    elif named:
+        ask_shapes(reading, f"{named} {name} is no model that meshtune knows by its name")
+    else:
+        ask_shapes(reading, f"no {' or '.join(shapes['names'][:2])} names the model")
+
+
+def preset_shapes(preset: str) -> dict[str, Any]:
+    """Fields of ModelSpec but for seq_len."""
+    return {key: size for key, size in model_presets()[preset].items() if key not in ("source", "seq_len")}
+
+
+def ask_shapes(reading: Reading, told: str) -> None:
+    shape = "write layers, hidden, heads, kv_heads, ffn and vocab (its config.json has them)"
+    reading.ask("model.layers", f"{told}: {shape}")
 
 
 def _by_keys(reading: Reading, keys: Mapping[str, str], plain: Mapping[str, Any]) -> None:

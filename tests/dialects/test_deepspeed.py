@@ -16,7 +16,6 @@ from meshtune.runners.programs.deepspeed.options import DeepSpeedOptions, capabi
 from meshtune.runners.programs.deepspeed.reader import (
     is_file,
     is_program,
-    parse,
     read_file_text,
     read_launch,
     read_settings,
@@ -27,6 +26,11 @@ from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
+
+
+def parse(text):
+    return read_settings(json.loads(text), {})
+
 
 GIVEN = stored_for(__name__)["given"]
 
@@ -222,7 +226,7 @@ def test_a_ds_config_is_known_by_its_keys_and_asks_for_its_script():
 @cases
 def test_what_cannot_be_read_is_told_with_its_line_or_key(text, told):
     with pytest.raises(CannotRead, match=told):
-        parse(text)
+        read_file_text("a.json", text)
 
 
 @cases

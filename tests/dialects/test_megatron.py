@@ -13,12 +13,12 @@ import pytest
 from dialect_cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launches import parse
 from places import cluster
 
 from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.runners.programs.megatron.flags import Program, flags, programs_with
 from meshtune.runners.programs.megatron.options import Flavour, MegatronOptions
-from meshtune.runners.programs.megatron.reader import parse
 from meshtune.runners.programs.megatron.rules import capabilities_of
 from meshtune.runners.programs.megatron.workload import render
 from meshtune.search_spaces.checks import InvalidValue

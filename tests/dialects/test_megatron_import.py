@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 from dialect_cases import cases
+from launches import parse
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, render_lines
 from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.programs import read_start
 from meshtune.runners.programs.megatron.options import MegatronOptions
-from meshtune.runners.programs.megatron.reader import is_program, parse, read_launch
+from meshtune.runners.programs.megatron.reader import is_program, read_launch
 from meshtune.runners.programs.megatron.workload import arguments_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

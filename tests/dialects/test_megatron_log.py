@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from dialect_cases import stored_for
+from launches import parse
 
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.megatron.flags import flags_by_dest
-from meshtune.runners.programs.megatron.reader import is_log, parse, read_log
+from meshtune.runners.programs.megatron.reader import is_log, read_log
 
 GIVEN = stored_for(__name__)["given"]
 

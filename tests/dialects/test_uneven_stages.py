@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from config_lab import launch
 from dialect_cases import cases, stored_for
+from launches import parse
 from places import cluster
 from torchtitan_lab import read_text
 
@@ -14,7 +15,6 @@ from meshtune.runners.programs.deepspeed.options import render as render_deepspe
 from meshtune.runners.programs.dialects.base import CannotExpress, Imported
 from meshtune.runners.programs.megatron.flags import Program, programs_with
 from meshtune.runners.programs.megatron.pipeline_split import sizes_of_layout, split_of_ends, written_out
-from meshtune.runners.programs.megatron.reader import parse
 from meshtune.runners.programs.megatron.workload import render
 from meshtune.runners.programs.nemo import reader as nemo
 from meshtune.runners.programs.neox.reader import PROGRAM as NEOX_PROGRAM

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 from command_lab import run_campaign
+from launches import parse
 
 from meshtune.runners.base import Start
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.programs.megatron.reader import parse
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from meshtune.runners.programs.dialects.base import Launch
+from meshtune.runners.programs.dialects.base import Imported, Launch
+from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.megatron.reader import read_launch
 
 
 def launch_of(command: str, *, files: dict[str, str] | None = None, **changes: Any) -> Launch:
@@ -22,3 +24,8 @@ def launch_of(command: str, *, files: dict[str, str] | None = None, **changes: A
             **changes,
         }
     )
+
+
+def parse(text: str) -> Imported:
+    """What a launch script of Megatron, or a file of its arguments, says."""
+    return read_launch(find_launch(text))

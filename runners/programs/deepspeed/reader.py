@@ -23,11 +23,6 @@ _FILE = TABLE.lists["program"]["file"]
 _SHAPES = "DeepSpeed's settings do not say the model's shapes: write layers, hidden, heads, ffn, vocab and seq_len"
 
 
-def parse(text: str) -> Imported:
-    """What a ds_config says of a plan; the rest of it becomes the workload's `config`. Raises CannotRead."""
-    return read_settings(_config_in(text), {})
-
-
 def is_file(name: str, text: str) -> bool:
     try:
         return name.endswith(".json") and len(TABLE.words("program.keys") & read_config(text).keys()) >= 2

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import table_of
-from meshtune.search_spaces.presets import model_presets, preset_on_hub
 
 TABLE = table_of("meshtune.runners.programs.llm_foundry")
 
@@ -26,18 +26,13 @@ def kind(reading: Reading) -> str:
 
 # The model.
 def pretrained(reading: Reading) -> None:
-    name = str(reading.get("model.pretrained_model_name_or_path") or "")
-    preset, changed = preset_on_hub(name), reading.get("model.config_overrides")
+    changed = reading.get("model.config_overrides")
     own = changed if isinstance(changed, Mapping) else {}
-    sizes = [key for key in own if key not in ("max_seq_len", "attn_config")]
-    if preset is None or sizes:
-        why = f"with config_overrides of {', '.join(sizes)}" if sizes else "whose shapes are in its config.json"
-        told = f"the model is {name or 'not named'}, {why}; fill in layers, hidden, heads, ffn, vocab and what differs"
-        reading.ask("model.layers", told)
-        return
-    reading.note(f"the shapes of {name} are those of the preset {preset}")
-    shapes = {key: value for key, value in model_presets()[preset].items() if key not in ("source", "name", "seq_len")}
-    reading.fields |= {f"model.{key}": value for key, value in shapes.items()}
+    if sizes := [key for key in own if key not in ("max_seq_len", "attn_config")]:
+        told = f"the model has config_overrides of {', '.join(sizes)}"
+        reading.ask("model.layers", f"{told}; fill in layers, hidden, heads, ffn, vocab and what differs")
+    else:
+        read_shapes(reading, {"names": ["model.pretrained_model_name_or_path"]})
 
 
 def ffn(reading: Reading) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import Arguments, CannotRead, Imported, Launch, render_lines, without
 from meshtune.runners.programs.dialects.bash.expansion import as_written
-from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.megatron.command_line import CommandLine, may_be_another, read_command_line
 from meshtune.runners.programs.megatron.log_dump import find_dump
@@ -89,11 +88,6 @@ def refuse_other_models(launch: Launch) -> None:
         f"{launch.place}: Megatron, but {why}; the dialect reads decoder-only transformers (pretrain_gpt.py). "
         "Next: a spec with `kind: command` (docs/how-to/workloads.md)"
     )
-
-
-def parse(text: str) -> Imported:
-    """What a launch script, or a file of arguments, says. Raises CannotRead."""
-    return read_launch(find_launch(text))
 
 
 def read_launch(launch: Launch) -> Imported:

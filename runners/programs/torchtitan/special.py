@@ -10,12 +10,12 @@ from typing import Any
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.named_models import preset_shapes
 from meshtune.runners.programs.table import facts_of
 from meshtune.runners.programs.torchtitan.configuration import REST, Configuration
 from meshtune.runners.programs.torchtitan.options import TABLE, TorchtitanOptions
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
-from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.stages import EVEN, split_of
 
 _MODELS: Mapping[str, Mapping[str, Any]] = TABLE.lists["models"]
@@ -79,8 +79,7 @@ def shapes_of(name: str, flavor: str, *, since_0_2: bool = True) -> dict[str, An
     if found is None or (flavor == "debugmodel" and not since_0_2):
         return None
     said = {"preset": found} if isinstance(found, str) else dict(found)
-    preset = model_presets()[said.pop("preset")] if "preset" in said else {}
-    known = {field: value for field, value in preset.items() if field not in ("source", "seq_len")}
+    known = preset_shapes(said.pop("preset")) if "preset" in said else {}
     return {"name": f"{name}-{flavor}".lower(), **known, **said}
 
 

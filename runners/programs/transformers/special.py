@@ -13,14 +13,15 @@ from meshtune.runners.programs.accelerate.special import TABLE as ACCELERATE
 from meshtune.runners.programs.accelerate.special import Sharding, offloads, put_stage, quoted, settings_of
 from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
-from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping
+from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.config_import import flat, mapping_in, read_mapping
+from meshtune.runners.programs.named_models import ask_shapes, read_shapes
 from meshtune.runners.programs.reading import path_of, truth
 from meshtune.runners.programs.rows import DTYPES
 from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading
 from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import InvalidValue, raising
-from meshtune.search_spaces.presets import model_presets, preset_on_hub
 
 DS_FILE = "ds_config.json"
 _STAGE = "baseline.zero_stage"
@@ -32,36 +33,16 @@ _MIXED = next(row for row in ACCELERATE.rows if row.field == "dtype")
 def shapes(reading: TrainerReading) -> None:
     """By the file of the model that the arguments name, or a preset. Raises CannotRead for a model that is no
     decoder-only transformer."""
-    named = reading.first(reading.table.lists["models"]["names"])
-    value = reading.text(named, "model.layers") if named else None
-    if value is None:
-        if not named:
-            names = " or ".join(reading.table.lists["models"]["names"][:2])
-            _ask_shapes(reading, f"no {names} names the model")
-        return
-    folder, files, presets = value.rstrip("/"), reading.launch.files, model_presets()
-    text = files.get(f"{folder}/config.json", files.get(value if value.endswith(".json") else ""))
-    others = TABLE.words("models.others")
+    names = reading.table.lists["models"]["names"]
+    files, value = reading.launch.files, str(reading.get(reading.first(names))).rstrip("/")
+    text = files.get(f"{value}/config.json", files.get(value if value.endswith(".json") else ""))
+    others = TABLE.words("models.others") & set(value.lower().rpartition("/")[2].split("-"))
     if text is not None:
-        found = _of_file(reading, text, f"{folder}/config.json")
-    elif preset := preset_on_hub(folder) or (folder.lower() if folder.lower() in presets else ""):
-        found = {key: size for key, size in presets[preset].items() if key not in ("source", "seq_len")}
-        reading.note(f"{named} {value}: the shapes are those of meshtune's preset {preset}")
-    elif kind := next(iter(others & set(folder.lower().rpartition("/")[2].split("-"))), ""):
-        raise CannotRead(f"{reading.place}: {value} is a model of {kind}; {_DECODERS}")
+        reading.fields |= flat({"model": _of_file(reading, text, f"{value}/config.json")})
+    elif others:
+        raise CannotRead(f"{reading.place}: {as_written(value)} is a model of {min(others)}; {_DECODERS}")
     else:
-        found = {}
-        _ask_shapes(reading, f"{named} {value}: no config.json of it is here, and it is no preset")
-    reading.fields |= {
-        f"model.{name}.{key}" if key else f"model.{name}": inner
-        for name, size in found.items()
-        for key, inner in (size.items() if isinstance(size, Mapping) else [("", size)])
-    }
-
-
-def _ask_shapes(reading: TrainerReading, told: str) -> None:
-    shape = "write layers, hidden, heads, kv_heads, ffn and vocab (its config.json has them)"
-    reading.ask("model.layers", f"{told}: {shape}")
+        read_shapes(reading, {"names": names})
 
 
 def _of_file(reading: TrainerReading, text: str, name: str) -> dict[str, Any]:
@@ -77,7 +58,7 @@ def _of_file(reading: TrainerReading, text: str, name: str) -> dict[str, Any]:
     elif any(other in str(kind).lower() for other in TABLE.words("models.others")):
         raise CannotRead(f"{name} is a model of {kind}; {_DECODERS}")
     else:
-        _ask_shapes(reading, f"{name} has model_type {shown(kind)}; known are {', '.join(FAMILIES)}")
+        ask_shapes(reading, f"{name} has model_type {shown(kind)}; known are {', '.join(FAMILIES)}")
     return {}
 
 
