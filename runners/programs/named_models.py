@@ -1,6 +1,6 @@
 """A model's shapes by the keys of a program's settings, or by the name that they give the model.
 
-[shapes]          names: the keys that name the model, by a path of the Hub, a preset or a folder of that name
+[shapes]          names: the keys that name the model, by a path of the Hub, a folder of its name there, or a preset
 [shapes.keys]     by field of ModelSpec: the key that says it; all of them where one is said
 [shapes.plain]    what all models have that the program makes of keys; ffn_factor: the width inside, of `hidden`
 [shapes.presets]  by pattern of the name's last part, in small letters: the preset, `\\1` for a group"""
@@ -63,4 +63,5 @@ def _preset(name: str, patterns: Mapping[str, str]) -> str:
     for pattern, preset in patterns.items():
         if (found := re.fullmatch(pattern, last)) and (made := found.expand(preset)) in model_presets():
             return made
-    return preset_on_hub(name) or (last if last in model_presets() else "")
+    # Of two models of one name the shapes may differ: mosaicml/mpt-30b is not llm-foundry's of that name.
+    return preset_on_hub(name) or (name.lower() if name.lower() in model_presets() else "")

@@ -23,31 +23,32 @@ def model_presets() -> Mapping[str, Mapping[str, Any]]:
     return {key: {**entry, "name": key} for file in MODEL_FILES for key, entry in _read(file).items()}
 
 
-# What models are called on the Hub, in small letters and not as trained further for chats, and the presets of their
-# shapes.
+# Names of models on the Hub (of huggyllama, meta-llama, mistralai, Qwen, openai), in small letters and not as
+# trained further for chats, and the presets of their shapes.
 _ON_HUB: Mapping[str, str] = {
-    "huggyllama/llama-30b": "llama1-30b",
-    "huggyllama/llama-65b": "llama1-65b",
-    **{f"meta-llama/llama-2-13b{kind}": "llama2-13b" for kind in ("", "-hf", "-chat-hf")},
+    "llama-30b": "llama1-30b",
+    "llama-65b": "llama1-65b",
+    **{f"llama-2-13b{kind}": "llama2-13b" for kind in ("", "-hf", "-chat-hf")},
     **{
-        f"meta-llama/{family}-{size}": f"llama3-{size}"
+        f"{family}-{size}": f"llama3-{size}"
         for family in ("meta-llama-3", "meta-llama-3.1", "llama-3.1")
         for size in ("8b", "70b", "405b")
     },
-    **{f"meta-llama/llama-3.2-{size}": f"llama3.2-{size}" for size in ("1b", "3b")},
-    **{f"mistralai/mixtral-{size}-v0.1": f"mixtral-{size}" for size in ("8x7b", "8x22b")},
+    **{f"llama-3.2-{size}": f"llama3.2-{size}" for size in ("1b", "3b")},
+    **{f"mixtral-{size}-v0.1": f"mixtral-{size}" for size in ("8x7b", "8x22b")},
     **{
-        f"qwen/qwen3-{size}{kind}": f"qwen3-{size}"
+        f"qwen3-{size}{kind}": f"qwen3-{size}"
         for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
         for kind in ("", "-base", "-2507", "-thinking-2507")
     },
-    **{f"openai/gpt-oss-{size}": f"gpt-oss-{size}" for size in ("20b", "120b")},
+    **{f"gpt-oss-{size}": f"gpt-oss-{size}" for size in ("20b", "120b")},
 }
 
 
 def preset_on_hub(name: str) -> str | None:
-    """The preset with the shapes of a model of the Hub, None where there is none."""
-    return _ON_HUB.get(name.lower().replace("-instruct", ""))
+    """The preset with the shapes of a model of the Hub, None where there is none. name: with or without its
+    owner, who may be one of a copy, or of a folder that is called like it."""
+    return _ON_HUB.get(name.lower().rstrip("/").rpartition("/")[2].replace("-instruct", ""))
 
 
 @cache

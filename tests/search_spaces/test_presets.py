@@ -11,7 +11,7 @@ import pytest
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.presets import cluster_presets, described, device_presets, model_presets
+from meshtune.search_spaces.presets import cluster_presets, described, device_presets, model_presets, preset_on_hub
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
@@ -145,3 +145,20 @@ def test_the_examples_of_the_page_are_specs():
     own, _ = read_spec(parse_yaml("model: llama3-8b\nglobal_batch_size: 64\n" + textwrap.dedent(blocks[1])), None)
     assert (own.cluster.name, own.cluster.devices, own.cluster.nodes_per_rack) == ("ours", 32, 16)
     assert own.cluster.rack_link.bandwidth_bytes_per_s == 6e9
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3-8b"),
+        ("/data/models/Qwen3-8B/", "qwen3-8b"),
+        ("Llama-3.1-8B", "llama3-8b"),
+        ("a-mirror/Qwen3-8B", "qwen3-8b"),
+        ("some-lab/Qwen3-8B-vision", None),
+        ("mosaicml/mpt-30b", None),
+        ("/data/mpt-30b", None),
+    ],
+)
+def test_a_model_of_the_hub_is_known_by_its_name_whoever_has_a_copy(name, preset):
+    assert preset_on_hub(name) == preset
