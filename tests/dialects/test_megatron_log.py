@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from dialect_cases import stored_for
 from launches import parse
 
 from meshtune.runners.programs.dialects.base import CannotRead
+from meshtune.runners.programs.megatron import command_line, log_dump
 from meshtune.runners.programs.megatron.flags import flags_by_dest
 from meshtune.runners.programs.megatron.reader import is_log, read_log
 
@@ -61,6 +64,23 @@ def test_a_dump_in_a_log_reads_as_the_command_line_that_it_is_of(prefix):
     assert {question.path for question in imported.questions} == {
         *("workload.script", "workload.directory", "cluster.nodes"),
     }
+
+
+def test_a_degree_by_a_name_of_a_newer_release_is_asked_and_one_more_name_in_its_row_reads_it(monkeypatch):
+    newer = TOLD | MADE | {"data_parallel_size": 2, "context_ranks": 2}
+    imported = read_log(log(dump("n", newer)))
+    asked = [str(question) for question in imported.questions]
+    assert any("tp(2) * pp(2) * dp(2) is not devices(16)" in text for text in asked), asked
+    rows = [
+        replace(row, names=(*row.names, "--context-ranks")) if row.field == "cp" else row
+        for row in command_line.TABLE.rows
+    ]
+    table = replace(command_line.TABLE, rows=tuple(rows))
+    for module in (command_line, log_dump):
+        monkeypatch.setattr(module, "TABLE", table)
+    imported = read_log(log(dump("n", newer)))
+    assert imported.plan["cp"] == 2
+    assert not any("is not devices" in str(question) for question in imported.questions)
 
 
 def test_deepspeed_s_settings_and_the_vocabulary_are_in_the_log_too():

@@ -115,8 +115,9 @@ def _complaints(name: str, values: tuple[str, ...], programs: frozenset[Program]
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:
-    """Those that no parser has, and that trials do not leave out."""
-    return [name for name in names if name not in flags() and not left_out_of_trials({name: ()})]
+    """Those that no parser and no row has, and that trials do not leave out."""
+    known = flags().keys() | TABLE.every_name
+    return [name for name in names if name not in known and not left_out_of_trials({name: ()})]
 
 
 def may_be_another(script: str, names: Collection[str]) -> bool:
@@ -129,7 +130,7 @@ def _ask_for_unknown(line: CommandLine) -> None:
     """One question for each field that unknown arguments seem to say, one for others that may matter, and a note."""
     kinds: dict[tuple[str | None, str], list[str]] = {}
     for name in unknown_names(line.given):
-        kinds.setdefault(_seems(name), []).append(name)
+        kinds.setdefault(seems(name), []).append(name)
     for (field, more), names in kinds.items():
         written = ", ".join(map(line.written, names))
         told = f"{written} {'is no argument' if len(names) == 1 else 'are no arguments'} of any known Megatron"
@@ -144,7 +145,7 @@ def _ask_for_unknown(line: CommandLine) -> None:
         line.more = f"{line.more} {line.launch.script}, which may be no Megatron,".strip()
 
 
-def _seems(name: str) -> tuple[str | None, str]:
+def seems(name: str) -> tuple[str | None, str]:
     """The field that an unknown argument seems to say, "" where it may matter otherwise, None where it does not; and
     what a question adds."""
     unknown, written = TABLE.lists["unknown"], name.removeprefix("--").replace("_", "-").lower()
@@ -168,7 +169,7 @@ def _ask_for_the_program(line: CommandLine) -> None:
     # Forks share names of flags: one that says nothing of the plan is no sign of the program.
     owners = sorted(frozenset[Program]().union(*(mapping[name] for name in foreign)))
     own = [name for name, programs in mapping.items() if not programs.intersection(owners)]
-    if foreign and len(own) > len(foreign) and all(_seems(name)[0] is None for name in foreign):
+    if foreign and len(own) > len(foreign) and all(seems(name)[0] is None for name in foreign):
         line.note(f"{', '.join(map(line.written, foreign))}: of {' and '.join(owners)}, kept as written")
         return
     wanted = ", ".join(sorted(for_trials))

@@ -12,6 +12,7 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.base import CannotRead, Launch, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import unknown
+from meshtune.runners.programs.megatron.command_line import seems
 from meshtune.runners.programs.megatron.flags import Flag, flags_by_dest
 from meshtune.runners.programs.megatron.options import TABLE
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
@@ -44,9 +45,9 @@ def is_log(text: str) -> bool:
     return any(len(values) >= _LEAST_LINES for _, values, _ in _dumps(text))
 
 
-def find_dump(text: str) -> tuple[Launch, int | None, int | None]:
-    """The last dump of a log as a start, with its questions; the devices in all, and the words of the tokenizer, None
-    where arguments say them. Raises CannotRead."""
+def find_dump(text: str) -> tuple[Launch, Mapping[str, int]]:
+    """The last dump of a log as a start, with its questions; and what no argument says: `devices` in all, `dp`, and
+    `model.vocab`, the words of the tokenizer. Raises CannotRead."""
     dumps = [found for found in _dumps(text) if len(found[1]) >= _LEAST_LINES]
     if not dumps:
         raise CannotRead(
@@ -73,7 +74,7 @@ def find_dump(text: str) -> tuple[Launch, int | None, int | None]:
         remarks.note(f"{len(dumps)} dumps of arguments; the last one is read")
     size = vocabulary(text) if values.get("vocab_size") is None else None
     words = _words({**values, **({"vocab_size": size} if size else {})}, remarks)
-    settings, devices = deepspeed_settings(text), values.get("world_size")
+    settings = deepspeed_settings(text)
     launch = Launch(
         script="",
         words=tuple(words),
@@ -82,7 +83,8 @@ def find_dump(text: str) -> tuple[Launch, int | None, int | None]:
         questions=tuple(remarks.questions),
         notes=tuple(remarks.notes),
     )
-    return launch, devices if isinstance(devices, int) and devices > 0 else None, size
+    counts = {"devices": values.get("world_size"), "dp": values.get("data_parallel_size"), "model.vocab": size}
+    return launch, {name: count for name, count in counts.items() if isinstance(count, int) and count > 0}
 
 
 def _dumps(text: str) -> Iterator[tuple[int, dict[str, str], bool]]:
@@ -135,6 +137,12 @@ def _words(values: Mapping[str, Any], remarks: Remarks) -> list[str]:
         if dest in values and dest not in secrets and dest not in _FILLED_IN and not _follows(dest, values):
             given = next((form for form in forms if _is_given(form, values[dest])), None)
             words += _written(given, values[dest]) if given else ()
+    # A newer release's or a fork's: what a row has, or what seems to say a field.
+    known = frozenset().union(*flags_by_dest().values())
+    for dest in (dest for dest in values if dest not in known and dest not in _FILLED_IN):
+        name = f"--{dest.replace('_', '-')}"
+        if values[dest] not in (None, False, 0, 1, "") and (name in TABLE.every_name or seems(name)[0]):
+            words += [name, str(values[dest])]
     if secrets:
         remarks.ask("", f"the log has {', '.join(secrets)}, which may be secrets and are not copied")
     return words

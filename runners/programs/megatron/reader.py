@@ -109,12 +109,11 @@ def read_launch(launch: Launch) -> Imported:
 
 def read_log(text: str) -> Imported:
     """What the last dump of arguments in a training's log says. Raises CannotRead."""
-    launch, devices, vocab = find_dump(text)
+    launch, counts = find_dump(text)
     refuse_other_models(launch)
-    line = read_command_line(launch, devices)
+    line = read_command_line(launch, counts.get("devices"))
     line.questions += launch.questions
-    if vocab:
-        line.fields["model.vocab"] = vocab
+    line.fields |= counts
     return _imported(line)
 
 
