@@ -64,11 +64,15 @@ def text_of_any(launch: Launch, name: str, reads: str, instead: str = "") -> tup
 _MAX_LOOKED_AT = 20_000
 
 
+# Folders of packages, whose files are nobody's own.
+_OF_PACKAGES = ("node_modules", "site-packages", "dist-packages")
+
+
 def elsewhere(name: str) -> Path | None:
     """The one file below the present folder whose path ends as the name does, else the one of its last part."""
     inner, found, looked = PurePosixPath(name), list[Path](), 0
     for folder, folders, files in os.walk("."):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _OF_PACKAGES)
         looked += len(files)
         if inner.name in files:
             found.append(Path(folder, inner.name))
