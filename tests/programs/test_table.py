@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -202,3 +203,11 @@ def test_what_is_asked_gets_no_default():
     table(TP).read(reading)
     assert "tp" not in reading.fields
     assert len(reading.questions) == 1
+
+
+def test_the_page_of_imports_names_every_program():
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "import.md").read_text("utf-8")
+    sections = [table_of(f"{PACKAGE}.{name}").lists.get("program", {}) for name in PROGRAMS]
+    titles = [section["title"].removeprefix("a ").split()[0] for section in sections if "title" in section]
+    assert len(titles) >= 20
+    assert [title for title in titles if title not in page] == []
