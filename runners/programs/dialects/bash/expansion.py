@@ -43,8 +43,10 @@ _BRACES = re.compile(r"([^{}$]*)\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}\s,]*(?:,[^{}\s
 MAX_SCRIPT = 50_000
 MAX_EXPANDED = 500_000
 MAX_PASSING = 20_000_000
-# A word of a list, and a character of a text that is split, take as long as so many that are copied.
+# A character of a command's output or a pattern takes as long as so many that are copied; a word of a list, and a
+# character of a text that is split, longer.
 _WORK = 10
+_SPLITTING = 30
 # Commands that are read, those of each turn of a loop counted.
 MAX_COMMANDS = 30_000
 _LIST = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}|\$(@)|\$\{(@)\}")
@@ -161,13 +163,13 @@ def expand(word: Word, values: Values, budget: Budget, depth: int = 0) -> list[s
             for index, item in enumerate(known):
                 fields.open_ = fields.open_ and index == 0
                 fields.add(budget.spend(item))
-                budget.passing -= _WORK
+                budget.passing -= _SPLITTING
             continue
         text = _piece(piece, values, budget, depth)
         if piece.quoted:
             fields.add(text)
         else:
-            budget.passing -= _WORK * len(text)
+            budget.passing -= _SPLITTING * len(text)
             fields.add_split(text)
     return ["".join(parts) for parts in fields.words]
 
