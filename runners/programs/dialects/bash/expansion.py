@@ -43,8 +43,7 @@ _BRACES = re.compile(r"([^{}$]*)\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}\s,]*(?:,[^{}\s
 MAX_SCRIPT = 50_000
 MAX_EXPANDED = 500_000
 MAX_PASSING = 20_000_000
-# A character of a command's output or a pattern takes as long as so many that are copied; a word of a list, and a
-# character of a text that is split, longer.
+# A word of a list takes as long as so many characters that are copied, one of a text that is split longer.
 _WORK = 10
 _SPLITTING = 30
 # Commands that are read, those of each turn of a loop counted.
@@ -163,7 +162,7 @@ def expand(word: Word, values: Values, budget: Budget, depth: int = 0) -> list[s
             for index, item in enumerate(known):
                 fields.open_ = fields.open_ and index == 0
                 fields.add(budget.spend(item))
-                budget.passing -= _SPLITTING
+                budget.passing -= _WORK
             continue
         text = _piece(piece, values, budget, depth)
         if piece.quoted:
