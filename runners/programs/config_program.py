@@ -123,7 +123,7 @@ class ConfigProgram:
         if self._command.get("omegaconf"):
             own, more = overridden(own, more, launch.place)
         elif more:
-            asked += f"{as_written(' '.join(more))}: words behind {name}, which may change what it says; do they?"
+            asked += f" {as_written(' '.join(more))}: words behind {name}, which may change what it says; do they?"
         before = map(literal, launch.words[:index])
         words = [*self.started(launch), *before, f"{{directory}}/{self.config_file}", *more]
         return self.imported(own, launch, place=launch.place, words=words, asked=asked)

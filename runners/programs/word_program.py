@@ -5,7 +5,6 @@ file stays the user's own."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +13,8 @@ from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import arguments_alone, literal, nested
+from meshtune.runners.programs.dialects.omegaconf import OVERRIDE
 
-# Hydra's marks before a key: added, or added and changed.
-_KEY = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 _FILES = (".yaml", ".yml", ".json")
 
 
@@ -30,7 +28,7 @@ class WordProgram(ConfigProgram):
             flags, loose = read_arguments(given)
             said, rest = nested({name[2:]: values for name, values in flags.items()}), list(loose)
         else:
-            found = [(word, _KEY.fullmatch(word)) for word in given]
+            found = [(word, OVERRIDE.fullmatch(word)) for word in given]
             said, rest = {}, [word for word, match in found if match is None]
             for match in (match for _, match in found if match is not None):
                 said = merged(said, nested({match[1]: (match[2],)}))
@@ -55,7 +53,7 @@ class WordProgram(ConfigProgram):
             return words, None
         set_here = {name: value for name, value in settings.items() if value is not None}
         if self._command["words"] == "keys":
-            kept = [word for word in words if (key := _KEY.fullmatch(word)) is None or key[1] not in settings]
+            kept = [word for word in words if (key := OVERRIDE.fullmatch(word)) is None or key[1] not in settings]
             return [*kept, *(f"{name}={value}" for name, value in set_here.items())], None
         kept, dropped = list[str](), False
         for word in words:

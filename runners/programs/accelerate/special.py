@@ -23,7 +23,6 @@ from meshtune.runners.programs.dialects.launcher_options import OF_ACCELERATE, t
 from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.table import capabilities, facts_of, table_of
 from meshtune.runners.trainer.job import Dtype
-from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.checks import Closed, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
@@ -109,8 +108,9 @@ def _text_of(reading: Reading, whose: str, name: str, files: Mapping[str, str], 
     if (found := elsewhere(name)) is None:
         told = f"{reading.place}: {whose} settings, {name}, are not there; without them {unknown} not known"
         raise CannotRead(f"{told}. Next: make the file, and import again")
-    reading.ask("", f"{name} is not there, and {found} is read in its place; is it that file?")
-    return read_file(found, SLOW_LIMITS.max_bytes)
+    text, told = found
+    reading.ask("", told)
+    return text
 
 
 def settings_of(reading: Reading, name: str, files: Mapping[str, str]) -> dict[str, Any]:

@@ -31,9 +31,6 @@ def zero_stage(reading: TrainerReading) -> None:
     strategy = next((name for name in ("shard_grad_op", "no_shard", "hybrid_shard") if name in options), "full_shard")
     plain = strategy if reading.has("--fsdp") else config.get("reshard_after_forward", True)
     put_stage(reading, config.get("sharding_strategy", plain), "--fsdp", "--fsdp_config")
-    if truth(config.get("offload_params", False)):
-        reading.note("FSDP offloads to the host; it stays so, and predictions do not know it")
-    checkpoints = bool(truth(config.get("activation_checkpointing", False)))
-    if checkpoints:
-        reading.put("recompute", "full", "--fsdp_config")
-    reading.sharding = Sharding(fixed=True, recomputes=checkpoints)
+    offloaded = bool(truth(config.get("offload_params", False)))
+    recomputes = special.recomputes_in(config, reading, offloaded=offloaded)
+    reading.sharding = Sharding(fixed=True, recomputes=recomputes)

@@ -56,20 +56,18 @@ def text_of_any(launch: Launch, name: str, reads: str, instead: str = "") -> tup
     except CannotRead:
         if (found := elsewhere(name)) is None:
             raise
-    told = f"{name} is not there, and {found} is read in its place; is it that file? "
-    return read_file(found, SLOW_LIMITS.max_bytes), told
+        return found
 
 
 # Files that are looked at for one of a name.
 _MAX_LOOKED_AT = 20_000
-
-
 # Folders of packages, whose files are nobody's own.
 _OF_PACKAGES = ("node_modules", "site-packages", "dist-packages")
 
 
-def elsewhere(name: str) -> Path | None:
-    """The one file below the present folder whose path ends as the name does, else the one of its last part."""
+def elsewhere(name: str) -> tuple[str, str] | None:
+    """The text of the one file below the present folder whose path ends as the name does, else of the one of its last
+    part; and the question whether it is that file."""
     inner, found, looked = PurePosixPath(name), list[Path](), 0
     for folder, folders, files in os.walk("."):
         folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _OF_PACKAGES)
@@ -79,7 +77,10 @@ def elsewhere(name: str) -> Path | None:
         if looked > _MAX_LOOKED_AT:
             return None
     ends = [path for path in found if path.parts[-len(inner.parts) :] == inner.parts]
-    return next(iter(several), None) if len(several := ends or found) == 1 else None
+    if len(several := ends or found) != 1:
+        return None
+    told = f"{name} is not there, and {several[0]} is read in its place; is it that file?"
+    return read_file(several[0], SLOW_LIMITS.max_bytes), told
 
 
 def at(config: Mapping[str, Any], path: str) -> Any:
@@ -126,12 +127,12 @@ def read_value(word: str) -> Any:
 
 
 # A script's own arguments, of which a trial has none; they are asked about where the script is read.
-_OF_SCRIPT = ("$@", "$*", "${@}", "${*}", '"$@"', '"$*"')
+OF_SCRIPT = ("$@", "$*", "${@}", "${*}", '"$@"', '"$*"')
 
 
 def arguments_alone(words: Sequence[str]) -> list[str]:
     """The words but for those that stand for arguments of the script itself."""
-    return [word for word in words if is_known(word) or as_written(word) not in _OF_SCRIPT]
+    return [word for word in words if is_known(word) or as_written(word) not in OF_SCRIPT]
 
 
 def holds(config: Mapping[str, Any], path: str) -> bool:

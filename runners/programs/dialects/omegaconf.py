@@ -19,7 +19,7 @@ _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.-]*)\}")
 _MAX_DEPTH = 8
 _MAX_TEXT = 1_000
 # Hydra's marks before a key: added, added or changed. One of deletion is not followed.
-_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
+OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 # YAML 1.1, which PyYAML reads, has no 1e-4 among its floats; OmegaConf has.
 _FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -60,7 +60,7 @@ def overridden(config: Mapping[str, Any], words: Sequence[str], place: str) -> t
     CannotRead for another word."""
     result = dict(config)
     for word in filter(is_known, words):
-        match = _OVERRIDE.fullmatch(word)
+        match = OVERRIDE.fullmatch(word)
         if match is None:
             raise CannotRead(f"{place}: {word[:80]!r} is no key=value")
         try:

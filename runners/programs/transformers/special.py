@@ -137,16 +137,21 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
     named = [option for option in options if option in strategies]
     put_stage(reading, named[0] if named else config.get("reshard_after_forward", True), "--fsdp", "--fsdp_config")
     offloaded = "offload" in options or truth(config.get("cpu_offload", False))
-    if offloaded:
-        reading.note("FSDP offloads to the host; it stays so, and predictions do not know it")
-    checkpoints = bool(truth(config.get("activation_checkpointing", False)))
-    if checkpoints:
-        reading.put("recompute", "full", "--fsdp_config")
+    checkpoints = recomputes_in(config, reading, offloaded=bool(offloaded))
     kept = " ".join(option for option in options if option not in strategies and truth(option) is None)
     names = {2: "shard_grad_op", 3: "full_shard"}
     sharded = {stage: ("--fsdp", quoted(f"{name} {kept}".strip())) for stage, name in names.items()}
     stages = sharded if offloaded or checkpoints else {0: (), **sharded}
     return Sharding(stages=stages, of_script=True, recomputes=checkpoints, fixed=False)
+
+
+def recomputes_in(config: Mapping[str, Any], reading: TrainerReading, *, offloaded: bool) -> bool:
+    """Whether FSDP itself recomputes; with a note where it offloads."""
+    if offloaded:
+        reading.note("FSDP offloads to the host; it stays so, and predictions do not know it")
+    if checkpoints := bool(truth(config.get("activation_checkpointing", False))):
+        reading.put("recompute", "full", "--fsdp_config")
+    return checkpoints
 
 
 def fsdp_config(reading: TrainerReading) -> dict[str, Any]:

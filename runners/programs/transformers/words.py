@@ -15,7 +15,7 @@ from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
 from meshtune.runners.programs.capture.stand_in import named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import mapping_in, read_mapping, text_of_any
+from meshtune.runners.programs.dialects.config_import import OF_SCRIPT, mapping_in, read_mapping, text_of_any
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
@@ -28,8 +28,6 @@ _OF_TRAINER: Mapping[str, Table] = {
     if table.lists.get("program", {}).get("rows_of") == TABLE.name
 }
 _PROGRAM: Mapping[str, str] = TABLE.lists["program"]
-# Of a script, which are asked once where it is read, and taken for none.
-_OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 # Of a file's folder and those around it, where the files that it names may be.
 _MAX_FOLDERS = 4
 
@@ -37,8 +35,8 @@ _MAX_FOLDERS = 4
 @dataclass(slots=True)
 class TrainerReading(Reading):
     """given: the script's arguments, and the launcher's without dashes in front. own: those of the command line, which
-    trials keep; loose: its words before the first. variant: of the table. launcher: Accelerate's words that stand among
-    the script's."""
+    trials keep; loose: its words before the first. variant, table: of the program. launcher: Accelerate's words that
+    stand among the script's."""
 
     launch: Launch = dataclasses.field(kw_only=True)
     own: Arguments = dataclasses.field(kw_only=True)
@@ -47,15 +45,12 @@ class TrainerReading(Reading):
     launcher: Arguments = dataclasses.field(default_factory=dict)
     alone: set[str] = dataclasses.field(default_factory=set)
     sharding: Sharding = dataclasses.field(default_factory=Sharding)
+    table: Table = dataclasses.field(kw_only=True)
 
     @property
     def tells_recompute(self) -> bool:
         """Whether the Trainer's --gradient_checkpointing decides what recomputes, and trials tell it."""
         return self.variant not in ("own", "loop", "open_instruct") and not self.sharding.recomputes
-
-    @property
-    def table(self) -> Table:
-        return program_of(self.launch).variant(self.variant)
 
 
 def program_of(launch: Launch) -> Table:
@@ -147,13 +142,14 @@ def _with_variables(launch: Launch, said: tuple[str, ...]) -> Launch:
 def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
-    program = program_of(launch).lists["program"]
+    table = program_of(launch)
+    program = table.lists["program"]
     files, elsewhere = launch.files, ""
-    if program_of(launch) is not TABLE and loose:
+    if table is not TABLE and loose:
         text, elsewhere = _text_of(launch, loose[0], program["title"])
         files = {**files, loose[0]: text}
         launch = replace(launch, files=files)
-    first = {} if program_of(launch) is TABLE else _in_file(own, files, "".join(loose[:1]), program.get("empty", ""))
+    first = {} if table is TABLE else _in_file(own, files, "".join(loose[:1]), program.get("empty", ""))
     if first and "config" not in program:
         # `key=value` behind the file, as OmegaConf has it.
         pairs = [pair for word in loose[1:] if is_known(word) and (pair := word.partition("="))[1]]
@@ -172,7 +168,14 @@ def reading_of(launch: Launch) -> TrainerReading:
         launcher = {name: given[f"--{name}"] for name in sorted(names) if f"--{name}" in given}
         own, given = ({key: each[key] for key in each if key[2:] not in launcher} for each in (own, given))
     reading = TrainerReading(
-        given=given, launch=launch, own=own, loose=loose, variant=variant, launcher=launcher, place=launch.place
+        given=given,
+        launch=launch,
+        own=own,
+        loose=loose,
+        variant=variant,
+        launcher=launcher,
+        table=table.variant(variant),
+        place=launch.place,
     )
     if elsewhere:
         reading.ask("", elsewhere)
@@ -180,7 +183,7 @@ def reading_of(launch: Launch) -> TrainerReading:
     unread = [as_written(word) for word in (*loose, *stray) if not is_known(word)]
     for word in unread:
         told = "it is not known here, and it may hold further arguments; add them to workload.command, or none"
-        if word not in _OWN_ARGUMENTS:
+        if word not in OF_SCRIPT:
             reading.ask("", f"{word}: {told}")
     config = as_written((own.get("--config") or ("",))[-1])
     if config.endswith((".yaml", ".yml")) and config not in launch.files:
@@ -188,5 +191,5 @@ def reading_of(launch: Launch) -> TrainerReading:
         reading.ask("", f"--config {config} is not there: what it says counts, and is asked for; or import where it is")
     if variant == "own":
         unread.append(f"{launch.script}, which is not known to be a script of the Trainer,")
-    reading.more = " ".join(word for word in unread if word not in _OWN_ARGUMENTS)
+    reading.more = " ".join(word for word in unread if word not in OF_SCRIPT)
     return reading

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -103,28 +104,26 @@ def find_launch(
         questions.append(Question("", f"{place}: {told}"))
     if start.doubt and not number:
         questions.append(Question("", f"{place} may not be what is started: {start.doubt}. {_CAPTURE}"))
-    elif other := next(
-        (one for one in trainings if one.doubt and not number and one.call.command != chosen.command), None
-    ):
+    maybe = (one for one in trainings if one.doubt and one.call.command != chosen.command)
+    if not (start.doubt or number) and (other := next(maybe, None)):
         told = f"{other.place} may be started in its place, or too: `{other.call.written}` ({other.doubt})"
         questions.append(Question("", f"{place}: {told}"))
     contained = False
     for name, inner, command in start.chain:
         lines = {at.line for one in starts for _, other, at in one.chain if other is inner}
-        more = _surroundings(inner, command, lines)
+        own_setup, own_env, asked_here, noted_here = _surroundings(inner, command, lines)
         before = f"{name} " * bool(name)
-        if contained and more[0]:
-            notes.append(
-                f"{before}sets up inside of the container, and is left to the Python there: {'; '.join(more[0])}"
-            )
-        setup = [line for line in setup if _exported(line) not in more[1]] + ([] if contained else more[0])
+        if contained and own_setup:
+            told = "sets up inside of the container, and is left to the Python there"
+            notes.append(f"{before}{told}: {'; '.join(own_setup)}")
+        setup = [line for line in setup if _exported(line) not in own_env] + ([] if contained else own_setup)
         contained = contained or any(PurePath(word).name in CONTAINERS for word in command.words)
         # What an inner script sets holds, whatever it was outside.
-        left = {question.path for question in more[2]} | {f"workload.env.{_exported(line)}" for line in more[0]}
-        questions = [one for one in questions if one.path.removeprefix("workload.env.") not in more[1]]
-        env = {name: value for name, value in {**env, **more[1]}.items() if f"workload.env.{name}" not in left}
-        questions += [replace(question, text=before + question.text) for question in more[2]]
-        notes += [before + note for note in (*inner.notes, *more[3])]
+        left = {one.path for one in asked_here} | {f"workload.env.{_exported(line)}" for line in own_setup}
+        questions = [one for one in questions if one.path.removeprefix("workload.env.") not in own_env]
+        env = {name: value for name, value in {**env, **own_env}.items() if f"workload.env.{name}" not in left}
+        questions += [replace(question, text=before + question.text) for question in asked_here]
+        notes += [before + note for note in (*inner.notes, *noted_here)]
     commands = [command for _, _, command in start.chain]
     command = next((command for command in reversed(commands) if command.directory), commands[-1])
     files, asked = _files(start.chain, launch, command, path, place)
@@ -199,16 +198,17 @@ class _Search:
     ) -> Iterator[_Start]:
         """Those of a script, and of the scripts that it starts. slurm: variables of its job. name: the script's, in
         places. chain: the commands that lead to it. Raises NotBash."""
-        exported = {name: value for name, (value, _) in script.exported.items()}
+        around = {**self.given, **{name: value for name, (value, _) in script.exported.items()}}
         for command in (*script.commands, *script.doubtful):
             self.reached.append((name, command))
-            environment = {**self.given, **exported, **command.env, **slurm}
+            # Copied where a start is found alone: there may be many commands, and many variables.
+            environment = ChainMap(dict(slurm), dict(command.env), around)
             call, links = call_of(command.words, environment), (*chain, (name, script, command))
             own = call is not None and starts_a_program(call)
             inner = [] if (own and call and call.tool) or len(chain) >= _MAX_DEPTH else self._inner(links, slurm, head)
             yield from inner
             if own and call and not inner:
-                yield _Start(call=replace(call, environment=environment), chain=links, head=head)
+                yield _Start(call=replace(call, environment=dict(environment)), chain=links, head=head)
 
     def _inner(
         self, chain: tuple[tuple[str, Script, Command], ...], slurm: Mapping[str, str], head: str
