@@ -84,7 +84,7 @@ def is_training(words: list[str], under: bool) -> bool:
 
 
 def options_end(tool: str, words: list[str]) -> int:
-    """Where the command of an srun or mpirun begins."""
+    """Where the command of a launcher such as srun, mpirun or torchrun begins."""
     alone = _ALONE.get("srun" if tool == "salloc" else tool, _ALONE["mpirun"]).split()
     # `flux run`, `flux mini run`.
     index = (2 if words[:1] == ["mini"] else 1) if tool == "flux" else 0

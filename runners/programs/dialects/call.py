@@ -223,19 +223,13 @@ def _program(words: Sequence[str], launcher: str = "") -> tuple[int, str] | None
         if as_written(word).endswith(".py"):
             return index, word
         if word in ("-m", "--module") and index + 1 < len(words) and words[index + 1] not in LAUNCH_MODULES[:-1]:
-            at = _after_options(words, index + 1)
+            at = index + 1 + options_end("torchrun", list(words[index + 1 :]))
             return (at, f"-m {words[at]}") if at < len(words) else None
     if launcher != "torchrun" or any(word in ("--no-python", "--no_python") for word in words):
         return None
-    at = _after_options(words, next((at + 1 for at, word in enumerate(words) if word in LAUNCH_MODULES), 0))
+    start = next((at + 1 for at, word in enumerate(words) if word in LAUNCH_MODULES), 0)
+    at = start + options_end("torchrun", list(words[start:]))
     return (at, words[at]) if at < len(words) and is_known(words[at]) else None
-
-
-def _after_options(words: Sequence[str], at: int) -> int:
-    """The place, from `at`, of the first word that is no option, and no option's value."""
-    while at < len(words) and words[at].startswith("-"):
-        at += 1 if "=" in words[at] or words[at] in TABLE["alone"]["torchrun"].split() else 2
-    return at
 
 
 def _surrounding(found: Call, remarks: Remarks) -> None:

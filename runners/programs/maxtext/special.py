@@ -7,6 +7,7 @@ from __future__ import annotations
 from math import prod
 
 from meshtune.runners.programs.reading import Reading
+from meshtune.runners.programs.rows import VALUES
 
 _KINDS = {
     "data": ("data",),
@@ -16,7 +17,6 @@ _KINDS = {
     "pp": ("pipeline",),
     "ep": ("expert",),
 }
-_CONTEXTS = {"ring": "ring", "ulysses": "ulysses", "all_gather": "all_gather"}
 
 
 def axes(reading: Reading) -> None:
@@ -42,7 +42,8 @@ def axes(reading: Reading) -> None:
     if degrees["ep"] > 1:
         reading.ask("", f"expert axes of {degrees['ep']}: fill in baseline.ep and workload.fixed.ep")
     if degrees["cp"] > 1:
-        fields["context"] = _CONTEXTS.get(str(reading.get("context_parallel_strategy") or "all_gather"))
+        strategy = str(reading.get("context_parallel_strategy") or "all_gather")
+        fields["context"] = strategy if strategy in VALUES["context"] else None
     whole = degrees["fsdp"] > 1 or min(sizes["ici"]["fsdp"], sizes["dcn"]["fsdp"]) < 0
     sharded = reading.get("shard_optimizer_over_data") is True
     fields["zero_stage"] = 3 if whole else 1 if sharded else 0
