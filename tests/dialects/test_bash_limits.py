@@ -214,3 +214,7 @@ def test_a_mutated_script_is_a_spec_or_a_reason(count):
     reasons = [read(kind, mutated(rng, text)) for kind, text in rng.choices(SEEDS, k=count)]
     # The mutants are neither all broken nor all harmless.
     assert count / 5 < reasons.count("") < count * 4 / 5
+
+
+def test_a_program_of_a_name_that_no_file_can_have_is_read():
+    assert read("megatron", f"torchrun {'x' * 5_000}.py --num-layers 8\n") == ""

@@ -4,12 +4,13 @@ A call comes from a script's text, from a stand-in that was run, or from a live 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -197,7 +198,7 @@ def launch_of(found: Call, place: str) -> Launch:
     if launcher != "accelerate":
         own = next((at + 1 for at, word in enumerate(before) if word in LAUNCH_MODULES), 0)
         tell(remarks, launcher, options_of(before[own:]))
-    if found.cwd and not script.startswith("-m ") and not (Path(found.cwd) / script).is_file():
+    if found.cwd and not script.startswith("-m ") and not os.path.isfile(os.path.join(found.cwd, script)):
         remarks.note(f"{script} is not in {found.cwd} on this machine; check workload.directory")
     return Launch(
         script=as_written(script),

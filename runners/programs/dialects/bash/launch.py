@@ -11,8 +11,8 @@ from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from os.path import exists, join, normpath
 from pathlib import Path, PurePath
-from posixpath import join, normpath
 
 from meshtune.runners.programs.capture.stand_in import (
     BARRED,
@@ -367,11 +367,12 @@ _CAPTURE = "To have bash itself follow it: meshtune import --capture -- bash SCR
 
 def _beside(program: str, path: Path | None, notes: list[str]) -> str:
     """The folder of a script beside which the program lies, and not in the present folder; "" else."""
-    folder = path.absolute().parent if path else Path.cwd()
-    if not is_known(program) or Path(program).exists() or not (folder / program).exists():
+    folder = str(path.absolute().parent if path else Path.cwd())
+    # A name may be longer than any file's.
+    if not is_known(program) or exists(program) or not exists(join(folder, program)):
         return ""
     notes.append(f"{program} lies beside the script, in whose folder trials start")
-    return str(folder)
+    return folder
 
 
 def _directory(command: Command, questions: list[Question]) -> str:
