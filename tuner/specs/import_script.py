@@ -55,7 +55,8 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
         **({"trial": dict(imported.trial)} if imported.trial else {}),
     }
     for question in imported.questions:
-        _leave_empty(document, question.path)
+        if not question.guessed:
+            _leave_empty(document, question.path)
     return document
 
 

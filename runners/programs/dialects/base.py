@@ -40,10 +40,12 @@ class CannotRead(ValueError):
 @dataclass(frozen=True, slots=True)
 class Question:
     """What was not understood and changes what is trained or measured. path: the key of the spec where the answer goes,
-    which is left empty there; "" where the user has only to look. text: what was read, and what to answer."""
+    which is left empty there; "" where the user has only to look. text: what was read, and what to answer. guessed: the
+    spec has a likely value there, which the user has to confirm."""
 
     path: str
     text: str
+    guessed: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}" if self.path else self.text
