@@ -1,7 +1,8 @@
 """A program's settings being read: flags of a command line, dotted keys of a file, or a printed dump, by name alike.
 
-Nothing is guessed: a value that is no number, no word of the program or not known here becomes a question, and what
-nobody says has the program's default only where everything was read (decision 0036)."""
+A value that is no number, no word of the program or not known here becomes a question, and what nobody says has the
+program's default only where everything was read (decision 0036). A likely value is a question too, of which people
+confirm the answer."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtune.runners.json_files import shown
-from meshtune.runners.programs.dialects.base import Imported, Remarks, value_of
+from meshtune.runners.programs.dialects.base import Imported, Question, Remarks, value_of
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.config_import import at
 from meshtune.search_spaces.checks import MAX_WHOLE
@@ -133,6 +134,11 @@ class Reading(Remarks):
             self.ask(path, f"no word that was read says {what}, but {self.more} may; else it is {otherwise}")
         return not self.more
 
+    def guess(self, field: str, value: Any, text: str) -> None:
+        """Take a likely value, which is to be confirmed."""
+        self.fields[field] = value
+        self.questions.append(Question(path_of(field), self._placed(text), guessed=True))
+
     def put(self, field: str, value: Any, *names: str) -> None:
         """Take a value that names said."""
         self.fields[field] = value
@@ -152,7 +158,7 @@ class Reading(Remarks):
 
     def imported(self, workload: Mapping[str, Any], **more: Any) -> Imported:
         """What was read, without the values that are asked. more: other fields of Imported."""
-        asked = {question.path for question in self.questions} - {"cluster.nodes"}
+        asked = {question.path for question in self.questions if not question.guessed} - {"cluster.nodes"}
         fields = {
             name: value
             for name, value in self.fields.items()

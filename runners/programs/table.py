@@ -237,6 +237,8 @@ def _read_absent(row: Row, reading: Reading, path: str) -> None:
     if default is not None:
         if not row.names or reading.complete(path, row.names[0], default):
             reading.fields[row.field] = default
+    elif mark := next((mark for mark in row.guess if reading.written(mark.split()[0]) == mark), ""):
+        reading.guess(row.field, row.guess[mark], f"{row.field} {row.guess[mark]} by {mark}")
     elif not row.optional and not reading.is_asked(path):
         reading.ask(path, f"{row.names[0]} is not said{row.ask and f' ({row.ask})'}; fill in what training uses")
 

@@ -5,6 +5,7 @@ A cluster names its device; what the device has, and from where, is written once
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -21,6 +22,10 @@ MODEL_FILES = (
 def model_presets() -> Mapping[str, Mapping[str, Any]]:
     """The models by name; each mapping describes a ModelSpec, `source` apart."""
     return {key: {**entry, "name": key} for file in MODEL_FILES for key, entry in _read(file).items()}
+
+
+# The part of a device's name that tells its model: h100, mi250x.
+_MODEL = re.compile(r"[a-z]+[0-9]+[a-z]*")
 
 
 # Names of models on the Hub (of huggyllama, meta-llama, mistralai, Qwen, openai), in small letters and not as
@@ -66,6 +71,25 @@ def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
 def device_presets() -> Mapping[str, Mapping[str, Any]]:
     """The devices by name; each mapping describes a DeviceSpec, `source` apart."""
     return {key: {**entry, "name": key} for key, entry in _read("devices.toml").items()}
+
+
+def cluster_of(words: str, nodes: int, devices_per_node: int, memory_bytes: int | None = None) -> dict[str, Any] | None:
+    """A spec's `cluster` section for devices by the words of their driver or scheduler ("NVIDIA H100 80GB HBM3",
+    "gpu:h100"): a preset with such devices, first of such nodes; None where the words name no known device.
+    memory_bytes: of one, which tells devices of one name apart."""
+    named = set(_MODEL.findall(words.lower()))
+    devices = {name: each for name, each in device_presets().items() if name.split("-")[0].lower() in named}
+    known = [(key, each) for key, each in cluster_presets().items() if each["device"]["name"] in devices]
+    if not known:
+        return None
+
+    def distance(entry: tuple[str, Mapping[str, Any]]) -> tuple[int, bool, bool]:
+        own = entry[1]["device"]["memory_bytes"]
+        # The larger memory where nothing is said; the vendor's own node before a site's.
+        away = abs(own - (memory_bytes or 2**60))
+        return away, entry[1]["devices_per_node"] != devices_per_node, not entry[0].startswith("dgx-")
+
+    return {"preset": min(known, key=distance)[0], "nodes": nodes, "devices_per_node": devices_per_node}
 
 
 @cache

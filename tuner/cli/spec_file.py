@@ -56,7 +56,7 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
         return document
     with raising(WrongCall, "", InvalidValue):
         whole = with_local_files(document if not model else _with_model(document, model), spec.parent)
-    return whole if cluster is None else {**whole, "cluster": _cluster_in(cluster)}
+    return whole if cluster is None else {**whole, "cluster": cluster_in(cluster)}
 
 
 def text_of(spec: Path, document: object) -> str:
@@ -106,7 +106,7 @@ def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
     return with_model_file({**document, "model": {HF_CONFIG: model, **length}}, Path())
 
 
-def _cluster_in(file: Path) -> object:
+def cluster_in(file: Path) -> object:
     """The `cluster` section of a file, such as `meshtune cluster probe -o` writes. Raises WrongCall."""
     try:
         document = yaml_file(file, f"--cluster {file}: ")

@@ -52,17 +52,18 @@ class InvalidSpec(UserError, ValueError):
         return type(self), (self.problems,)
 
 
-def parse_options(words: Sequence[str]) -> dict[str, Any]:
-    """Options from `name=value`, each value as a spec's YAML would have it. Raises InvalidSpec."""
+def parse_options(words: Sequence[str], option: str = "--option") -> dict[str, Any]:
+    """Options from `name=value`, each value as a spec's YAML would have it. option: that has them. Raises
+    InvalidSpec."""
     options: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise InvalidSpec([Problem(f"--option {word[:60]}", "must be name=value")])
+            raise InvalidSpec([Problem(f"{option} {word[:60]}", "must be name=value")])
         try:
             options[name] = read_yaml(value, Limits(max_bytes=20_000, max_values=2_000), off_is_word=True)
         except UnreadableText as error:
-            raise InvalidSpec([Problem(f"--option {name[:60]}", str(error))]) from None
+            raise InvalidSpec([Problem(f"{option} {name[:60]}", str(error))]) from None
     return options
 
 

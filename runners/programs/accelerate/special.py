@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -210,9 +210,11 @@ def _document(reading: Reading, words: Arguments, files: Mapping[str, str]) -> M
     if not named:
         if not words.keys() & _LISTS["words"].keys():
             file = _LISTS["program"]["default_file"]
-            reading.ask(
-                _STAGE, f"no --config_file: Accelerate reads {file} where it is there; name it, and import again"
-            )
+            if Path(file).expanduser().exists():
+                reading.ask(_STAGE, f"no --config_file: Accelerate reads {file}; name it, and import again")
+            else:
+                told = f"zero_stage 0, as no --config_file is named and {file} is not here"
+                reading.guess("zero_stage", 0, told)
         return {}
     unknown = "what shards the model and its number format are"
     return read_mapping(named[0], _text_of(reading, "Accelerate's", named[0], files, unknown))

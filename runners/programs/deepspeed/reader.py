@@ -122,8 +122,11 @@ def _read(config: Mapping[str, Any], filled: Mapping[str, Any], place: str = "")
     _SETTINGS.read(reading)
     _SETTINGS.remark(reading)
     if not (filled or reading.is_asked("workload.dtype") or "dtype" in reading.fields):
-        told = "neither bf16.enabled nor fp16.enabled is true: in which format does the script compute?"
-        reading.ask("workload.dtype", told)
+        if "auto" in (at(config, "bf16.enabled"), at(config, "fp16.enabled")):
+            told = "neither bf16.enabled nor fp16.enabled is true: in which format does the script compute?"
+            reading.ask("workload.dtype", told)
+        else:
+            reading.guess("dtype", "float32", "dtype float32, as neither bf16.enabled nor fp16.enabled is true")
     return reading
 
 

@@ -210,12 +210,12 @@ def said_dtype(reading: TrainerReading) -> str | None:
 
 
 def dtype(reading: TrainerReading) -> None:
-    said = said_dtype(reading)
-    if said is None:
-        told = TABLE.lists["formats"]["trl" if reading.variant == "trl" and not reading.has("--bf16") else "absent"]
-        reading.ask("workload.dtype", f"{told} Write bfloat16, float16 or float32")
-    else:
+    if (said := said_dtype(reading)) is not None:
         reading.put("dtype", said, "--bf16", "--fp16", "mixed_precision", "--torch_dtype", "--dtype")
+    elif not reading.is_asked("workload.dtype"):
+        trl = reading.variant == "trl" and not reading.has("--bf16")
+        likely = TABLE.lists["formats"]["trl" if trl else "absent"]
+        reading.guess("dtype", likely["dtype"], f"dtype {likely['dtype']}: {likely['why']}")
 
 
 def checkpoint_dtype(reading: TrainerReading) -> str | None:

@@ -1,0 +1,217 @@
+"""`meshtune tune -- LAUNCH`: from a launch line to a faster one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_page
+from meshtune.tuner.cli.options import (
+    ClusterFileOption,
+    DeviceHoursOption,
+    HomePlace,
+    TimeLimitOption,
+    TrialsOption,
+    WallTimeOption,
+    placed,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from meshtune.runners.programs.dialects.base import Imported
+    from meshtune.search_spaces.space import Space
+    from meshtune.tuner.campaign.spec import CampaignSpec
+    from meshtune.tuner.results.record import Record
+    from meshtune.tuner.specs.launch_draft import LaunchDraft
+
+app = typer.Typer()
+# Hours of a day, of which a faster plan leaves some.
+DAY_H = 24.0
+
+
+@app.command(
+    rich_help_panel="Start here",
+    short_help="Find a faster launch line for the training that LAUNCH starts.",
+    # The words of LAUNCH are its own, with or without `--` before them.
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@placed
+def tune(
+    launch: Annotated[
+        list[str],
+        typer.Argument(metavar="-- LAUNCH...", help="As it is typed: torchrun ..., bash launch.sh, sbatch job.sh."),
+    ],
+    place: HomePlace,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the guesses, and ask nothing.")] = False,
+    spec: Annotated[Path | None, typer.Option("--spec", metavar="OUT", help="Write the spec there, and stop.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
+    apply: Annotated[
+        Path | None, typer.Option("--apply", metavar="FILE", help="Write the launcher with the new words there.")
+    ] = None,
+    answer: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A value of the spec, such as global_batch_size=256.")
+    ] = None,
+    cluster: ClusterFileOption = None,
+    trials: TrialsOption = None,
+    wall_time_s: WallTimeOption = None,
+    device_hours: DeviceHoursOption = None,
+    time_limit_s: TimeLimitOption = None,
+) -> None:
+    """Find a faster launch line for a training: without a spec, and without a change to its script.
+
+    LAUNCH is read, not run: what was understood is shown and confirmed once. Then the training runs for a few steps as
+    it stands, and with other values of its flags, at the same global batch; files that it would leave go to the home's
+    folder. The end is the launch line with the changed words marked.
+    """
+    from meshtune.tuner.campaign.campaign import Home
+    from meshtune.tuner.cli.commands.campaigns import limits
+    from meshtune.tuner.cli.spec_file import cluster_in, mistaken, stored_basis
+    from meshtune.tuner.cli.telling import dry_run_lines, print_missing
+    from meshtune.tuner.specs.document import InvalidSpec, parse_options
+    from meshtune.tuner.specs.import_script import render_spec
+    from meshtune.tuner.specs.launch_draft import devices_here, draft_launch
+    from meshtune.tuner.specs.read import quoted, read_spec
+
+    if apply is not None and apply.exists():
+        raise WrongCall(f"--apply {apply}: is there already")
+    imported = _read(launch)
+    answers = parse_options(answer or [], "--answer")
+    if cluster is not None:
+        answers["cluster"] = cluster_in(cluster)
+    devices = devices_here(place.home)
+    asks = not yes and sys.stdin.isatty() and console.is_terminal
+    while True:
+        draft = draft_launch(imported, name=_name(launch), here=Path.cwd(), devices=devices, answers=answers)
+        if not (draft.open and asks):
+            break
+        question = draft.open[0]
+        given = typer.prompt(f"{question.path}: {question.text}\n{question.path}")
+        answers |= parse_options([f"{question.path}={given}"], "the answer")
+    document = {**draft.document}
+    for section, own in limits(trials, wall_time_s, device_hours, time_limit_s).items():
+        document[section] = {**document.get(section, {}), **own}
+    text = render_spec(document, shlex.join(launch), list(draft.notes))
+    if spec is not None:
+        spec.write_text(text, encoding="utf-8")
+        console.print(f"wrote {spec}; next: meshtune run {spec}", soft_wrap=True)
+        _print_open(draft)
+        return
+    if draft.open:
+        _print_open(draft)
+        raise WrongCall(
+            "say what is open by --answer KEY=VALUE, or write the spec by --spec FILE and complete it there"
+        )
+    try:
+        campaign_spec, space = read_spec(document, Home(place.home.absolute()))
+        quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
+    except InvalidSpec as error:
+        raise mistaken("what was understood of the launch", error.problems) from None
+    print_page(_understood(launch, campaign_spec, space, draft))
+    print_missing(campaign_spec, place.home)
+    if dry_run:
+        print_page(dry_run_lines(campaign_spec, quote, place.home))
+        return
+    if asks and not typer.confirm("Go on so?", default=True):
+        console.print("nothing was started; --spec FILE writes the spec, to be changed and run", soft_wrap=True)
+        return
+    if not (asks or yes):
+        raise WrongCall("there is no terminal to ask on: --yes goes on so, --dry-run shows more, --spec FILE writes it")
+    from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
+    from meshtune.tuner.cli.telling import print_result
+
+    with open_service(place, create=True) as service:
+        created = service.add(quote.limits.laid_over(campaign_spec), space.totals, drives=True, text=text)
+        record = CampaignAtHome(service, created).followed()
+    print_result(record)
+    print_page(_outcome(launch, record, apply))
+
+
+def _read(launch: Sequence[str]) -> Imported:
+    """What the launch line says. Raises WrongCall."""
+    from meshtune.runners.programs.dialects.base import CannotRead
+    from meshtune.runners.programs.dialects.sources import read_command
+    from meshtune.runners.untrusted_text import UnreadableText
+    from meshtune.search_spaces.checks import raising
+
+    with raising(WrongCall, "", CannotRead, UnreadableText):
+        return read_command(shlex.join(launch), given=os.environ)
+
+
+def _name(launch: Sequence[str]) -> str:
+    """After the script that is started."""
+    from meshtune.runners.programs.workloads.command import program_of
+
+    stem = Path(program_of(launch)).stem
+    return "".join(letter if letter.isalnum() else "-" for letter in stem).strip("-") or "tune"
+
+
+def _print_open(draft: LaunchDraft) -> None:
+    for question in draft.open:
+        errors.print(f"open: {question}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: LaunchDraft) -> list[Any]:
+    """What is going to be measured, in a table, and what of it is a guess."""
+    from meshtune.search_spaces.columns import code
+    from meshtune.tuner.campaign.spec import workload_of
+    from meshtune.tuner.cli.render.terminal import new_table
+
+    table = new_table("", "", "understood")
+    cluster, workload, columns = spec.cluster, workload_of(spec), space.columns
+    legal = {name: {*map(int, columns[name])} for name in space.dimensions if name in columns}
+    tried = {
+        name: [value for value in values if name not in legal or code(name, value) in legal[name]]
+        for name, values in space.dimensions.items()
+    }
+    batch, plan = spec.global_batch_size, spec.baseline
+    rows = {
+        "launch": shlex.join(launch),
+        "program": f"{workload.program}, by {workload.framework.name}" if workload.program else workload.framework.name,
+        "devices": f"{cluster.nodes} x {cluster.devices_per_node} {cluster.device.name}, runner {spec.runner.kind}",
+        "model": spec.model.name if spec.model.known else "not known: speed and memory are learnt from trials alone",
+        "global batch": "free" if batch is None else f"{batch}, and stays",
+        "as it is": "" if plan is None else plan.key,
+        "tried": "; ".join(f"{name} {', '.join(map(str, own))}" for name, own in tried.items() if len(own) > 1),
+        "plans": f"{len(space)}, of which at most {spec.budget.trials} are run",
+        "a trial": "ends when its steps are measured" if spec.workload.options.get("watch") else "takes a few steps",
+    }
+    for name, words in rows.items():
+        table.add_row(name, words)
+    return [table, *(f"guess: {guess}" for guess in draft.guesses), *(f"note: {note}" for note in draft.notes)]
+
+
+def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> list[str | Text]:
+    """The launch line with its changed words marked, what it gains and means. The launcher's copy is written to `apply`
+    where a plan is recommended that is not the present one. Raises CannotApply, OSError."""
+    from rich.text import Text
+
+    from meshtune.tuner.results.launch_line import applied, changed_words, launch_line
+    from meshtune.tuner.results.recommendation import recommend
+
+    spec, recommended = record.campaign.spec, recommend(record.campaign, record.trials)
+    choice, present = recommended.choice, spec.baseline
+    if choice is None or present is None or not recommended.better or choice.gain is None:
+        return ["The launch line stays as it is."]
+    old, new = launch_line(spec, present), launch_line(spec, choice.trial.plan)
+    marked = Text("    ")
+    for word, changed in changed_words(old, new):
+        marked.append(shlex.quote(word), "bold green" if changed else "").append(" ")
+    share = choice.gain.value / (1 + choice.gain.value)
+    freed = (
+        f"{DAY_H * share:.1f} hours, or {DAY_H * share * spec.cluster.devices:.1f} device-hours, are left of each day"
+    )
+    lines: list[str | Text] = [
+        f"\nYour launch line, {choice.gain_text} faster:",
+        marked,
+        f"What takes {DAY_H:.0f} hours takes {DAY_H * (1 - share):.1f} then: {freed}.",
+    ]
+    if apply is not None:
+        lines.append(applied(launch, old, new, apply))
+    return lines

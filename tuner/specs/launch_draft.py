@@ -1,0 +1,114 @@
+"""Makes a whole spec of an imported launch for the machine that is here: its devices or the scheduler's are the
+cluster; what was left open is answered, guessed or asked; a model that nobody names is done without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.devices.facts import Accelerator, Vendor
+from meshtune.runners.devices.host import read_host
+from meshtune.runners.devices.vendor_tools import read_accelerators
+from meshtune.runners.programs.dialects.base import Imported, Question
+from meshtune.runners.registry import WORKLOADS
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.presets import cluster_of
+from meshtune.tuner.specs.document import changed_document
+from meshtune.tuner.specs.import_script import missing, spec_document
+
+CPU_CLUSTER = "local-cpu"
+_KINDS = {Vendor.NVIDIA: DeviceKind.CUDA, Vendor.AMD: DeviceKind.CUDA, Vendor.INTEL: DeviceKind.XPU}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What this machine has. memory_bytes: of all of it."""
+
+    accelerators: tuple[Accelerator, ...]
+    memory_bytes: int
+
+
+def devices_here(folder: Path) -> Devices:
+    return Devices(accelerators=read_accelerators()[0], memory_bytes=read_host(folder).memory_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchDraft:
+    """document: the spec, in which what is `open` has no value. guesses: values in it that people confirm. notes: what
+    they may want to know."""
+
+    document: Mapping[str, Any]
+    guesses: tuple[str, ...]
+    open: tuple[Question, ...]
+    notes: tuple[str, ...]
+
+
+def draft_launch(
+    imported: Imported, *, name: str, here: Path, devices: Devices, answers: Mapping[str, Any]
+) -> LaunchDraft:
+    """answers: values by dotted path, which count more than what was read. Raises InvalidSpec."""
+    document = spec_document(imported, name=name, cluster="", here=here)
+    document.pop("open_questions", None)
+    guesses = [question.text for question in imported.questions if question.guessed]
+    guesses += [question.text for question in imported.questions if not question.path]
+    asked = [question for question in imported.questions if question.path and not question.guessed]
+    if "cluster" not in answers and not _is_asked(asked, "cluster"):
+        section, guess = _cluster(imported, devices)
+        document["cluster"] = section
+        guesses += [guess] * bool(guess)
+    for path, value in answers.items():
+        document = _put(document, path, value)
+    kind = document["workload"].get("kind", "")
+    if WORKLOADS[kind].without_model and (document["model"] is None or any(map(_of_model, missing(document)))):
+        document.pop("model")
+        asked = [question for question in asked if not _of_model(question.path)]
+    asked = [question for question in asked if question.path not in answers]
+    known = {question.path for question in asked}
+    asked += [
+        Question(path, "is not said by the launch")
+        for path in missing({"model": {}, **document})
+        if path not in known and not any(each.startswith(f"{path}.") for each in known)
+    ]
+    return LaunchDraft(
+        document=document, guesses=tuple(dict.fromkeys(guesses)), open=tuple(asked), notes=tuple(imported.notes)
+    )
+
+
+def _of_model(path: str) -> bool:
+    return path.partition(".")[0] == "model"
+
+
+def _is_asked(questions: list[Question], section: str) -> bool:
+    return any(question.path.partition(".")[0] == section for question in questions)
+
+
+def _put(document: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The document with the value at a dotted path."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    changed = changed_document(document, value)
+    assert isinstance(changed, dict)
+    return changed
+
+
+def _cluster(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | None, str]:
+    """The spec's section, None where it is to be asked, and what is guessed of it."""
+    scheduler, nodes = imported.runner, imported.nodes or 1
+    if scheduler.get("kind", "local") != "local":
+        words, each = str(scheduler.get("gres", "")), imported.devices_per_node
+        section = cluster_of(words, nodes, each) if each else None
+        return section, f"cluster {section['preset']} by {words}: its links are of that machine" if section else ""
+    here = devices.accelerators
+    each = imported.devices_per_node or len(here) or 1
+    if nodes > 1 or (here and each > len(here)):
+        return None, ""
+    if not here:
+        share = devices.memory_bytes // each
+        return {"preset": CPU_CLUSTER, "devices_per_node": each, "device": {"memory_bytes": share}}, ""
+    first = here[0]
+    if section := cluster_of(first.name, 1, each, first.memory_bytes):
+        return section, f"cluster {section['preset']} by the device's name, {first.name}: its links are of that machine"
+    device = {"name": first.name, "kind": str(_KINDS[first.vendor]), "memory_bytes": first.memory_bytes}
+    return {"name": "this machine", "nodes": 1, "devices_per_node": each, "device": device}, ""
