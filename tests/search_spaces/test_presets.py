@@ -11,7 +11,14 @@ import pytest
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.presets import cluster_presets, described, device_presets, model_presets, preset_on_hub
+from meshtune.search_spaces.presets import (
+    cluster_of,
+    cluster_presets,
+    described,
+    device_presets,
+    model_presets,
+    preset_on_hub,
+)
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
@@ -162,3 +169,25 @@ def test_the_examples_of_the_page_are_specs():
 )
 def test_a_model_of_the_hub_is_known_by_its_name_whoever_has_a_copy(name, preset):
     assert preset_on_hub(name) == preset
+
+
+@pytest.mark.parametrize(
+    ("words", "memory_bytes", "devices", "preset"),
+    [
+        ("NVIDIA H100 80GB HBM3", 85_520_809_984, 8, "dgx-h100"),
+        ("gpu:h100:8", None, 8, "dgx-h100"),
+        ("gpu:a100_80gb", None, 8, "dgx-a100"),
+        ("NVIDIA A100-SXM4-40GB", 42_949_672_960, 8, "dgx-a100-40gb"),
+        ("NVIDIA A100-SXM4-40GB", 42_949_672_960, 4, "perlmutter"),
+        ("AMD Instinct MI250X", None, 8, "frontier"),
+        ("NVIDIA H200", 150_754_820_096, 4, "dgx-h200"),
+    ],
+)
+def test_a_cluster_is_chosen_by_what_drivers_and_schedulers_call_its_devices(words, memory_bytes, devices, preset):
+    section = cluster_of(words, 2, devices, memory_bytes)
+    assert section == {"preset": preset, "nodes": 2, "devices_per_node": devices}
+
+
+@pytest.mark.parametrize("words", ["", "gpu", "gpu:8", "NVIDIA GeForce RTX 4090", "sm_90"])
+def test_words_of_no_known_device_choose_no_cluster(words):
+    assert cluster_of(words, 1, 8) is None

@@ -145,11 +145,9 @@ def _read(launch: Sequence[str]) -> Imported:
 
 
 def _name(launch: Sequence[str]) -> str:
-    """After the script that is started."""
-    from meshtune.runners.programs.workloads.command import program_of
-
-    stem = Path(program_of(launch)).stem
-    return "".join(letter if letter.isalnum() else "-" for letter in stem).strip("-") or "tune"
+    """After the first script of the line, else the first word."""
+    script = next((word for word in launch if Path(word).suffix in (".py", ".sh", ".bash", ".sbatch")), launch[0])
+    return "".join(letter if letter.isalnum() else "-" for letter in Path(script).stem).strip("-") or "tune"
 
 
 def _print_open(draft: LaunchDraft) -> None:

@@ -1,0 +1,107 @@
+"""A launch line becomes a whole spec of the machine that is here: cluster, model, guesses, open questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshtune.runners.devices.facts import Accelerator, Vendor
+from meshtune.runners.programs.dialects.base import Imported, Question
+from meshtune.tuner.specs.launch_draft import Devices, draft_launch
+
+GIB = 2**30
+CPU = Devices(accelerators=(), memory_bytes=16 * GIB)
+SHAPES = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64}
+COMMAND = {"kind": "command", "command": ["torchrun", "train.py", "--mbs", "{micro_batch_size}"], "watch": True}
+
+
+def gpus(count: int, name: str = "NVIDIA H100 80GB HBM3", memory_bytes: int = 80 * GIB) -> Devices:
+    devices = (Accelerator(vendor=Vendor.NVIDIA, index=at, name=name, memory_bytes=memory_bytes) for at in range(count))
+    return Devices(accelerators=tuple(devices), memory_bytes=64 * GIB)
+
+
+def draft(imported: Imported, devices: Devices = CPU, **answers: object):
+    named = {path.replace("__", "."): value for path, value in answers.items()}
+    return draft_launch(imported, name="train", here=Path("/here"), devices=devices, answers=named)
+
+
+def launch(**fields) -> Imported:
+    whole = {"workload": COMMAND, "plan": {"micro_batch_size": 4}, "global_batch_size": 64, "devices_per_node": 2}
+    return Imported(**{**whole, **fields})
+
+
+def test_without_accelerators_the_ranks_share_the_memory_of_this_machine():
+    made = draft(launch())
+    assert made.document["cluster"] == {
+        "preset": "local-cpu",
+        "devices_per_node": 2,
+        "device": {"memory_bytes": 8 * GIB},
+    }
+    assert made.open == ()
+
+
+def test_accelerators_are_the_cluster_of_their_name_which_is_a_guess():
+    made = draft(launch(devices_per_node=8), gpus(8))
+    assert made.document["cluster"] == {"preset": "dgx-h100", "nodes": 1, "devices_per_node": 8}
+    assert made.guesses == (
+        "cluster dgx-h100 by the device's name, NVIDIA H100 80GB HBM3: its links are of that machine",
+    )
+
+
+def test_accelerators_that_no_preset_has_are_described_by_their_driver():
+    made = draft(launch(devices_per_node=None), gpus(2, "NVIDIA GeForce RTX 4090", 24 * GIB))
+    assert made.document["cluster"] == {
+        "name": "this machine",
+        "nodes": 1,
+        "devices_per_node": 2,
+        "device": {"name": "NVIDIA GeForce RTX 4090", "kind": "cuda", "memory_bytes": 24 * GIB},
+    }
+
+
+@pytest.mark.parametrize("fields", [{"devices_per_node": 8}, {"nodes": 2}])
+def test_a_launch_on_more_than_this_machine_has_asks_for_the_cluster(fields):
+    made = draft(launch(**fields), gpus(4))
+    assert [question.path for question in made.open] == ["cluster"]
+    assert draft(launch(**fields), gpus(4), cluster="dgx-h100").open == ()
+
+
+def test_a_job_script_has_its_cluster_from_the_devices_that_its_head_asks_for():
+    runner = {"kind": "slurm", "gres": "gpu:h100"}
+    made = draft(launch(runner=runner, nodes=2, devices_per_node=8))
+    assert made.document["cluster"] == {"preset": "dgx-h100", "nodes": 2, "devices_per_node": 8}
+    unknown = draft(launch(runner={"kind": "slurm"}, nodes=2, devices_per_node=8))
+    assert [question.path for question in unknown.open] == ["cluster"]
+
+
+def test_a_model_without_its_shapes_is_left_out_where_the_program_needs_none():
+    asked = (Question("model.layers", "no shapes are said"),)
+    made = draft(launch(model={"seq_len": 128}, questions=asked))
+    assert "model" not in made.document
+    assert made.open == ()
+    megatron = draft(launch(workload={"kind": "megatron"}, model={"seq_len": 128}, questions=asked))
+    assert [question.path for question in megatron.open][:1] == ["model.layers"]
+
+
+def test_shapes_that_are_known_stay():
+    assert draft(launch(model=SHAPES)).document["model"]["layers"] == 2
+
+
+def test_guesses_are_confirmed_and_the_others_are_asked_until_they_are_answered():
+    questions = (
+        Question("baseline.micro_batch_size", "micro_batch_size 4 by --bs 4", guessed=True),
+        Question("baseline.zero_stage", "which stage?"),
+        Question("", "look at the folder"),
+    )
+    made = draft(launch(questions=questions))
+    assert made.document["baseline"]["micro_batch_size"] == 4
+    assert made.guesses == ("micro_batch_size 4 by --bs 4", "look at the folder")
+    assert [question.path for question in made.open] == ["baseline.zero_stage"]
+    answered = draft(launch(questions=questions), baseline__zero_stage=2)
+    assert answered.document["baseline"] == {"micro_batch_size": 4, "zero_stage": 2}
+    assert answered.open == ()
+
+
+def test_a_batch_that_nobody_says_is_asked():
+    made = draft(launch(global_batch_size=None))
+    assert [question.path for question in made.open] == ["global_batch_size"]
