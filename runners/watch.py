@@ -28,15 +28,11 @@ from typing import Any
 from meshtune.runners import report
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.log_lines import MAX_LINE, split_lines, untagged
-from meshtune.runners.measuring import is_settled
+from meshtune.runners.measuring import WATCH_FILE, WATCH_SAYS, is_settled
 from meshtune.runners.outcome import RESULT_FILE
 from meshtune.runners.processes.gang import die_with_parent, kill_marked, kill_tree
 from meshtune.runners.trainer.job import Measuring
 
-# In the job's folder: its time limit, its patterns of a log, and the variables that its command does not have.
-WATCH_FILE = "watch.json"
-# Begins what is said in the log of a job that tells too few steps.
-SAYS = "meshtune.runners.watch: "
 _SOUGHT = (
     'looked for are progress bars ("12/100 [00:10<01:15, 1.2it/s]"), "step 12", "iteration 12/100", "[12/100]", lines '
     "with a time per step, what the option log names, and a Reporter (meshtune.runners.report)"
@@ -46,19 +42,17 @@ _LEAST = 3
 GRACE_S, _PERIOD_S, _LOOK_S = 5.0, 0.05, 1.0
 # Forms of a count, by level: those of the lowest that there are count alone. Groups: the number, empty where each line
 # is a step; its total.
+_STEP = r"\b(?:(?:global|train)[_ ]?)?(?:step|iter(?:ation)?)s?[\"']?\s*[:=#[(]{0,2}\s*(\d{1,15})(?![.\d])"
 _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
     (level, re.compile(pattern, re.IGNORECASE))
     for level, pattern in (
-        (0, r"\[meshtune\] step (\d+)()"),
-        (1, r"\[meshtune\] optimizer step (\d+)()"),
-        (2, r"\[\s*(\d+)/(\d+) \(\s*\d+%\)\]"),  # samples: examples of torch
-        (2, r"\|\s*(\d+)/(\d+) \[[^]]*(?:(?:it|step|batch|iter)\w*/s|s/(?:it|step|batch|iter))"),  # tqdm
-        (2, r"(?:^|: )(\d+)()it \[\d+:\d"),  # tqdm without a total
-        (
-            2,
-            r"\b(?:(?:global|train)[_ ]?)?(?:step|iter(?:ation)?)s?[\"']?\s*[:=#[(]{0,2}\s*(\d+)(?![.\d])(?:\s*/\s*(\d+))?",
-        ),
-        (2, r"\[\s*(\d+)\s*/\s*(\d+)\s*\]"),
+        (0, r"\[meshtune\] step (\d{1,15})()"),
+        (1, r"\[meshtune\] optimizer step (\d{1,15})()"),
+        (2, r"\[\s*(\d{1,15})/(\d+) \(\s*\d+%\)\]"),  # samples: examples of torch
+        (2, r"\|\s*(\d{1,15})/(\d+) \[[^]]*(?:(?:it|step|batch|iter)\w*/s|s/(?:it|step|batch|iter))"),  # tqdm
+        (2, r"(?:^|: )(\d{1,15})()it \[\d+:\d"),  # tqdm without a total
+        (2, rf"{_STEP}(?:\s*/\s*(\d+))?"),
+        (2, r"(?<!epoch )\[\s*(\d{1,15})\s*/\s*(\d+)\s*\]"),
         (3, r"()()(?:(?:step|iteration)[ _]?time|time[ _/]per[ _](?:step|iter)|\ds/(?:it|step)|\d ?(?:it|steps?)/s)"),
         (3, r"()()['\"]loss['\"]\s*:"),
     )
@@ -71,9 +65,11 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 _LOSS = re.compile(
-    r"(?<![\w-])(?:train[_ ])?loss[\"']?\s*[:=]?\s*[\"']?(nan|[-+]?\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE
+    r"(?<![\w-])(?:train[_ ])?loss[\"']?\s*[:=]?\s*[\"']?(nan|-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE
 )
-_MEMORY = re.compile(r"(?:max|peak)[\w ]{0,20}?mem[^\d,;|]{0,20}([\d.]+) ?([KMG])(i?)B", re.IGNORECASE)
+_MEMORY = re.compile(r"(?:max|peak)[\w ]{0,20}?mem[^\d,;|]{0,20}(\d+(?:\.\d+)?) ?([KMG])(i?)B", re.IGNORECASE)
+# Characters before a count that say what it is; and names of counts that are kept.
+_BEFORE, _MOST = 80, 1000
 
 
 @dataclass(slots=True)
@@ -105,7 +101,7 @@ class Counter:
         first = min(self.losses, default=2)
         found = [self.losses.get(first + step) for step in range(report.MAX_LOSSES)]
         one_by_one = first <= 1 and all(grown == 1 for _, grown in self.spans)
-        return [loss for loss in found if loss is not None and isfinite(loss)] if one_by_one else []
+        return [loss for loss in found if loss is not None] if one_by_one else []
 
 
 class Output:
@@ -127,13 +123,15 @@ class Output:
         rank, words = untagged(line)
         latest = []
         for level, samples, number, name in self._counts(words):
+            if len(self.counters) == _MOST and (rank, name) not in self.counters:
+                continue
             new = Counter(level, samples, number or 0, now)
             counter = self.counters.setdefault((rank, name), new)
             if counter is not new:
                 counter.take(counter.number + 1 if number is None else number, now)
             latest.append(counter)
         self._latest[rank] = latest or self._latest.get(rank, [])
-        if (loss := _LOSS.search(words)) and not _OTHER.search(words[: loss.start()]):
+        if (loss := _LOSS.search(words)) and not _OTHER.search(words[: loss.start()][-_BEFORE:]):
             for counter in self._latest[rank]:
                 counter.losses[counter.number] = float(loss[1])
         if memory := _MEMORY.search(words):
@@ -148,7 +146,7 @@ class Output:
             return
         for form, (level, pattern) in enumerate(_FORMS):
             for match in pattern.finditer(words):
-                before = words[: match.start()] if level > 1 else ""
+                before = words[: match.start()][-_BEFORE:] if level > 1 else ""
                 if not _OTHER.search(before):
                     name = form, match[2], re.sub("[^A-Za-z]+", "", before)
                     yield level, form == _SAMPLES, int(match[1]) if match[1] else None, name
@@ -233,7 +231,7 @@ def main(words: Sequence[str]) -> int:
                     if count
                     else "its output tells no steps"
                 )
-                os.write(2, f"\n{SAYS}{few}: {_SOUGHT}\n".encode())
+                os.write(2, f"\n{WATCH_SAYS}{few}: {_SOUGHT}\n".encode())
     _end_all(child, mark)
     if received or measured:
         return 128 + received[0] if received else 0
@@ -271,7 +269,11 @@ def _report(context: Any, output: Output, measuring: Measuring, *, at_once: bool
         reason = f"it ended with {len(times) - warmup} timed intervals between steps that its output told"
     elif warmup is None or not measuring.enough(told[warmup:]):
         return False
-    more = {"first_losses": steps.first_losses() if steps else [], "peak_memory_bytes": list(output.memory.values())}
+    losses = steps.first_losses() if steps else []
+    if wrong := [loss for loss in losses if not isfinite(loss)]:
+        report.report_failure("crash", f"a loss of the first steps is {wrong[0]}")
+        return True
+    more = {"first_losses": losses, "peak_memory_bytes": list(output.memory.values())}
     with suppress(FileExistsError):
         report.write_measurement(context, times, warmup, os.link, reason, **more)
     return True

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners import report, watch
+from meshtune.runners import report
+from meshtune.runners.measuring import WATCH_FILE
 from meshtune.runners.outcome import Outcome, Verdict, read_result
 from meshtune.runners.processes.gang import is_marked
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
@@ -39,7 +40,7 @@ def prepare(job: Path, script: str, plan: Plan | None = None, limit_s: float = 6
     )
     (job / CONTEXT_FILE).write_text(render_context(context))
     settings = {"time_limit_s": limit_s, "log": {}, "unset": ["OMP_NUM_THREADS"], **settings}
-    (job / watch.WATCH_FILE).write_text(json.dumps(settings))
+    (job / WATCH_FILE).write_text(json.dumps(settings))
     (job / "script.py").write_text(f"{PACED}{script}")
     return [sys.executable, "-m", "meshtune.runners.watch", "--", sys.executable, "-u", str(job / "script.py")]
 
@@ -60,8 +61,9 @@ def steps_of(outcome: Outcome | None) -> float:
 # Takes so long from one call to the next, whatever else the machine does.
 PACED = """
 import time
-at = [time.monotonic()]
+at = []
 def step_of(seconds):
+    at or at.append(time.monotonic())
     at[0] += seconds
     time.sleep(max(0.0, at[0] - time.monotonic()))
 """
@@ -168,6 +170,44 @@ def test_what_ends_early_is_a_measurement_of_what_it_told(job):
     assert outcome.measurement is not None
     assert outcome.measurement.warmup_times_s[0] == pytest.approx(0.3, rel=0.1)
     assert outcome.reason.endswith(" timed intervals between steps that its output told")
+
+
+def test_a_loss_that_is_no_number_is_a_crash(job):
+    script = (
+        "for step in range(1, 9):\n    print('step', step, 'loss: 2.5.' if step < 3 else 'loss: nan'); step_of(0.02)"
+    )
+    _, outcome = run(job, script)
+    assert outcome is not None
+    assert (outcome.verdict, outcome.reason) == (Verdict.CRASHED, "a loss of the first steps is nan")
+
+
+TORCH = """
+import sys, torch
+from tqdm import tqdm
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for number in tqdm(range(1, 100000)):
+    weight.sum().backward()
+    step_of(0.02)
+    if number % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_program_of_torch_is_measured_by_its_optimizer_whatever_its_bar_counts(job):
+    done, outcome = run(job, TORCH, plan=Plan(dp=1, grad_accum_steps=8))
+    assert done.returncode == 0
+    assert steps_of(outcome) == pytest.approx(0.06, rel=0.1)
+    assert b"[meshtune] optimizer step 9\n" in done.stderr
+
+
+def test_the_sites_own_sitecustomize_is_imported(job, monkeypatch):
+    (job / "site").mkdir()
+    (job / "site" / "sitecustomize.py").write_text("print('of the site')")
+    monkeypatch.setenv("PYTHONPATH", f"{job / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    done, _ = run(job, "import os; print(os.environ.get('OMP_NUM_THREADS'))")
+    assert done.stdout == b"of the site\nof the site\nNone\n"
 
 
 def test_at_the_time_limit_what_was_told_is_measured(job):

@@ -16,12 +16,12 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import read_document, storage_fault
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.log_lines import read_tail
+from meshtune.runners.measuring import WATCH_FILE, WATCH_SAYS
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from meshtune.runners.processes.gang import THREADS, log_path
 from meshtune.runners.programs.dialects.base import ProgramOptions
 from meshtune.runners.report import DIRECTORY
 from meshtune.runners.told_knobs import ToldKnob, told_knobs
-from meshtune.runners.watch import SAYS, WATCH_FILE
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
@@ -320,7 +320,7 @@ _ADVICE = (
 def _said_by_watch(directory: Path) -> str:
     """Why no step was measured, by the end of the first rank's log; empty where nobody says. Raises OSError."""
     lines = read_tail(log_path(directory, 0)).splitlines()
-    return next((line.removeprefix(SAYS) for line in lines if line.startswith(SAYS)), "")
+    return next((line.removeprefix(WATCH_SAYS) for line in lines if line.startswith(WATCH_SAYS)), "")
 
 
 _MALFORMED = "the result file is malformed: "
