@@ -199,6 +199,9 @@ def two_sided_quantile(level: float, degrees: int) -> float:
 
 # Job files of the built-in trainer and of the simulated workload, for readers that know no workload.
 JOB_FILES = ("job.json", "simulated.json")
+# That of `runners.watch`: time limit, patterns of a log, variables that the command does not have; and what begins its
+# words in the log of a job that tells too few steps.
+WATCH_FILE, WATCH_SAYS = "watch.json", "meshtune.runners.watch: "
 # Steps in which memory is counted, before the warm-up.
 COUNTED_STEPS = 2
 

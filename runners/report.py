@@ -12,9 +12,14 @@
 Every rank may call it; rank 0 writes `result.json` (docs/reference/result.md), outside of a meshtune job nobody does.
 Where the service gave its address, the result is sent there too: then no shared disk has to carry it.
 
-Hugging Face's Trainer takes `trainer.add_callback(TrainerReport())`. A script of it that stays as it is, or one with a
-loop of its own over Accelerate, runs as `python -m meshtune.runners.report train.py ARGUMENTS`, or that after
-torchrun's, deepspeed's or accelerate's words.
+Hugging Face's Trainer takes `trainer.add_callback(TrainerReport())`. Any script of torch that stays as it is runs as
+`python -m meshtune.runners.report train.py ARGUMENTS`, or that after torchrun's, deepspeed's or accelerate's words:
+each Trainer has the callback, and any other loop is timed by the steps of the first optimizer that steps (torch 2.1 or
+newer), or of DeepSpeed's engine where one is used, in processes that multiprocessing spawns too. The device is waited
+for after each of these steps. Not seen are steps of an optimizer that is compiled or captured in a CUDA graph, or that
+is none of torch.optim.Optimizer; a step that GradScaler skips is none.
+
+Under `meshtune.runners.watch` rank 0 tells each step in a line of the log, and the watch decides when there are enough.
 
 Of the spec's knobs the result says by itself what this process sees: variables, and the arguments of its command line.
 What the script really runs with it knows best: `reporter.done(knobs={"fp8": recipe})`.
@@ -33,8 +38,6 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,8 @@ from typing import Any
 # The job's folder, and how many steps it is to take with its warm-up: in the environment of a job.
 DIRECTORY = "MESHTUNE_DIRECTORY"
 STEPS = "MESHTUNE_STEPS"
+# In the environment of what `meshtune.runners.watch` started, and there alone.
+WATCHED = "MESHTUNE_WATCHED"
 # Where the result is sent to, and, in the job's folder, what proves that it is this job's.
 REPORT_URL = "MESHTUNE_REPORT_URL"
 TOKEN_FILE = ".report-token"
@@ -70,8 +75,11 @@ VERDICTS = {
 class Reporter:
     """Times the steps of a loop: from its own creation, or the last `step`, to the next one."""
 
+    # What one step is called in the log.
+    _unit = "step"
+
     def __init__(self) -> None:
-        self.steps_wanted = int(os.environ.get(STEPS, "0"))
+        self.steps_wanted = 0 if WATCHED in os.environ else int(os.environ.get(STEPS, "0"))
         self.step_times_s: list[float] = []
         self.losses: list[float] = []
         self.gradient_norms: list[float] = []
@@ -87,6 +95,10 @@ class Reporter:
             self.losses.append(loss)
         if gradient_norm is not None:
             self.gradient_norms.append(gradient_norm)
+        if WATCHED in os.environ and _rank() == 0:
+            told = "" if loss is None else f" loss {loss}"
+            # Whole, and past whatever a script made of sys.stderr.
+            os.write(2, f"[meshtune] {self._unit} {len(self.step_times_s)}{told}\n".encode())
         return 0 < self.steps_wanted <= len(self.step_times_s)
 
     def done(self, **more: Any) -> None:
@@ -139,30 +151,105 @@ class TrainerReport:
         self._reporter.done(peak_memory_bytes=_peaks(sys.modules["torch"]), software=software)
 
 
+class _OptimizerReporter(Reporter):
+    # A script's own Reporter counts more.
+    _unit = "optimizer step"
+
+
 class _LoopReport:
-    """Times the steps of the first optimizer that Accelerate (1.15) wraps, where no Trainer does, and ends the
-    process once the job has taken as many as it was to take."""
+    """Times the steps of the first optimizer that steps, where no Trainer does, and ends the process once the job has
+    taken as many as it was to take. DeepSpeed calls optimizers several times a step: its engine counts in their place.
+    """
 
     def __init__(self) -> None:
         self._report = TrainerReport()
-        self._optimizer: Any = None
+        self._report._reporter = _OptimizerReporter()
+        self._timed: Any = None
+        self._has_engine = False
         self.should_training_stop = False
 
-    def watch(self, kind: Any) -> None:
-        """kind: a class of Accelerate's optimizers."""
-        step = kind.step
+    def watch_optimizers(self, module: Any) -> None:
+        if register := getattr(module, "register_optimizer_step_post_hook", None):
+            register(lambda optimizer, *_: None if self._has_engine else self._stepped(optimizer))
 
-        def timed(optimizer: Any, *args: Any, **more: Any) -> None:
-            step(optimizer, *args, **more)
-            self._optimizer = self._optimizer or optimizer
-            # Passes that only accumulate call it as well.
-            if optimizer is self._optimizer and optimizer.gradient_state.sync_gradients and not TrainerReport.trains:
-                self._report.on_step_end(None, None, self)
-                if self.should_training_stop:
-                    self._report.on_train_end()
-                    raise SystemExit(0)
+    def watch_engines(self, module: Any) -> None:
+        step = module.DeepSpeedEngine._take_model_step
 
-        kind.step = timed
+        def timed(engine: Any, *args: Any, **more: Any) -> None:
+            self._has_engine = True
+            step(engine, *args, **more)
+            self._stepped(engine)
+
+        module.DeepSpeedEngine._take_model_step = timed
+
+    def _stepped(self, optimizer: Any) -> None:
+        torch = sys.modules["torch"]
+        if torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+            return
+        self._timed = self._timed or optimizer
+        if optimizer is self._timed and not TrainerReport.trains:
+            self._report.on_step_end(None, None, self)
+            if self.should_training_stop:
+                self._report.on_train_end()
+                raise SystemExit(0)
+
+
+class _ImportHook:
+    """Calls a function with each of these modules once it is imported: a script that never does runs without them."""
+
+    def __init__(self, functions: dict[str, Callable[[Any], None]]) -> None:
+        self._functions = functions
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if (function := self._functions.pop(name, None)) is None:
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in others if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                load(module)
+                function(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def time_steps() -> None:
+    """Have this process time the steps of its Trainer, optimizer or engine, and those that multiprocessing spawns from
+    it; once, however often it is called."""
+    if hasattr(sys, "_meshtune_times_steps"):
+        return
+    sys._meshtune_times_steps = True  # type: ignore[attr-defined]
+    loop = _LoopReport()
+    functions = {
+        # Trainer.__init__ adds them to the callbacks that it is given (transformers/trainer.py, since 4.0).
+        "transformers.trainer": lambda module: module.DEFAULT_CALLBACKS.append(TrainerReport),
+        "torch.optim.optimizer": loop.watch_optimizers,
+        "deepspeed.runtime.engine": loop.watch_engines,
+        "multiprocessing.spawn": _time_spawned,
+    }
+    sys.meta_path.insert(0, _ImportHook(functions))  # type: ignore[arg-type]
+
+
+def _time_spawned(module: Any) -> None:
+    """Have what multiprocessing spawns begin like this process."""
+    line = module.get_command_line
+
+    def timed(**more: Any) -> Any:
+        words = line(**more)
+        at = words.index("-c") + 1 if "-c" in words else 0
+        return [*words[:at], f"{TIME_STEPS}; {words[at]}", *words[at + 1 :]] if at else words
+
+    module.get_command_line = timed
+
+
+# A line of Python that has a process, of any interpreter, time its steps.
+TIME_STEPS = (
+    "import importlib.util as u; s = u.spec_from_file_location('_meshtune_report', "
+    f"{os.path.abspath(__file__)!r}); m = u.module_from_spec(s); s.loader.exec_module(m); m.time_steps(); del u, s, m"
+)
 
 
 def _peaks(torch: Any) -> list[int]:
@@ -184,9 +271,14 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
     software (versions by name), knobs (the values that the script runs with, by the knob's name). Raises ValueError
     where no step is left after the warm-up, or a loss is no number. Does nothing but in rank 0 of a meshtune job."""
     context = _context()
-    if context is None or _rank() != 0:
-        return
-    warmup = context["warmup_steps"]
+    if context is not None and _rank() == 0:
+        write_measurement(context, step_times_s, context["warmup_steps"], os.replace, **more)
+
+
+def write_measurement(
+    context: Any, step_times_s: Sequence[float], warmup: int, publish: Any, reason: str = "", **more: Any
+) -> None:
+    """As `report`, of any rank. context: of the job, as in its folder. publish: see `_write`."""
     if len(step_times_s) <= warmup:
         raise ValueError(f"{len(step_times_s)} steps were taken, and the first {warmup} are warm-up")
     if wrong := [loss for loss in more.get("first_losses", ()) if not math.isfinite(loss)]:
@@ -201,7 +293,7 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
     reported = {name: _plain(value) for name, value in dict(more.get("knobs") or {}).items()}
     if seen := {**seen_knobs(context), **reported}:
         measurement["knobs"] = seen
-    _write({"verdict": "ok", "measurement": measurement}, os.replace)
+    _write({"verdict": "ok", "reason": reason, "measurement": measurement}, publish)
 
 
 def report_failure(cause: str, reason: str, phase: str | None = None) -> None:
@@ -347,31 +439,19 @@ def _directory() -> Path:
 
 
 def _rank() -> int:
-    """This process's number, as its innermost launcher counts: torchrun, or whatever a script starts inside of its job
-    (MPI, PBS, Slurm), whose processes inherit our own RANK; else that."""
+    """This process's number, by torch where its processes have met; else as its innermost launcher counts: torchrun, or
+    whatever a script starts inside of its job (MPI, PBS, Slurm), whose processes inherit our own RANK; else that."""
     launchers = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
+    groups = getattr(sys.modules.get("torch"), "distributed", None)
+    if groups is not None and groups.is_available() and groups.is_initialized():
+        return int(groups.get_rank())
     names = ("RANK",) if "TORCHELASTIC_RUN_ID" in os.environ else (*launchers, "RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), "0"))
 
 
 def _run(program: Sequence[str]) -> None:
-    """Run a script as it stands, or a module after -m: each Trainer of it with our callback, Accelerate's optimizers
-    under our watch."""
-    there = [name for name in ("transformers", "accelerate") if find_spec(name)]
-    if not there:
-        raise SystemExit(
-            "meshtune.runners.report times loops of transformers and accelerate; neither is installed here"
-        )
-    if "transformers" in there:
-        from transformers import trainer  # type: ignore[import-not-found,unused-ignore]  # a user's package
-
-        # Trainer.__init__ adds them to the callbacks that it is given (transformers/trainer.py, since 4.0).
-        callbacks: list[Any] = trainer.DEFAULT_CALLBACKS
-        callbacks.append(TrainerReport)
-    if "accelerate" in there:
-        loop = _LoopReport()
-        loop.watch(import_module("accelerate.optimizer").AcceleratedOptimizer)
-        loop.watch(import_module("accelerate.utils.deepspeed").DeepSpeedOptimizerWrapper)
+    """Run a script as it stands, or a module after -m, with its steps timed."""
+    time_steps()
     if program[0] == "-m":
         sys.argv = list(program[1:])
         runpy.run_module(program[1], run_name="__main__", alter_sys=True)

@@ -266,10 +266,10 @@ def kill_tree(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_marked(mark: str) -> None:
-    """Kill every process whose environment carries this mark, and what they start meanwhile."""
+def kill_marked(mark: str, name: str = JOB_MARK) -> None:
+    """Kill every process whose environment carries this mark, and what they start meanwhile. name: of its variable."""
     end = time.monotonic() + _MARK_LIMIT_S
-    while marked := [pid for pid in _processes() if is_marked(pid, mark)]:
+    while marked := [pid for pid in _processes() if is_marked(pid, mark, name)]:
         for pid in marked:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -282,13 +282,13 @@ def _processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
 
 
-def is_marked(pid: int, mark: str) -> bool:
+def is_marked(pid: int, mark: str, name: str = JOB_MARK) -> bool:
     """Whether the environment of a process carries this mark, as far as we may read it."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or somebody else's
         return False
-    return f"{JOB_MARK}={mark}".encode() in environment.split(b"\0")
+    return f"{name}={mark}".encode() in environment.split(b"\0")
 
 
 def first_death(deaths: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

@@ -55,9 +55,9 @@ class Patterns:
 
     RE2 searches a line in a time that grows with its length alone, whatever the pattern. The first group that took part
     is the number (1,234.5 is understood); a group called `rank` says whose it is. Raises InvalidValue, each problem
-    under its pattern's name."""
+    under its pattern's name. timed: one of them gives a time or speed; else the number of a step will do."""
 
-    def __init__(self, patterns: Mapping[str, str]) -> None:
+    def __init__(self, patterns: Mapping[str, str], *, timed: bool = True) -> None:
         checks = Checks()
         compiled: dict[str, Any] = {}
         for name, pattern in patterns.items():
@@ -76,11 +76,14 @@ class Patterns:
             checks.require(numbers > 0 or name == ILLEGAL, name, f"has no group around the {told}: {pattern!r}")
         timing = [name for name in compiled if name in (*STEP_TIMES, MEAN, *RATES)]
         told = f"takes exactly one of {', '.join((*STEP_TIMES, MEAN, *RATES))}, not {', '.join(timing) or 'none'}"
-        checks.require(len(timing) == 1 or len(compiled) < len(patterns), "", told)
+        counts = len(timing) == 1 or (not timed and not timing and STEP in compiled)
+        checks.require(counts or len(compiled) < len(patterns), "", told)
         memory = [name for name in compiled if name in MEMORY]
         checks.require(len(memory) <= 1, "", f"takes one pattern of memory, not {', '.join(memory)}")
         checks.done()
-        self.timing = timing[0]
+        self.timing = timing[0] if timing else ""
+        # Whose lines are the steps.
+        self.counting = STEP if STEP in compiled else self.timing
         self.memory = memory[0] if memory else None
         # The names of the knobs whose values it reads.
         self.knobs = tuple(name.removeprefix(KNOB) for name in compiled if name.startswith(KNOB))

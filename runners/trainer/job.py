@@ -8,7 +8,7 @@ from math import inf
 from typing import Annotated, get_type_hints
 
 from meshtune.runners.json_files import read_versioned, render_versioned
-from meshtune.runners.measuring import is_tight
+from meshtune.runners.measuring import WINDOW, is_tight, warmup_length
 from meshtune.runners.told_knobs import ToldKnob
 from meshtune.search_spaces.checks import Amount, Checks, Closed, Limit, Natural, Positive, Some, StrEnum, raising
 from meshtune.search_spaces.cluster import DeviceKind
@@ -113,6 +113,12 @@ class Measuring(Closed):
     def _check(self, checks: Checks) -> None:
         problem = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
         checks.require(self.max_steps >= self.min_steps, "max_steps", problem)
+
+    def warmup(self, step_times_s: Sequence[float]) -> int | None:
+        """How many of the first steps are warm-up; None while too few are known to say."""
+        window, seconds = min(WINDOW, self.max_steps), min(self.min_seconds, self.max_seconds)
+        most, tolerance = self.max_warmup_steps, self.precision
+        return warmup_length(step_times_s, most=most, window=window, tolerance=tolerance, seconds=seconds)
 
     def enough(self, step_times_s: Sequence[float]) -> bool:
         """Whether these timed steps are all that are wanted."""

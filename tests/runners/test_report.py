@@ -309,6 +309,96 @@ def test_a_loop_of_its_own_over_accelerate_is_timed_by_its_optimizer_steps(job):
     assert measured.software.keys() >= {"torch", "accelerate"}
 
 
+ANY_LOOP = """
+import torch
+from torch.utils.data import DataLoader
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, index):
+        return torch.ones(2)
+
+def train(rank, ranks):
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo", "file://" + __file__ + ".store", rank=rank, world_size=ranks)
+    generator, critic = (torch.nn.Linear(2, 2) for _ in range(2))
+    first, second = torch.optim.AdamW(generator.parameters()), torch.optim.SGD(critic.parameters(), lr=0.1)
+    for number, batch in enumerate(DataLoader(Numbers(), num_workers=1, multiprocessing_context="fork"), 1):
+        generator(batch).sum().backward()
+        if number % 2 == 0:
+            print("passes", rank, number, flush=True)
+            first.step()
+            critic(batch).sum().backward()
+            second.step()
+
+if __name__ == "__main__":
+    SPAWNS = False
+    if SPAWNS:
+        torch.multiprocessing.spawn(train, args=(2,), nprocs=2)
+    else:
+        train(0, 1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spawns", [False, True])
+def test_any_loop_is_timed_by_the_first_optimizer_that_steps(spawns, job, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (job / "loop.py").write_text(ANY_LOOP.replace("SPAWNS = False", f"SPAWNS = {spawns}"))
+    command = [sys.executable, "-m", "meshtune.runners.report", "loop.py"]
+    done = subprocess.run(command, cwd=job, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lasts = {line.split()[1]: line.split()[2] for line in done.stdout.splitlines()}
+    assert lasts == dict.fromkeys("01" if spawns else "0", "6")
+    measured = read_result(job).measurement
+    assert (len(measured.warmup_times_s), len(measured.step_times_s)) == (1, 2)
+
+
+def test_a_script_without_torch_runs_as_it_stands(job):
+    (job / "plain.py").write_text(
+        "import sys; print(sys.argv[1:], sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-m", "meshtune.runners.report", "plain.py", "--lr", "1"]
+    done = subprocess.run(command, cwd=job, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['--lr', '1'] []\n", done.stderr
+
+
+ENGINE = """
+import deepspeed, torch
+deepspeed.ops.__compatible_ops__.clear()  # which it would compile
+model = torch.nn.Linear(4, 4)
+config = {
+    "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1},
+    "bf16": {"enabled": True}, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+}
+groups = [{"params": [model.weight]}, {"params": [model.bias]}]
+engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+passes = 0
+while True:
+    passes += 1
+    print("passes", passes, flush=True)
+    engine.backward(engine(torch.ones(1, 4, dtype=torch.bfloat16)).sum())
+    engine.step()
+"""
+
+
+@pytest.mark.slow
+def test_of_deepspeed_the_engine_steps_count(job, monkeypatch):
+    pytest.importorskip("deepspeed")
+    for name, value in {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "29641"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    (job / "engine.py").write_text(ENGINE)
+    command = [sys.executable, "-m", "meshtune.runners.report", "engine.py"]
+    done = subprocess.run(command, cwd=job, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    # Three steps of two passes.
+    assert [line for line in done.stdout.splitlines() if line.startswith("passes")][-1] == "passes 6"
+    assert len(read_result(job).measurement.step_times_s) == 2
+
+
 def test_a_callback_has_events_and_nothing_else():
     assert TrainerReport().on_push_begin(None, None, None, model=None) is None
     with pytest.raises(AttributeError, match="save"):

@@ -131,13 +131,15 @@ class Launch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOptions(Closed):
     """What a spec says of a run of any other program. directory: where it is started, for relative paths; empty: the
-    trial's own. env: its variables. steps: how many it is to take, warmup_steps of them not timed."""
+    trial's own. env: its variables. steps: how many it is to take, warmup_steps of them not timed. watch: it runs until
+    its output has told enough of them (`runners.watch`)."""
 
     directory: str = ""
     python: str = "python3"
     env: Mapping[str, str] = field(default_factory=dict)
     steps: Whole = 25
     warmup_steps: Count = 5
+    watch: bool = False
 
     def _check(self, checks: Checks) -> None:
         needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +16,11 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import read_document, storage_fault
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.log_lines import read_tail
+from meshtune.runners.measuring import WATCH_FILE, WATCH_SAYS
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
-from meshtune.runners.processes.gang import log_path
+from meshtune.runners.processes.gang import THREADS, log_path
 from meshtune.runners.programs.dialects.base import ProgramOptions
+from meshtune.runners.report import DIRECTORY
 from meshtune.runners.told_knobs import ToldKnob, told_knobs
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -137,6 +141,12 @@ class Workload(ABC):
         """How many a job takes whose files do not say; None where they, or what they do, are open."""
         return None
 
+    @property
+    def watched(self) -> Mapping[str, str] | None:
+        """The patterns that count the steps of jobs that run until enough are told, empty for the usual ones; None:
+        they end by themselves."""
+        return None
+
     @abstractmethod
     def job(self, request: JobRequest) -> JobSpec:
         """The job of `materialize`."""
@@ -160,7 +170,18 @@ class Workload(ABC):
         values the plan has."""
         own = tuple(knob for knob in knobs if knob.name in plan.knobs)
         request = JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own)
-        return self.job(request)
+        job, patterns = self.job(request), self.watched
+        if patterns is None:
+            return job
+        # A user's own start has no such variables.
+        unset = [name for name in THREADS if name not in job.env]
+        settings = {"time_limit_s": job.time_limit_s, "log": dict(patterns), "unset": unset}
+        return replace(
+            job,
+            command=(sys.executable, "-m", "meshtune.runners.watch", "--", *job.command),
+            files={**job.files, WATCH_FILE: json.dumps(settings, indent=1) + "\n"},
+            env={DIRECTORY: str(job.directory), **job.env},
+        )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         """What became of a job whose state is final, from what it left in `directory`. May be repeated.
@@ -174,6 +195,8 @@ class Workload(ABC):
             raise RunnerUnavailable(f"what a job left cannot be read: {error}") from error
         except (ValueError, ArithmeticError) as error:  # numbers of the job's own making
             reported, outcome = None, failed(Cause.CRASH, f"what the job left makes no sense: {error}")
+        if reported is None and (said := _said_by_watch(directory)):
+            outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, said))))
         missing = reported is None or reported.reason.startswith(_MALFORMED)
         if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG):
             if fault := storage_fault(directory):
@@ -199,7 +222,11 @@ class ProgramWorkload(Workload, Generic[Options]):
 
     @property
     def steps(self) -> int | None:
-        return self._options.steps
+        return None if self._options.watch else self._options.steps
+
+    @property
+    def watched(self) -> Mapping[str, str] | None:
+        return {} if self._options.watch else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +315,14 @@ _ADVICE = (
     "`module` is no command in that shell: have the setup source the file that makes it one "
     "(`. /etc/profile.d/modules.sh`), or set login_shell: true of runner slurm or pbs"
 )
+
+
+def _said_by_watch(directory: Path) -> str:
+    """Why no step was measured, by the end of the first rank's log; empty where nobody says. Raises OSError."""
+    lines = read_tail(log_path(directory, 0)).splitlines()
+    return next((line.removeprefix(WATCH_SAYS) for line in lines if line.startswith(WATCH_SAYS)), "")
+
+
 _MALFORMED = "the result file is malformed: "
 
 

@@ -83,8 +83,9 @@ class CommandOptions(Closed):
     working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
     processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
     plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many it
-    is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
-    in, by default that framework's."""
+    is to take, warmup_steps of them not timed. watch: it runs until its output, by `log` or by usual patterns, has told
+    enough steps (`runners.watch`). framework: whose physics is the most like it; dtype: what it computes in, by default
+    that framework's."""
 
     command: tuple[str, ...] | str
     working_directory: str | None = None
@@ -96,6 +97,7 @@ class CommandOptions(Closed):
     log: dict[str, str] = field(default_factory=dict)
     steps: int = 15
     warmup_steps: Natural = 5
+    watch: bool = False
     framework: str = "trainer-bfloat16"
     dtype: str | None = None
 
@@ -130,7 +132,8 @@ class CommandWorkload(Workload):
         )
         self._fixed = fixed_plan(self._options.fixed, self._told)
         with problems_as(InvalidValue, "log"):
-            self._patterns = Patterns(self._options.log) if self._options.log else None
+            timed = not self._options.watch
+            self._patterns = Patterns(self._options.log, timed=timed) if self._options.log else None
         # Of knobs: which ones there are is not known here.
         self._named = {name: path for path, each in self._templates.items() for name in each.names - {*PLACEHOLDERS}}
 
@@ -157,7 +160,11 @@ class CommandWorkload(Workload):
 
     @property
     def steps(self) -> int | None:
-        return self._options.steps if self._knows_dtype else None
+        return self._options.steps if self._knows_dtype and self.watched is None else None
+
+    @property
+    def watched(self) -> Mapping[str, str] | None:
+        return self._options.log if self._options.watch else None
 
     def problems_with_names(self, knobs: KnobSet) -> list[Problem]:
         known, read = {*PLACEHOLDERS, *knobs.names}, self._patterns.knobs if self._patterns else ()
@@ -232,7 +239,7 @@ class CommandWorkload(Workload):
         )
 
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
-        if self._patterns is not None:
+        if self._patterns is not None and self.watched is None:
             return outcome_from_log(directory, status, self._patterns, steps=self._options.steps)
         tail = read_tail(log_path(directory, 0))
         if status.state in (JobState.CANCELLED, JobState.LOST):

@@ -1,0 +1,272 @@
+"""A watched program ends when its output has told enough steps, whatever it is, and leaves a measurement and nothing
+else: real processes, with real bars."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from meshtune.runners import report
+from meshtune.runners.measuring import WATCH_FILE
+from meshtune.runners.outcome import Outcome, Verdict, read_result
+from meshtune.runners.processes.gang import is_marked
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.plan import Plan
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv(report.DIRECTORY, str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def prepare(job: Path, script: str, plan: Plan | None = None, limit_s: float = 60.0, **settings: Any) -> list[str]:
+    """The command that watches the script in a job's folder."""
+    context = LogContext(
+        plan=plan or Plan(dp=1), tokens_per_step=64, devices=1, model_flops_per_token=10.0, device=DeviceKind.CPU
+    )
+    (job / CONTEXT_FILE).write_text(render_context(context))
+    settings = {"time_limit_s": limit_s, "log": {}, "unset": ["OMP_NUM_THREADS"], **settings}
+    (job / WATCH_FILE).write_text(json.dumps(settings))
+    (job / "script.py").write_text(f"{PACED}{script}")
+    return [sys.executable, "-m", "meshtune.runners.watch", "--", sys.executable, "-u", str(job / "script.py")]
+
+
+def run(job: Path, script: str, **more: Any) -> tuple[subprocess.CompletedProcess[bytes], Outcome | None]:
+    command = prepare(job, script, **more)
+    done = subprocess.run(command, cwd=job, capture_output=True, timeout=60)
+    return done, read_result(job) if (job / "result.json").exists() else None
+
+
+def steps_of(outcome: Outcome | None) -> float:
+    assert outcome is not None
+    assert outcome.verdict is Verdict.OK, outcome.reason
+    assert outcome.measurement is not None
+    return median(outcome.measurement.step_times_s)
+
+
+# Takes so long from one call to the next, whatever else the machine does.
+PACED = """
+import time
+at = []
+def step_of(seconds):
+    at or at.append(time.monotonic())
+    at[0] += seconds
+    time.sleep(max(0.0, at[0] - time.monotonic()))
+"""
+BAR = """
+from tqdm import tqdm
+for _ in tqdm(range(20), desc="Validation"):
+    step_of(0.005)
+for _ in tqdm(range(100000), desc="Epoch 1"):
+    step_of(0.05)
+"""
+
+
+def test_a_bar_is_measured_by_its_arrivals_and_the_program_ended(job):
+    started = time.monotonic()
+    done, outcome = run(job, BAR)
+    assert (done.returncode, time.monotonic() - started < 10) == (0, True)
+    assert steps_of(outcome) == pytest.approx(0.05, rel=0.1)
+    assert b"\rEpoch 1:   0%|" in done.stderr
+
+
+EVERY_FIVE = """
+for step in range(1, 100000):
+    step_of(0.05)
+    if step % 5 == 0:
+        print(f"INFO:train.py:30: epoch 0 step {step} | loss {9 - step / 1000:.3f} | lr 3.0e-4")
+"""
+LOSSES = """
+import sys
+step = 0
+while True:
+    step_of(0.05)
+    step += 1
+    print(f"iteration {step:8d}/ 500 | loss: {9 - step}.5 | peak memory 1.5GiB", file=sys.stderr)
+    if step % 8 == 0:
+        for part in range(3):
+            step_of(0.01)
+            print(f"evaluating [{part + 1}/3]", "eval_loss: 3.0")
+"""
+SAMPLES = """
+for batch in range(100000):
+    if batch % 2 == 0:
+        print(f"Train Epoch: 1 [{batch * 4}/60000 ({batch * 4 // 600}%)]\\tLoss: 2.3")
+    step_of(0.02)
+"""
+MARKED = """
+for step in range(100000):
+    step_of(0.05)
+    print("done:", step * 10, "in 7 steps", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "step_s", "losses", "more"),
+    [
+        (EVERY_FIVE, 0.05, (), {}),
+        (LOSSES, 0.05, (8.5, 7.5, 6.5, 5.5), {}),
+        # 4 samples of a rank in a pass, and 2 passes in a step.
+        (SAMPLES, 0.04, (), {"plan": Plan(dp=1, micro_batch_size=4, grad_accum_steps=2)}),
+        (MARKED, 0.05, (), {"log": {"step_time_ms": r"done: (\d+)"}}),
+        (MARKED, 0.005, (), {"log": {"step": r"done: (\d+)"}}),
+    ],
+)
+def test_lines_that_count_are_steps(script, step_s, losses, more, job):
+    done, outcome = run(job, script, **more)
+    assert done.returncode == 0
+    assert steps_of(outcome) == pytest.approx(step_s, rel=0.1)
+    assert outcome is not None
+    assert outcome.measurement is not None
+    assert outcome.measurement.first_losses == losses
+    assert outcome.measurement.peak_memory_bytes == (((3 << 29),) if script is LOSSES else ())
+
+
+PASSES = """
+from tqdm import tqdm
+for number, _ in enumerate(tqdm(range(100000)), 1):
+    step_of(0.05)
+    if number % 4 == 0:
+        tqdm.write(f"step {number // 4} loss 2.0")
+"""
+
+
+def test_of_passes_and_steps_the_steps_count(job):
+    _, outcome = run(job, PASSES, plan=Plan(dp=1, grad_accum_steps=4))
+    assert steps_of(outcome) == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_program_that_tells_no_step_is_told_so_and_its_exit_code_passed_on(job):
+    done, outcome = run(job, "print('training')")
+    assert (done.returncode, outcome) == (0, None)
+    assert b"\nmeshtune.runners.watch: its output tells no steps: looked for are progress bars" in done.stderr
+    done, outcome = run(job, "raise MemoryError('no room')")
+    assert (done.returncode, outcome) == (1, None)
+    assert done.stderr.endswith(b"\nMemoryError: no room\n")
+    done, outcome = run(job, "import os; os.kill(os.getpid(), 9)")
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_ends_early_is_a_measurement_of_what_it_told(job):
+    script = "import time\nfor step in range(6):\n    print('step', step); time.sleep(0.3 if step == 0 else 0.05)"
+    done, outcome = run(job, script)
+    assert done.returncode == 0
+    assert steps_of(outcome) == pytest.approx(0.05, rel=0.1)
+    assert outcome is not None
+    assert outcome.measurement is not None
+    assert outcome.measurement.warmup_times_s[0] == pytest.approx(0.3, rel=0.1)
+    assert outcome.reason.endswith(" timed intervals between steps that its output told")
+
+
+def test_a_loss_that_is_no_number_is_a_crash(job):
+    script = (
+        "for step in range(1, 9):\n    print('step', step, 'loss: 2.5.' if step < 3 else 'loss: nan'); step_of(0.02)"
+    )
+    _, outcome = run(job, script)
+    assert outcome is not None
+    assert (outcome.verdict, outcome.reason) == (Verdict.CRASHED, "a loss of the first steps is nan")
+
+
+TORCH = """
+import sys, torch
+from tqdm import tqdm
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for number in tqdm(range(1, 100000)):
+    weight.sum().backward()
+    step_of(0.02)
+    if number % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_program_of_torch_is_measured_by_its_optimizer_whatever_its_bar_counts(job):
+    done, outcome = run(job, TORCH, plan=Plan(dp=1, grad_accum_steps=8))
+    assert done.returncode == 0
+    assert steps_of(outcome) == pytest.approx(0.06, rel=0.1)
+    assert b"[meshtune] optimizer step 9\n" in done.stderr
+
+
+def test_the_sites_own_sitecustomize_is_imported(job, monkeypatch):
+    (job / "site").mkdir()
+    (job / "site" / "sitecustomize.py").write_text("print('of the site')")
+    monkeypatch.setenv("PYTHONPATH", f"{job / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    done, _ = run(job, "import os; print(os.environ.get('OMP_NUM_THREADS'))")
+    assert done.stdout == b"of the site\nof the site\nNone\n"
+
+
+def test_at_the_time_limit_what_was_told_is_measured(job):
+    started = time.monotonic()
+    _, outcome = run(job, EVERY_FIVE, limit_s=2.5)
+    assert time.monotonic() - started < 3
+    assert steps_of(outcome) == pytest.approx(0.05, rel=0.1)
+    assert outcome is not None
+    assert "timed intervals" in outcome.reason
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+wait = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+for away in (False, True):
+    subprocess.Popen([sys.executable, "-c", wait], stdout=subprocess.PIPE, start_new_session=away).stdout.readline()
+for step in range(100000):
+    print("step", step)
+    time.sleep(0.05)
+"""
+
+
+def marked() -> list[int]:
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [pid for pid in pids if report.WATCHED.encode() in environment_of(pid)]
+
+
+def environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_ignores_the_signal_is_killed_with_all_that_it_started(told, job, monkeypatch):
+    command = prepare(job, STUBBORN)
+    code = f"from meshtune.runners import watch; watch.GRACE_S = 0.3; import sys; sys.exit(watch.main({command[3:]!r}))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=job)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"step 0\n"
+        assert (
+            len([pid for pid in marked() if is_marked(pid, f"{os.uname().nodename}-{process.pid}", report.WATCHED)])
+            == 3
+        )
+        if told:
+            process.terminate()
+        process.stdout.read()
+    assert process.returncode == (128 + signal.SIGTERM if told else 0)
+    assert (job / "result.json").exists() is not told
+    assert not [pid for pid in marked() if is_marked(pid, f"{os.uname().nodename}-{process.pid}", report.WATCHED)]
+
+
+def test_the_watch_of_a_rank_that_tells_nothing_ends_with_the_others(job):
+    started = time.monotonic()
+    silent = subprocess.Popen([*prepare(job, "print")[:4], "sleep", "60"], cwd=job)
+    _, outcome = run(job, EVERY_FIVE)
+    assert silent.wait(timeout=10) == 0
+    assert outcome is not None
+    assert time.monotonic() - started < 20
