@@ -152,7 +152,7 @@ class Reading(Remarks):
 
     def imported(self, workload: Mapping[str, Any], **more: Any) -> Imported:
         """What was read, without the values that are asked. more: other fields of Imported."""
-        asked = {question.path for question in self.questions} - {"cluster.nodes"}
+        asked = {question.path for question in self.questions if not question.guessed} - {"cluster.nodes"}
         fields = {
             name: value
             for name, value in self.fields.items()
