@@ -28,17 +28,18 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import preset_on_hub
 
 _LISTS: Mapping[str, Any] = table_of(f"{PROGRAMS}.plain").lists
-_SIGNS: Mapping[str, str] = _LISTS["signs"]
+_SIGNS, _NAMES, _NOTES = _LISTS["signs"], _LISTS["names"], _LISTS["notes"]
+_WORDS = {axis: {each: text.split() for each, text in kinds.items()} for axis, kinds in _LISTS["words"].items()}
 _BATCH = ("global_batch_size", "micro_batch_size", "grad_accum_steps")
-_FLAG = re.compile(r"(--?[A-Za-z][\w.-]*)(?:=(.*))?|([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
-# The largest of the values that are written out for a flag that the command does not have.
-_LARGEST = 64
+_FLAG = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*(?==))(=.*)?", re.DOTALL)
+# Of the values that are written out, the largest where the batch or the devices are not known.
+_LARGEST, _DEVICES = 64, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """A flag. at: the word of the command that holds its value, or the switch; None where the script alone has it.
-    value: None of a switch; joined: `--name=value`."""
+    """A flag. at: the word of the command that has its value, or the switch; None where the script alone has it. value:
+    None of a switch; joined: `--name=value`."""
 
     flag: Flag
     name: str
@@ -47,11 +48,10 @@ class _Said:
     value: str | None = None
 
     def fits(self, pattern: str) -> bool:
-        return any(re.fullmatch(pattern, name) for name in self.flag.plain)
+        return re.fullmatch(pattern, self.flag.plain) is not None
 
-    @property
-    def sure(self) -> bool:
-        return self.fits(_LISTS["certain"]["names"])
+    def says(self, sign: str) -> bool:
+        return re.search(_SIGNS[sign], self.flag.help) is not None
 
     @property
     def text(self) -> str:
@@ -60,55 +60,52 @@ class _Said:
         text = text if self.at is not None else f"the default of {self.name}"
         return f'{text} ("{self.flag.help}")' if self.flag.help else text
 
-    def word(self, value: Any) -> Any:
-        """The element of a command that gives it a value."""
+    def element(self, value: str) -> Any:
+        """Of the command, which gives the flag a value."""
         if self.joined or self.flag.joined:
             return f"{self.name}={value}"
         return value if self.at is not None else [self.name, value]
 
 
 def through_launcher(launch: Launch) -> Launch:
-    """The start, without what is said of options of a launcher that trials keep."""
+    """The start, without what is said of the options of a launcher that trials keep."""
+    said = f"{launch.place}: {_launcher(launch)} has "
     if not _keeps_launcher(launch):
         return launch
-    said = f"{launch.place}: {_launcher(launch)} has "
-    return replace(
-        launch,
-        notes=tuple(note for note in launch.notes if not note.startswith(said)),
-        questions=tuple(each for each in launch.questions if not each.text.startswith(said)),
-    )
+    notes = tuple(note for note in launch.notes if not note.startswith(said))
+    return replace(launch, notes=notes, questions=tuple(each for each in launch.questions if said not in each.text))
 
 
 def read_launch(launch: Launch) -> Imported:
     """What a start of any script says, of which nothing is refused."""
     script, reading = script_of(launch), Reading({})
-    said = _flags(launch.words, script)
-    fields = reading.fields
+    said, fields = _flags(launch.words, script), reading.fields
     fields |= {name: count for name in ("nodes", "devices_per_node") if (count := getattr(launch, name))}
-    spawns = _launcher(launch) in PYTHONS and re.search(_SIGNS["spawns"], script.text) is not None
-    if spawns:
+    if spawns := _launcher(launch) in PYTHONS and re.search(_SIGNS["spawns"], script.text) is not None:
         fields.pop("devices_per_node", None)
         reading.note(f"{launch.script} starts its processes itself, as many as it sees devices")
     claims = _claims(said, script, reading)
-    shares = _read_values(claims, script, reading)
-    elements: dict[int | str, Any] = {}
+    words = {name: _words(name, claims[name]) for name in claims.keys() & _WORDS.keys()}
+    dp = _read_values(claims, words, script, reading)
     told = {name: each for name, each in claims.items() if name in fields and not _is_open(reading, name)}
     if len(told.keys() & {*_BATCH}) < 2:
         told = {name: each for name, each in told.items() if name not in _BATCH}
-        reading.note(_KEPT.format(script=launch.script, size=fields.get("micro_batch_size", "as it is")))
+        reading.note(_NOTES["kept"].format(script=launch.script, size=fields.get("micro_batch_size", "as it is")))
+    if not told:
+        reading.ask("", _NOTES["nothing"].format(script=launch.script))
+    elements: dict[int | str, Any] = {}
     space: dict[str, Any] = {}
     for name, each in told.items():
-        element, values = _element(name, each, shares.get(name, 1), fields)
-        elements[name if each.at is None else each.at] = element
-        space |= {name: values} if values else {}
-    if not told:
-        reading.ask("", _NOTHING.format(script=launch.script))
+        place = name if each.at is None else each.at
+        numbers = [] if name in words else _numbers(name, each, fields)
+        elements[place] = _element(name, each, words.get(name) or numbers, fields[name], dp.get(name, 1))
+        if "recompute" == name or name == "cp" or (numbers and each.flag.choices):
+            space[name] = numbers or [*words[name]]
     _read_model(said, launch, reading)
-    words = [elements.get(at, literal(word)) for at, word in enumerate(launch.words)]
-    added = [element for at, element in elements.items() if isinstance(at, str)]
-    options = command_options(reading, launch, [*_head(launch), *words, *added], "")
-    known = {*told, *(_BATCH if told.keys() & {*_BATCH} else ()), "dp"}
-    fixed = {name: fields[name] for name in PLAN_FIELDS if name not in known and fields.get(name) is not None}
+    own = [elements.pop(at, literal(text)) for at, text in enumerate(launch.words)]
+    options = command_options(reading, launch, [*_head(launch), *own, *elements.values()], "")
+    open_ = {*told, *(_BATCH if told.keys() & {*_BATCH} else ()), "dp"}
+    fixed = {name: value for name in PLAN_FIELDS if name not in open_ and (value := fields.get(name)) is not None}
     workload = {
         **options,
         "watch": True,
@@ -117,89 +114,67 @@ def read_launch(launch: Launch) -> Imported:
         "fixed": {name: value for name, value in fixed.items() if value != getattr(Plan(), name)} or None,
         "dtype": fields.get("dtype"),
     }
-    return reading.imported(workload, space=space, notes=tuple(reading.notes))
-
-
-_NOTHING = (
-    "no flag that is known changes how {script} runs, so there is one plan. What would help: flags of the micro-batch "
-    "and of the accumulation (--micro-batch-size, --grad-accum-steps), --gradient-checkpointing, --zero-stage"
-)
-_KEPT = (
-    "micro_batch_size stays {size}: at one global batch and as many devices it changes with the accumulation alone, and "
-    "{script} has no flag of both that is known; --micro-batch-size and --grad-accum-steps would be tried"
-)
+    return reading.imported(workload, space=space)
 
 
 def _is_open(reading: Reading, name: str) -> bool:
     return any(question.path == path_of(name) and not question.guessed for question in reading.questions)
 
 
+def _launcher(launch: Launch) -> str:
+    tool, *words = launch.launcher or ("",)
+    modules = {"torch.distributed.": "torchrun", "accelerate.": "accelerate", "deepspeed": "deepspeed"}
+    return next(
+        (name for each in words for start, name in modules.items() if each.startswith(start)), PurePath(tool).name
+    )
+
+
 def _keeps_launcher(launch: Launch) -> bool:
     """Whether trials start through the user's own launcher: one that starts the ranks of a node, on one node."""
-    tool = _launcher(launch)
-    return launch.nodes == 1 and tool in TABLE["counts"] and tool not in AROUND
-
-
-def _launcher(launch: Launch) -> str:
-    tool, *words = map(str, launch.launcher or ("",))
-    modules = {"torch.distributed": "torchrun", "accelerate": "accelerate", "deepspeed": "deepspeed"}
-    named = (tool for word in words for start, tool in modules.items() if word.startswith(start))
-    return next(named, PurePath(tool).name)
+    return launch.nodes == 1 and (tool := _launcher(launch)) in TABLE["counts"] and tool not in AROUND
 
 
 def _head(launch: Launch) -> list[str]:
-    """The words before the script's own, as templates."""
-    tool = _launcher(launch)
+    """The words before the script's own, as templates, in which the launcher's counts have their places."""
+    tool, given = _launcher(launch), launch.launcher
     if not _keeps_launcher(launch) and tool not in PYTHONS:
         return program_words(launch)
-    counts = TABLE["counts"].get(tool, {})
-    places = {
-        name: f"{{{place}}}"
-        for kind, place in (("each", "devices_per_node"), ("ranks", "world_size"))
-        for names in counts.get(kind, ())
-        for name in names.split()
-    }
-    found = [literal(word) for word in launch.launcher]
-    for at, each in enumerate(launch.launcher):
-        name, joined, value = each.partition("=")
-        if name in places and joined and whole(value):
-            found[at] = f"{name}={places[name]}"
-        elif name in places and whole("".join(launch.launcher[at + 1 : at + 2])):
-            found[at + 1] = places[name]
+    kinds, found = TABLE["counts"].get(tool, {}), list(map(literal, given))
+    for kind, place in (("each", "{devices_per_node}"), ("ranks", "{world_size}")):
+        for at, each in enumerate(given):
+            name, joined, value = each.partition("=")
+            if name in " ".join(kinds.get(kind, ())).split() and whole(value or "".join(given[at + 1 : at + 2])):
+                found[at if joined else at + 1] = f"{name}={place}" if joined else place
     return [*found, literal(launch.script.removeprefix("-m "))]
 
 
 def _flags(words: Sequence[str], script: Script) -> list[_Said]:
     """The flags of the command, of one that stands twice the last; then those that the script has beside them."""
-    found, value_at = dict[str, _Said](), -1
-    for at, each in enumerate(words):
-        match = _FLAG.fullmatch(each)
-        if match is None or at == value_at:
+    found, taken = dict[str, _Said](), -1
+    for at, (text, after) in enumerate(zip(words, [*words[1:], "-"], strict=True)):
+        if at == taken or not (match := _FLAG.fullmatch(text)):
             continue
-        name, value = match[1] or match[3], match[2] if match[1] else match[4]
-        flag = script.find(name) or Flag(names=(name,))
-        joined, place, after = value is not None, at, "".join(words[at + 1 : at + 2])
-        alone = flag.switch or not after or after.startswith("-")
-        if not joined and not alone and (len(flag.names) > 1 or flag in script.flags or not _is_switch(flag, after)):
-            value, place = after, at + 1
-            value_at = place
-        found[flag.name] = _Said(flag=flag, name=name, at=place, joined=joined, value=value)
-    alone = (flag for flag in script.flags if flag.name not in found)
-    return [*found.values(), *(_Said(flag=flag, name=flag.name, value=_default(flag)) for flag in alone)]
-
-
-def _default(flag: Flag) -> str | None:
-    return None if flag.switch or flag.default is None else str(flag.default)
-
-
-def _is_switch(flag: Flag, after: str) -> bool:
-    """Whether a flag that the script does not show takes no value: it is one of an axis of words, and none follows."""
-    words = _LISTS["words"].get(_field(_Said(flag=flag, name=flag.name)), {})
-    return bool(words) and not any(after.lower() in listed.split() for listed in words.values())
+        known = script.find(match[1])
+        said = _Said(flag=known or Flag(names=(match[1],)), name=match[1], at=at, joined=match[2] is not None)
+        kinds = [] if known else sum(_WORDS.get(_field(said), {}).values(), [])
+        if said.joined:
+            said = replace(said, value=match[2][1:])
+        elif not (said.flag.switch or after.startswith("-") or (kinds and after.lower() not in kinds)):
+            taken = at + 1
+            said = replace(said, value=after, at=taken)
+        found[said.flag.name] = said
+    for flag in script.flags:
+        default = None if flag.switch or flag.default is None else str(flag.default)
+        found.setdefault(flag.name, _Said(flag=flag, name=flag.name, value=default))
+    return list(found.values())
 
 
 def _field(said: _Said) -> str:
     return next((name for name, pattern in _LISTS["fields"].items() if said.fits(pattern)), "")
+
+
+def _divisor(said: _Said, script: Script) -> str:
+    return script.divided.get(said.flag.plain, "")
 
 
 def _claims(said: Sequence[_Said], script: Script, reading: Reading) -> dict[str, _Said]:
@@ -207,37 +182,37 @@ def _claims(said: Sequence[_Said], script: Script, reading: Reading) -> dict[str
     found: dict[str, list[_Said]] = {}
     for each in said:
         name = _field(each)
+        if name == "micro_batch_size" and not each.fits(_NAMES["per_rank"]):
+            by_ranks, by_passes = (re.search(_SIGNS[sign], _divisor(each, script)) for sign in ("ranks", "micro"))
+            name = "global_batch_size" if by_passes or (each.says("whole") and not by_ranks) else name
         if name and (each.at is not None or each.value is not None or each.flag.switch):
-            found.setdefault(_whose(each, script) if name == "micro_batch_size" else name, []).append(each)
-    claims = {}
+            found.setdefault(name, []).append(each)
     for name, named in found.items():
-        if len(named) == 1:
-            claims[name] = named[0]
-        else:
-            texts = " and ".join(each.text for each in named)
-            reading.ask(path_of(name), f"{texts} may both be {name}: write the value, and the placeholder in one of them")
-    return claims
+        if len(named) > 1:
+            told = "may both say it: write the value, and the placeholder in place of one of them"
+            reading.ask(path_of(name), f"{name}: {' and '.join(each.text for each in named)} {told}")
+    return {name: named[0] for name, named in found.items() if len(named) == 1}
 
 
-def _whose(said: _Said, script: Script) -> str:
-    """The field of a flag of a batch, by name, help and source."""
-    if said.fits(_LISTS["certain"]["per_rank"]):
-        return "micro_batch_size"
-    divisor = _divisor(said, script)
-    whole_batch = re.search(_SIGNS["whole"], said.flag.help) and not re.search(_SIGNS["ranks"], divisor)
-    return "global_batch_size" if whole_batch or re.search(_SIGNS["micro"], divisor) else "micro_batch_size"
-
-
-def _divisor(said: _Said, script: Script) -> str:
-    return " ".join(script.divided.get(name, "") for name in said.flag.plain)
-
-
-def _read_values(claims: dict[str, _Said], script: Script, reading: Reading) -> dict[str, int]:
-    """Put the values of the claims, and what follows from them, into the reading. The number of data-parallel ranks by
-    each field that the source divides by it."""
+def _read_values(
+    claims: Mapping[str, _Said], words: Mapping[str, Mapping[str, Any]], script: Script, reading: Reading
+) -> dict[str, int]:
+    """Put the values of the claims, and what follows from them, into the reading. By field, the number of data-parallel
+    ranks, where the source divides the flag's value by it."""
     fields, shares = reading.fields, dict[str, int]()
     for name, said in claims.items():
-        value = _value(name, said)
+        value: Any = 0 if said.value == "0" and name == "zero_stage" else whole(said.value or "")
+        if name in words:
+            given = said.value if said.at is None else said.name if said.value is None else said.element(said.value)
+            given = given if said.at is not None or given is None else said.element(given)
+            value = next(
+                (
+                    truth(kind) if truth(kind) is not None else kind
+                    for kind, each in words[name].items()
+                    if each == given
+                ),
+                None,
+            )
         if value is not None:
             fields[name], reading.said[name] = value, said.text
         elif said.value is not None:
@@ -246,96 +221,82 @@ def _read_values(claims: dict[str, _Said], script: Script, reading: Reading) -> 
     fields |= degrees
     ranks = fields.get("nodes", 0) * fields.get("devices_per_node", 0)
     dp = ranks // (degrees["tp"] * degrees["pp"] * degrees["cp"])
-    for name in ("micro_batch_size", "grad_accum_steps"):
-        said_of = claims.get(name)
-        if said_of is None or name not in fields or not re.search(_SIGNS["ranks"], _divisor(said_of, script)):
+    for name in fields.keys() & {"micro_batch_size", "grad_accum_steps"}:
+        said, divisor = claims[name], _divisor(claims[name], script)
+        if not re.search(_SIGNS["ranks"], divisor):
             continue
-        own = re.search(_SIGNS["per_rank"], said_of.flag.help) and not re.search(_SIGNS["whole"], said_of.flag.help)
-        if own or not dp or fields[name] % dp:
-            told = "its help says of one rank, and " if own else ""
-            told = f"{told}the source divides it by {_divisor(said_of, script).strip()}: how much is one rank's?"
-            reading.ask(path_of(name), f"{said_of.text}: {told}")
+        doubt = "its help says of one rank, and " if said.says("per_rank") and not said.says("whole") else ""
+        if doubt or not dp or fields[name] % dp:
+            reading.ask(
+                path_of(name), f"{said.text}: {doubt}the source divides it by {divisor}: how much is one rank's?"
+            )
         else:
             fields[name], shares[name] = fields[name] // dp, dp
-    if not fields.keys() & {*_BATCH[:2]} and not any(_is_open(reading, name) for name in _BATCH):
+    if not claims.keys() & {*_BATCH[:2]} and not any(_is_open(reading, name) for name in _BATCH):
         fields["micro_batch_size"] = 1
-        reading.ask("baseline.micro_batch_size", "no flag of the batch is known: a step counts as 1 sample of each rank", True)
+        reading.ask(path_of("micro_batch_size"), _NOTES["uncounted"], True)
     solve(reading, {"grad_accum_steps": 1})
+    for axis in degrees.keys() - claims.keys():
+        del fields[axis]
     for name, said in claims.items():
-        if name in fields:
-            over = f" over {shares[name]} ranks" if shares.get(name, 1) > 1 else ""
-            text = f"{name} {word(fields[name])} by {said.text}{over}"
-            if said.sure:
-                reading.note(text)
-            else:
-                reading.ask(path_of(name), text, True)
+        over = f" over {shares[name]} ranks" if shares.get(name, 1) > 1 else ""
+        text = f"{name} {word(fields.get(name, ''))} by {said.text}{over}"
+        if name in fields and said.fits(_NAMES["certain"]):
+            reading.note(text)
+        elif name in fields:
+            reading.ask(path_of(name), text, True)
     return shares
 
 
-def _value(name: str, said: _Said) -> Any:
-    """The value of a field by its flag; None where it is none."""
-    if name in _LISTS["words"]:
-        on, off = ("full", "none") if name == "recompute" else (True, False)
-        if said.flag.switch or said.value is None:
-            given = bool(said.flag.default) if said.at is None else said.name != said.flag.off
-            return on if given else off
-        words = {each: value for value, listed in _LISTS["words"][name].items() for each in listed.split()}
-        found = words.get(said.value.lower())
-        return found if name == "recompute" else truth(found)
-    text = said.value or ""
-    return 0 if text == "0" and name == "zero_stage" else whole(text)
-
-
-def _element(name: str, said: _Said, share: int, fields: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """The element of the command that tells an axis, and the values that are tried where they are not the default."""
-    present, key = fields[name], f"{{{name}}}"
-    if name in _LISTS["words"]:
-        words = _words(name, said)
-        return {key: words}, list(words) if name == "recompute" else []
-    numbers = [int(each) for each in said.flag.choices if each.isdecimal()]
-    tried = numbers
-    if name == "zero_stage":
-        numbers = numbers or [0, 1, 2, 3]
-    elif name in _BATCH:
-        of_a_rank = fields["global_batch_size"] // fields["dp"] if {"global_batch_size", "dp"} <= fields.keys() else 0
-        doubles = [2**power for power in range(_LARGEST.bit_length())]
-        numbers = numbers or [each for each in range(1, of_a_rank + 1) if of_a_rank % each == 0][:_LARGEST] or doubles
-    else:
-        ranks = fields.get("nodes", 1) * fields.get("devices_per_node", 8)
-        numbers = numbers or [2**power for power in range(ranks.bit_length())]
-        tried = tried or (numbers if name == "cp" else [])
-    if name == "global_batch_size" or (said.at is not None and share == 1):
-        return said.word(key), tried
-    words = {str(each): said.word(str(each * share)) for each in sorted({*numbers, present})}
-    return {key: {**words, **({} if said.at is not None else {str(present): None})}}, tried
-
-
 def _words(name: str, said: _Said) -> dict[str, Any]:
-    """The elements of the command for the values of an axis of words: switches, or words of the flag's kind."""
-    flag, listed = said.flag, {value: text.split() for value, text in _LISTS["words"][name].items()}
-    (off, off_words), *_, (on, on_words) = listed.items()
+    """By value of an axis of words the element of the command: a switch or none, or the flag's word for it."""
+    flag, kinds = said.flag, _WORDS[name]
+    (off, off_words), (on, on_words) = next(iter(kinds.items())), list(kinds.items())[-1]
     if said.value is None:
-        given = None if said.at is None else said.name
-        return {
-            off: given if given == flag.off else flag.off or None if flag.default is True else None,
-            on: given if given and given != flag.off else None if flag.default is True else flag.name,
-        }
-    style = str.title if said.value.istitle() else str
-    kinds = {value: each for each in flag.choices for value, words in listed.items() if each.lower() in words}
-    column = next(words.index(said.value.lower()) for words in listed.values() if said.value.lower() in words)
-    words = {value: said.word(each) for value, each in (kinds or {off: style(off_words[column]), on: style(on_words[column])}).items()}
-    return words if said.at is not None else {value: None if each[-1] == said.value else each for value, each in words.items()}
+        given = {} if said.at is None else {off if said.name == flag.off else on: said.name}
+        on_by_itself = flag.default is True
+        words = {off: flag.off or None if on_by_itself else None, on: None if on_by_itself else flag.name} | given
+        return words if words[off] != words[on] else {}
+    column = next((each.index(said.value.lower()) for each in kinds.values() if said.value.lower() in each), 0)
+    style = str.title if said.value.istitle() else str.lower
+    own = {value: each for value, listed in kinds.items() for each in flag.choices if each.lower() in listed}
+    return {
+        value: said.element(each)
+        for value, each in (own or {off: style(off_words[column]), on: style(on_words[column])}).items()
+    }
+
+
+def _numbers(name: str, said: _Said, fields: Mapping[str, Any]) -> list[int]:
+    """The values of an axis of numbers that are tried: the flag's choices, or the divisors of what there is to share."""
+    if name == "zero_stage":
+        most = 0
+    elif name in _BATCH:
+        known = {"global_batch_size", "dp"} <= fields.keys()
+        most = fields["global_batch_size"] // fields["dp"] if known else _LARGEST
+    else:
+        most = fields.get("nodes", 1) * fields.get("devices_per_node", _DEVICES)
+    numbers = [each for each in range(1, most + 1) if most % each == 0][:_LARGEST] or [0, 1, 2, 3]
+    return [int(each) for each in said.flag.choices if each.isdecimal()] or numbers
+
+
+def _element(name: str, said: _Said, values: Any, present: Any, share: int) -> Any:
+    """The element of the command that tells an axis: a placeholder, or a choice where the command does not have the
+    flag, or has another number. values: elements by value, or numbers."""
+    if name == "global_batch_size" or (said.at is not None and share == 1 and isinstance(values, list)):
+        return said.element(f"{{{name}}}")
+    if isinstance(values, list):
+        values = {str(each): said.element(str(each * share)) for each in sorted({*values, present})}
+    return {f"{{{name}}}": values if said.at is not None else {**values, word(present): None}}
 
 
 def _places(said: Sequence[_Said]) -> dict[str, str]:
     """Where trials write: by each flag that leads to files the place in the trial's folder."""
-    files = _LISTS["files"]
     return {
-        each.name: f"{{directory}}/{each.flag.plain[0]}{PurePath(each.value).suffix}"
+        each.name: f"{{directory}}/{each.flag.plain}{PurePath(each.value).suffix}"
         for each in said
         if each.value
-        and each.fits(files["names"])
-        and (each.fits(files["places"]) or "/" in each.value)
+        and each.fits(_NAMES["files"])
+        and (each.fits(_NAMES["places"]) or "/" in each.value)
         and truth(each.value) is None
         and not Path(each.value).is_file()
     }
@@ -343,17 +304,17 @@ def _places(said: Sequence[_Said]) -> dict[str, str]:
 
 def _read_model(said: Sequence[_Said], launch: Launch, reading: Reading) -> None:
     """Put the model's shapes and the number format into the reading, where flags name what is here."""
-    lengths = [each.value for each in said if each.fits(_LISTS["shapes"]["seq_len"]) and whole(each.value or "")]
-    named = [each for each in said if each.value and is_known(each.value) and each.fits(_LISTS["shapes"]["names"])]
-    for each in named:
-        if lengths and (found := _shapes(str(each.value), launch.files)):
-            reading.fields |= flat({"model": {**found, "seq_len": int(lengths[0] or 0)}})
-            reading.note(f"the model is the one of {each.text}, with sequences of {lengths[0]} tokens")
-            break
+    length = next((size for each in said if each.fits(_NAMES["seq_len"]) and (size := whole(each.value or ""))), None)
     for each in said:
-        given = each.value or (each.flag.plain[0] if each.at is not None and each.name != each.flag.off else "")
-        format_ = next((to for to, words in _LISTS["dtype"]["words"].items() if given.lower() in words.split()), None)
-        if format_ and each.fits(_LISTS["dtype"]["names"]):
+        if length and each.value and is_known(each.value) and each.fits(_NAMES["model"]):
+            if shapes := _shapes(each.value, launch.files):
+                reading.fields |= flat({"model": {**shapes, "seq_len": length}})
+                reading.note(f"the model is the one of {each.text}, with sequences of {length} tokens")
+                break
+    for each in said:
+        given = each.value or (each.flag.plain if each.at is not None and each.name != each.flag.off else "")
+        format_ = next((to for to, words in _LISTS["dtype"].items() if given.lower() in words.split()), None)
+        if format_ and each.fits(_NAMES["dtype"]):
             reading.fields.setdefault("dtype", format_)
 
 

@@ -35,7 +35,9 @@ def shapes(reading: TrainerReading) -> None:
     decoder-only transformer."""
     names = reading.table.lists["models"]["names"]
     files, value = reading.launch.files, str(reading.get(reading.first(names))).rstrip("/")
-    text = files.get(f"{value}/config.json", files.get(value if value.endswith(".json") else "")) or cached_config(value)
+    text = files.get(f"{value}/config.json", files.get(value if value.endswith(".json") else "")) or cached_config(
+        value
+    )
     others = TABLE.words("models.others") & set(value.lower().rpartition("/")[2].split("-"))
     if text:
         reading.fields |= flat({"model": _of_file(reading, text, f"{value}/config.json")})
