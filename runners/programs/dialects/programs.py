@@ -66,7 +66,7 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
     if not dialect and (other := recognised(launch.script)) and "command" not in tables()[other]:
         raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
-    for module in _modules(dialect, "read_launch", launch.launcher[:1]):
+    for module in _modules(dialect, "read_launch", plain.launcher_of(launch)):
         if dialect or module.is_program(launch):
             found = with_prefix(_read(module.read_launch, launch), launch)
             return _completed(_with_placeholders(found, launch), launch)
@@ -143,11 +143,11 @@ def is_file(name: str, text: str) -> bool:
     return any(module.is_file(name, text) for module in _modules("", "read_file_text"))
 
 
-def _modules(dialect: str, offers: str, launcher: tuple[str, ...] = ()) -> Iterator[Any]:
+def _modules(dialect: str, offers: str, launcher: str = "") -> Iterator[Any]:
     if dialect and dialect not in DIALECTS:
         raise CannotRead(f"no dialect is called {dialect!r}; {did_you_mean(dialect, DIALECTS)}")
     for name in (dialect,) if dialect else DIALECTS:
-        if not dialect and name in _NOT_STARTED_BY.get("".join(launcher), ()):
+        if not dialect and name in _NOT_STARTED_BY.get(launcher, ()):
             continue
         path = DIALECTS[name]
         found = import_module(path) if path.endswith("reader") else _program(path)

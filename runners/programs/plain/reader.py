@@ -12,8 +12,10 @@ from typing import Any
 
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.capture.stand_in import AROUND, PYTHONS, TABLE
+from meshtune.runners.programs.dialects import call
 from meshtune.runners.programs.dialects.base import Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.call import Call
 from meshtune.runners.programs.dialects.config_import import command_options, flat, literal, program_words
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.named_models import cached_config, preset_shapes
@@ -69,7 +71,7 @@ class _Said:
 
 def through_launcher(launch: Launch) -> Launch:
     """The start, without what is said of the options of a launcher that trials keep."""
-    said = f"{launch.place}: {_launcher(launch)} has "
+    said = f"{launch.place}: {launcher_of(launch)} has "
     if not _keeps_launcher(launch):
         return launch
     notes = tuple(note for note in launch.notes if not note.startswith(said))
@@ -81,29 +83,29 @@ def read_launch(launch: Launch) -> Imported:
     script, reading = script_of(launch), Reading({})
     said, fields = _flags(launch.words, script), reading.fields
     fields |= {name: count for name in ("nodes", "devices_per_node") if (count := getattr(launch, name))}
-    if spawns := _launcher(launch) in PYTHONS and re.search(_SIGNS["spawns"], script.text) is not None:
+    if spawns := launcher_of(launch) in PYTHONS and re.search(_SIGNS["spawns"], script.text) is not None:
         fields.pop("devices_per_node", None)
         reading.note(f"{launch.script} starts its processes itself, as many as it sees devices")
     claims = _claims(said, script, reading)
     words = {name: _words(name, claims[name]) for name in claims.keys() & _WORDS.keys()}
-    dp = _read_values(claims, words, script, reading)
+    shares = _read_values(claims, words, launch, script, reading)
     told = {name: each for name, each in claims.items() if name in fields and not _is_open(reading, name)}
     if len(told.keys() & {*_BATCH}) < 2:
         told = {name: each for name, each in told.items() if name not in _BATCH}
-        reading.note(_NOTES["kept"].format(script=launch.script, size=fields.get("micro_batch_size", "as it is")))
-    if not told:
-        reading.ask("", _NOTES["nothing"].format(script=launch.script))
+        text = _NOTES["kept"].format(script=launch.script, size=fields.get("micro_batch_size", "as it is"))
+        reading.note(text) if told else reading.ask("", _NOTES["nothing"].format(script=launch.script))
     elements: dict[int | str, Any] = {}
     space: dict[str, Any] = {}
     for name, each in told.items():
         place = name if each.at is None else each.at
         numbers = [] if name in words else _numbers(name, each, fields)
-        elements[place] = _element(name, each, words.get(name) or numbers, fields[name], dp.get(name, 1))
-        if "recompute" == name or name == "cp" or (numbers and each.flag.choices):
+        elements[place] = _element(name, each, words.get(name) or numbers, fields[name], shares.get(name, 1))
+        if name in ("recompute", "cp") or (numbers and each.flag.choices):
             space[name] = numbers or [*words[name]]
     _read_model(said, launch, reading)
     own = [elements.pop(at, literal(text)) for at, text in enumerate(launch.words)]
-    options = command_options(reading, launch, [*_head(launch), *own, *elements.values()], "")
+    added = [part for each in elements.values() for part in (each if isinstance(each, list) else [each])]
+    options = command_options(reading, launch, [*_head(launch), *own, *added], "")
     open_ = {*told, *(_BATCH if told.keys() & {*_BATCH} else ()), "dp"}
     fixed = {name: value for name in PLAN_FIELDS if name not in open_ and (value := fields.get(name)) is not None}
     workload = {
@@ -121,22 +123,23 @@ def _is_open(reading: Reading, name: str) -> bool:
     return any(question.path == path_of(name) and not question.guessed for question in reading.questions)
 
 
-def _launcher(launch: Launch) -> str:
+def launcher_of(launch: Launch) -> str:
+    """The tool that starts the processes, by the name of the table of launchers."""
     tool, *words = launch.launcher or ("",)
-    modules = {"torch.distributed.": "torchrun", "accelerate.": "accelerate", "deepspeed": "deepspeed"}
-    return next(
-        (name for each in words for start, name in modules.items() if each.startswith(start)), PurePath(tool).name
-    )
+    return call.launcher_of(Call(tool=PurePath(tool).name.removesuffix("-launch"), words=tuple(words)))
 
 
 def _keeps_launcher(launch: Launch) -> bool:
     """Whether trials start through the user's own launcher: one that starts the ranks of a node, on one node."""
-    return launch.nodes == 1 and (tool := _launcher(launch)) in TABLE["counts"] and tool not in AROUND
+    tool, known = launcher_of(launch), is_known(" ".join(launch.launcher))
+    # Accelerate's own file may say how many processes there are.
+    one = launch.nodes == 1 or (tool == "accelerate" and launch.nodes is None)
+    return known and one and tool in TABLE["counts"] and tool not in AROUND
 
 
 def _head(launch: Launch) -> list[str]:
     """The words before the script's own, as templates, in which the launcher's counts have their places."""
-    tool, given = _launcher(launch), launch.launcher
+    tool, given = launcher_of(launch), launch.launcher
     if not _keeps_launcher(launch) and tool not in PYTHONS:
         return program_words(launch)
     kinds, found = TABLE["counts"].get(tool, {}), list(map(literal, given))
@@ -151,12 +154,12 @@ def _head(launch: Launch) -> list[str]:
 def _flags(words: Sequence[str], script: Script) -> list[_Said]:
     """The flags of the command, of one that stands twice the last; then those that the script has beside them."""
     found, taken = dict[str, _Said](), -1
-    for at, (text, after) in enumerate(zip(words, [*words[1:], "-"], strict=True)):
+    for at, (text, after) in enumerate(zip(words, [*words[1:], "-"], strict=False)):
         if at == taken or not (match := _FLAG.fullmatch(text)):
             continue
         known = script.find(match[1])
         said = _Said(flag=known or Flag(names=(match[1],)), name=match[1], at=at, joined=match[2] is not None)
-        kinds = [] if known else sum(_WORDS.get(_field(said), {}).values(), [])
+        kinds = [] if known else [each for listed in _WORDS.get(_field(said), {}).values() for each in listed]
         if said.joined:
             said = replace(said, value=match[2][1:])
         elif not (said.flag.switch or after.startswith("-") or (kinds and after.lower() not in kinds)):
@@ -195,7 +198,11 @@ def _claims(said: Sequence[_Said], script: Script, reading: Reading) -> dict[str
 
 
 def _read_values(
-    claims: Mapping[str, _Said], words: Mapping[str, Mapping[str, Any]], script: Script, reading: Reading
+    claims: Mapping[str, _Said],
+    words: Mapping[str, Mapping[str, Any]],
+    launch: Launch,
+    script: Script,
+    reading: Reading,
 ) -> dict[str, int]:
     """Put the values of the claims, and what follows from them, into the reading. By field, the number of data-parallel
     ranks, where the source divides the flag's value by it."""
@@ -203,35 +210,30 @@ def _read_values(
     for name, said in claims.items():
         value: Any = 0 if said.value == "0" and name == "zero_stage" else whole(said.value or "")
         if name in words:
-            given = said.value if said.at is None else said.name if said.value is None else said.element(said.value)
-            given = given if said.at is not None or given is None else said.element(given)
-            value = next(
-                (
-                    truth(kind) if truth(kind) is not None else kind
-                    for kind, each in words[name].items()
-                    if each == given
-                ),
-                None,
-            )
+            present = said.name if said.value is None else said.element(said.value)
+            present = None if said.at is None and said.value is None else present
+            value = next((kind for kind, each in words[name].items() if each == present), None)
+            value = value if truth(value) is None else truth(value)
         if value is not None:
             fields[name], reading.said[name] = value, said.text
         elif said.value is not None:
             reading.ask(path_of(name), f"{said.text}: what {name} is by it is not known here; fill it in")
     degrees = {axis: fields.get(axis, 1) for axis in ("tp", "pp", "cp")}
     fields |= degrees
-    ranks = fields.get("nodes", 0) * fields.get("devices_per_node", 0)
+    ranks = fields.get("nodes", 0) * fields.get("devices_per_node", 0) or launch.ranks or 0
+    reading.devices = ranks or None
     dp = ranks // (degrees["tp"] * degrees["pp"] * degrees["cp"])
-    for name in fields.keys() & {"micro_batch_size", "grad_accum_steps"}:
+    for name in sorted(fields.keys() & {"micro_batch_size", "grad_accum_steps"}):
         said, divisor = claims[name], _divisor(claims[name], script)
         if not re.search(_SIGNS["ranks"], divisor):
             continue
+        value = fields.pop(name)
         doubt = "its help says of one rank, and " if said.says("per_rank") and not said.says("whole") else ""
-        if doubt or not dp or fields[name] % dp:
-            reading.ask(
-                path_of(name), f"{said.text}: {doubt}the source divides it by {divisor}: how much is one rank's?"
-            )
+        if doubt or not dp or value % dp:
+            told = f"{doubt}the source divides it by {divisor}: how much is one rank's?"
+            reading.ask(path_of(name), f"{said.text}: {told}")
         else:
-            fields[name], shares[name] = fields[name] // dp, dp
+            fields[name], shares[name] = value // dp, dp
     if not claims.keys() & {*_BATCH[:2]} and not any(_is_open(reading, name) for name in _BATCH):
         fields["micro_batch_size"] = 1
         reading.ask(path_of("micro_batch_size"), _NOTES["uncounted"], True)
@@ -251,7 +253,7 @@ def _read_values(
 def _words(name: str, said: _Said) -> dict[str, Any]:
     """By value of an axis of words the element of the command: a switch or none, or the flag's word for it."""
     flag, kinds = said.flag, _WORDS[name]
-    (off, off_words), (on, on_words) = next(iter(kinds.items())), list(kinds.items())[-1]
+    off, *_, on = kinds
     if said.value is None:
         given = {} if said.at is None else {off if said.name == flag.off else on: said.name}
         on_by_itself = flag.default is True
@@ -260,14 +262,12 @@ def _words(name: str, said: _Said) -> dict[str, Any]:
     column = next((each.index(said.value.lower()) for each in kinds.values() if said.value.lower() in each), 0)
     style = str.title if said.value.istitle() else str.lower
     own = {value: each for value, listed in kinds.items() for each in flag.choices if each.lower() in listed}
-    return {
-        value: said.element(each)
-        for value, each in (own or {off: style(off_words[column]), on: style(on_words[column])}).items()
-    }
+    own = own or {each: style(kinds[each][column]) for each in (off, on)}
+    return {value: said.element(each) for value, each in own.items()}
 
 
 def _numbers(name: str, said: _Said, fields: Mapping[str, Any]) -> list[int]:
-    """The values of an axis of numbers that are tried: the flag's choices, or the divisors of what there is to share."""
+    """The values of an axis of numbers that are tried: the choices of a flag, or divisors of what there is to share."""
     if name == "zero_stage":
         most = 0
     elif name in _BATCH:
@@ -299,18 +299,19 @@ def _places(said: Sequence[_Said]) -> dict[str, str]:
         and (each.fits(_NAMES["places"]) or "/" in each.value)
         and truth(each.value) is None
         and not Path(each.value).is_file()
+        and (each.joined or not each.flag.joined)
     }
 
 
 def _read_model(said: Sequence[_Said], launch: Launch, reading: Reading) -> None:
     """Put the model's shapes and the number format into the reading, where flags name what is here."""
     length = next((size for each in said if each.fits(_NAMES["seq_len"]) and (size := whole(each.value or ""))), None)
-    for each in said:
-        if length and each.value and is_known(each.value) and each.fits(_NAMES["model"]):
-            if shapes := _shapes(each.value, launch.files):
-                reading.fields |= flat({"model": {**shapes, "seq_len": length}})
-                reading.note(f"the model is the one of {each.text}, with sequences of {length} tokens")
-                break
+    named = (each for each in said if each.value and is_known(each.value) and each.fits(_NAMES["model"]))
+    known = ((each, shapes) for each in named if (shapes := _shapes(str(each.value), launch.files)))
+    for each, shapes in known if length else ():
+        reading.fields |= flat({"model": {**shapes, "seq_len": length}})
+        reading.note(f"the model is the one of {each.text}, with sequences of {length} tokens")
+        break
     for each in said:
         given = each.value or (each.flag.plain if each.at is not None and each.name != each.flag.off else "")
         format_ = next((to for to, words in _LISTS["dtype"].items() if given.lower() in words.split()), None)

@@ -155,6 +155,8 @@ def _of_value(name: str, value: ast.expr | None, dash: str, switch: bool) -> Fla
 
 def _literal(value: ast.expr | None) -> Any:
     try:
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+            return _literal(value.left) * _literal(value.right)
         return ast.literal_eval(value) if value is not None else None  # noqa: TID251  # part of a bounded text
     except (ValueError, TypeError, RecursionError, MemoryError):
         return None
