@@ -7,12 +7,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.reading import Reading
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.presets import model_presets, preset_on_hub
 
 
@@ -38,6 +42,18 @@ def read_shapes(reading: Reading, shapes: Mapping[str, Any]) -> None:
 def preset_shapes(preset: str) -> dict[str, Any]:
     """Fields of ModelSpec but for seq_len."""
     return {key: size for key, size in model_presets()[preset].items() if key not in ("source", "seq_len")}
+
+
+def cached_config(name: str) -> str:
+    """The config.json of a model of the Hub in the cache of Hugging Face on this machine; "" where it has none."""
+    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        return ""
+    found = sorted(cache.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"))
+    with suppress(OSError, UnreadableText):
+        return read_file(found[-1], SLOW_LIMITS.max_bytes) if found else ""
+    return ""
 
 
 def ask_shapes(reading: Reading, told: str) -> None:

@@ -238,14 +238,13 @@ def test_a_start_that_is_not_found_is_named_with_its_words(folder):
     assert run("import", "--command", words).code == 0
 
 
-def test_the_step_that_an_unknown_program_is_refused_with_works(folder):
+def test_the_step_of_a_script_that_is_named_alone_works(folder):
     said = refusal(folder, "own.py", "for x in (1,):\n    pass\n")
     assert "meshtune import --command 'torchrun own.py" in said
     done = run("import", "--command", "torchrun --nproc_per_node 4 own.py --width 64")
-    assert done.code == 2
-    text = done.err.partition("SPEC.yaml:\n\n")[2]
-    assert parse_yaml(text)["workload"]["command"][:4] == ["python", "own.py", "--width", "64"]
-    spaces(folder, text)
+    assert done.code == 0
+    command = parse_yaml(done.out)["workload"]["command"]
+    assert command == ["torchrun", "--nproc_per_node", "{devices_per_node}", "own.py", "--width", "64"]
 
 
 def test_a_program_in_python_is_no_script_of_a_shell(folder):

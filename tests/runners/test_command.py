@@ -7,6 +7,7 @@ import sys
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import TINY, cluster
@@ -19,6 +20,7 @@ from meshtune.runners.programs.workloads.base import read_context
 from meshtune.runners.programs.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SpaceContext
+from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, MEGATRON_CORE
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
@@ -276,6 +278,50 @@ def test_the_page_tells_every_option_placeholder_and_pattern():
     options = [field.name for field in fields(CommandOptions)]
     assert [name for name in (*options, *NAMES) if f"`{name}`" not in page] == []
     assert [name for name in PLACEHOLDERS if f"{{{name}}}" not in page] == []
+
+
+CHECKPOINT = {"{recompute}": {"none": None, "full": "--checkpoint"}}
+
+
+def test_a_choice_in_a_command_is_no_word_one_or_several(tmp_path):
+    batch = {"{micro_batch_size}": {1: None, 2: ["--rows", 2], 4: ["--rows", "{4}"]}}
+    stage = {"{zero_stage}": {0: "--plain", 1: "--shard=optimizer"}}
+    command = ["train", CHECKPOINT, "--tp", "{tp}", batch, stage]
+    workload = CommandWorkload({"command": command, "working_directory": str(tmp_path)})
+
+    def words(**changes: Any) -> list[str]:
+        plan = replace(PLAN, **changes)
+        return list(workload.materialize("t", MODEL, plan, CLUSTER, tmp_path, seed=7, time_limit_s=9.0).command[4:])
+
+    assert words() == ["train", "--tp", "2", "--rows", "2", "--shard=optimizer"]
+    most = words(recompute=Recompute.FULL, micro_batch_size=4, zero_stage=0)
+    assert most == ["train", "--checkpoint", "--tp", "2", "--rows", "{4}", "--plain"]
+    assert words(micro_batch_size=1) == ["train", "--tp", "2", "--shard=optimizer"]
+    with pytest.raises(InvalidValue, match=r"command\.5: zero_stage\(3\) has no word there, which 0, 1 have"):
+        words(zero_stage=3)
+    setting = SpaceContext(model=MODEL, cluster=CLUSTER, global_batch_size=16, capabilities=workload.capabilities)
+    space = Space(Bounds(recompute=tuple(Recompute)), setting)
+    assert {plan.recompute for plan in space} == {Recompute.NONE, Recompute.FULL}
+    assert {plan.zero_stage for plan in space} == {0, 1}
+    told = workload.problems_with_knobs(KnobSet([Knob(name="rows", values=(1, 2), argument="--rows {value}")]))
+    assert [str(problem) for problem in told] == ["rows.argument: --rows already stands in workload.command"]
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ({"a": 1, "b": 2}, "command.1: must be a text, a number or a choice such as"),
+        ({"recompute": {"none": None}}, "command.1: must be a text, a number or a choice such as"),
+        ({"{steps}": {"1": "x"}}, "command.1: {steps} is no axis of a plan"),
+        ({"{recompute}": {"most": "x"}}, "command.1: 'most' is no value of {recompute}"),
+        ({"{recompute}": {"full": {"a": 1}}}, "command.1.full: must be null, a word or a list of words"),
+        (["--tp"], "command.1: must be a text or a number"),
+    ],
+)
+def test_what_is_no_choice_of_a_command_is_told(part, told):
+    with pytest.raises(InvalidValue) as refused:
+        CommandWorkload({"command": ["train", part]})
+    assert told in str(refused.value)
 
 
 def test_a_choice_of_words_tells_which_values_can_run():

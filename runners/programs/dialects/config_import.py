@@ -147,15 +147,15 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def command_options(reading: Remarks, launch: Launch | None, words: Sequence[str], example: str) -> dict[str, Any]:
+def command_options(reading: Remarks, launch: Launch | None, words: Sequence[Any], example: str) -> dict[str, Any]:
     """The kind and the options of the workload that say how the program starts.
 
-    words: the program and its arguments, templates; their files are in the job's folder. launch: where the start was
-    read; None: from a file alone, and the command is asked. example: a command to answer with."""
+    words: the program and its arguments, templates and choices; their files are in the job's folder. launch: where the
+    start was read; None: from a file alone, and the command is asked. example: a command to answer with."""
     if launch is None:
         reading.ask("workload.command", f"the file does not say how it is started; such as: {example}")
         return {"kind": "command"}
-    unknown = [word for word in words if not is_known(word)]
+    unknown = [word for word in words if isinstance(word, str) and not is_known(word)]
     if unknown:
         names = ", ".join(map(as_written, unknown))
         reading.ask(

@@ -21,7 +21,8 @@ from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
 from meshtune.runners.programs.dialects.call import with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
-from meshtune.runners.programs.recognised import not_read, recognised, spec_to_go_on_with, tables
+from meshtune.runners.programs.plain import reader as plain
+from meshtune.runners.programs.recognised import not_read, recognised, tables
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
 from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
@@ -65,7 +66,7 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
     if not dialect and (other := recognised(launch.script)) and "command" not in tables()[other]:
         raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
-    for module in _modules(dialect, "read_launch", launch.launcher[:1]):
+    for module in _modules(dialect, "read_launch", plain.launcher_of(launch)):
         if dialect or module.is_program(launch):
             found = with_prefix(_read(module.read_launch, launch), launch)
             return _completed(_with_placeholders(found, launch), launch)
@@ -81,11 +82,11 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
             f"{launch.place}: {launch.script}, started by {launcher}{counts}, is a placeholder. Its arguments: "
             f"{words or 'none'}. Next: write the program's own path there, and meshtune import the same file"
         )
-    raise CannotRead(
-        f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}{counts}, is none of the programs "
-        f"that are known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. "
-        f"{f'{_LOG}; or {spec_to_go_on_with(launch)}' if launch.script else _NEXT}"
-    )
+    if launch.script:
+        launch = plain.through_launcher(launch)
+        found = with_prefix(plain.read_launch(launch), launch)
+        return _completed(_with_placeholders(found, launch), launch, start_s=None)
+    raise CannotRead(f"{launch.place}: no program is named. Its arguments: {words or 'none'}. {_NEXT}")
 
 
 def _with_placeholders(imported: Imported, launch: Launch) -> Imported:
@@ -142,11 +143,11 @@ def is_file(name: str, text: str) -> bool:
     return any(module.is_file(name, text) for module in _modules("", "read_file_text"))
 
 
-def _modules(dialect: str, offers: str, launcher: tuple[str, ...] = ()) -> Iterator[Any]:
+def _modules(dialect: str, offers: str, launcher: str = "") -> Iterator[Any]:
     if dialect and dialect not in DIALECTS:
         raise CannotRead(f"no dialect is called {dialect!r}; {did_you_mean(dialect, DIALECTS)}")
     for name in (dialect,) if dialect else DIALECTS:
-        if not dialect and name in _NOT_STARTED_BY.get("".join(launcher), ()):
+        if not dialect and name in _NOT_STARTED_BY.get(launcher, ()):
             continue
         path = DIALECTS[name]
         found = import_module(path) if path.endswith("reader") else _program(path)
@@ -172,9 +173,9 @@ def _read(reader: Callable[..., Any], *given: Any) -> Any:
         raise CannotRead(told if "meshtune " in told or "Next:" in told else f"{told}. {_NEXT}") from None
 
 
-def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
-    """With the minutes of a start, and with what the source left open."""
-    told = f"trial.start_s {START_S}: a start takes 2 to 10 minutes on a cluster; quote and time limit count with it"
+def _completed(imported: Imported, launch: Launch | None = None, start_s: int | None = START_S) -> Imported:
+    """With the minutes of a start, and with what the source left open. start_s: None where the start may be short."""
+    told = f"trial.start_s {start_s}: a start takes 2 to 10 minutes on a cluster; quote and time limit count with it"
     asked, noted = (launch.questions, launch.notes) if launch else ((), ())
     # Nodes and devices are asked once, and not where the program's own words say them.
     cluster = [question for question in asked if question.path == "cluster.nodes"]
@@ -183,7 +184,7 @@ def _completed(imported: Imported, launch: Launch | None = None) -> Imported:
     return replace(
         imported,
         nodes=imported.nodes if known or not launch or launch.nodes or not cluster else None,
-        trial={"start_s": START_S},
+        trial={"start_s": start_s} if start_s else {},
         questions=tuple(dict.fromkeys(each for each in (*asked, *imported.questions) if each not in dropped)),
-        notes=tuple(dict.fromkeys((*noted, *imported.notes, told))),
+        notes=tuple(dict.fromkeys((*noted, *imported.notes, *([told] if start_s else [])))),
     )

@@ -15,7 +15,7 @@ from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import flat, mapping_in, read_mapping
-from meshtune.runners.programs.named_models import ask_shapes, read_shapes
+from meshtune.runners.programs.named_models import ask_shapes, cached_config, read_shapes
 from meshtune.runners.programs.reading import path_of, truth
 from meshtune.runners.programs.rows import DTYPES
 from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
@@ -35,9 +35,11 @@ def shapes(reading: TrainerReading) -> None:
     decoder-only transformer."""
     names = reading.table.lists["models"]["names"]
     files, value = reading.launch.files, str(reading.get(reading.first(names))).rstrip("/")
-    text = files.get(f"{value}/config.json", files.get(value if value.endswith(".json") else ""))
+    text = files.get(f"{value}/config.json", files.get(value if value.endswith(".json") else "")) or cached_config(
+        value
+    )
     others = TABLE.words("models.others") & set(value.lower().rpartition("/")[2].split("-"))
-    if text is not None:
+    if text:
         reading.fields |= flat({"model": _of_file(reading, text, f"{value}/config.json")})
     elif others:
         raise CannotRead(f"{reading.place}: {as_written(value)} is a model of {min(others)}; {_DECODERS}")

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate
+from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate, words_of
 from meshtune.runners.programs.capture.stand_in import named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import OF_SCRIPT, mapping_in, read_mapping, text_of_any
 from meshtune.runners.programs.dialects.launcher_options import whole
+from meshtune.runners.programs.plain.script import script_of
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
 
@@ -112,9 +113,13 @@ def variant_of(launch: Launch, names: set[str]) -> str:
 
 
 def is_program(launch: Launch) -> bool:
-    """Whether a start is Accelerate's, of whatever script, or of a script of the Trainer, or in its manner."""
+    """Whether a start is of a script of the Trainer, or in its manner, or Accelerate's words or file may shard it."""
     own = arguments_of(launch.words)[0]
-    return is_accelerate(launch.launcher) or bool(variant_of(launch, {*own, *_in_file(own, launch.files)}))
+    shards = is_accelerate(launch.launcher) and words_of(launch.launcher).keys() & TABLE.words("trial.shards")
+    variant = variant_of(launch, {*own, *_in_file(own, launch.files)})
+    # What only looks like one is a plain command where its source is here and names nothing of the Trainer.
+    text = script_of(launch).text if variant == "own" else ""
+    return bool(shards or (variant and (not text or re.search(_PROGRAM["source"], text))))
 
 
 def _text_of(launch: Launch, name: str, title: str) -> tuple[str, str]:

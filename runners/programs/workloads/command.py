@@ -39,6 +39,7 @@ from meshtune.runners.programs.workloads.config_file import (
     Format,
     Template,
     code_of,
+    parse_choice,
     parse_template,
     unknown_placeholder,
 )
@@ -78,7 +79,8 @@ _STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOptions(Closed):
-    """command: arguments, or a text for `sh -c`; it, `env`, `files` and what `configs` set have placeholders.
+    """command: arguments and choices, as `parse_choice` has them, or a text for `sh -c`; it, `env`, `files` and what
+    `configs` set have placeholders.
 
     working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
     processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
@@ -87,7 +89,7 @@ class CommandOptions(Closed):
     enough steps (`runners.watch`). framework: whose physics is the most like it; dtype: what it computes in, by default
     that framework's."""
 
-    command: tuple[str, ...] | str
+    command: tuple[str | dict[str, Any], ...] | str
     working_directory: str | None = None
     start: Start = Start.DEVICE
     env: dict[str, str] = field(default_factory=dict)
@@ -125,7 +127,8 @@ class CommandWorkload(Workload):
         # Every placeholder that the script is told by.
         configs = self._options.configs.items()
         named = [config.choices(f"configs.{name}") for name, config in configs]
-        self._choices = tuple(choice for choices in named for choice in choices.values())
+        self._in_command = _choices(self._options.command)
+        self._choices = tuple(choice for choices in (*named, self._in_command) for choice in choices.values())
         self._told = frozenset(
             [name for template in self._templates.values() for name in template.names]
             + [choice.axis for choice in self._choices]
@@ -257,7 +260,15 @@ class CommandWorkload(Workload):
         if isinstance(options.command, str):
             text = self._templates["command"].fill(values, shlex.quote)
             return ("bash" if CALLS_MODULE.search(text) else "sh", "-c", text)
-        return tuple(self._templates[f"command.{index}"].fill(values) for index in range(len(options.command)))
+        parts = (f"command.{index}" for index in range(len(options.command)))
+        return tuple(word for path in parts for word in self._words(path, values))
+
+    def _words(self, path: str, values: Mapping[str, Any]) -> list[str]:
+        """Those of one element of the command: a template is one, a choice as many as the value has."""
+        if (choice := self._in_command.get(path)) is None:
+            return [self._templates[path].fill(values)]
+        chosen = choice.words_for(values, path)
+        return [] if chosen is None else [word(each) for each in (chosen if isinstance(chosen, list) else [chosen])]
 
     def _started(self, command: tuple[str, ...], added: Sequence[str]) -> tuple[str, ...]:
         """The command with the arguments that knobs add, started where it is to start."""
@@ -288,14 +299,15 @@ def _worded(options: Mapping[str, Any]) -> dict[str, Any]:
     listed = isinstance(command, list | tuple)
     told = f"must be a text or a list of arguments, not {command!r}"
     checks.require(listed or isinstance(command, str), "command", told)
-    parts = {f"command.{index}": part for index, part in enumerate(command)} if listed else {}
+    elements = {f"command.{index}": part for index, part in enumerate(command)} if listed else {}
+    parts = {path: part for path, part in elements.items() if not isinstance(part, Mapping)}
     parts |= {f"env.{key}": value for key, value in env.items()} if isinstance(env, Mapping) else {}
     for path, part in parts.items():
         checks.require(isinstance(part, str | int | float), path, f"must be a text or a number, not {part!r}")
     checks.done()
     worded = dict(options)
     if listed:
-        worded["command"] = tuple(word(part) for part in command)
+        worded["command"] = tuple(part if isinstance(part, Mapping) else word(part) for part in command)
     if isinstance(env, Mapping):
         worded["env"] = {key: word(value) for key, value in env.items()}
     return worded
@@ -306,7 +318,7 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     texts = (
         {"command": options.command}
         if isinstance(options.command, str)
-        else {f"command.{index}": text for index, text in enumerate(options.command)}
+        else {f"command.{index}": text for index, text in enumerate(options.command) if isinstance(text, str)}
     )
     texts |= {f"env.{key}": text for key, text in options.env.items()}
     texts |= {f"files.{name}": text for name, text in options.files.items()}
@@ -324,7 +336,28 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     return templates
 
 
-def program_of(command: Sequence[str] | str) -> str:
+def _choices(command: Sequence[str | Mapping[str, Any]] | str) -> dict[str, Choice]:
+    """The choices among the elements of a command, by path. Raises InvalidValue."""
+    found, checks = dict[str, Choice](), Checks()
+    for index, part in enumerate(command):
+        if not isinstance(part, Mapping):
+            continue
+        path, example = f"command.{index}", '{"{recompute}": {none: null, full: --checkpoint}}'
+        if (choice := parse_choice(part, path)) is None:
+            checks.require(False, path, f"must be a text, a number or a choice such as {example}, not {part!r}")
+            continue
+        found[path] = choice
+        for value, words in choice.words.items():
+            fit = all(
+                isinstance(each, str | int | float) for each in (words if isinstance(words, list) else [words or ""])
+            )
+            told = f"must be null, a word or a list of words, not {words!r}"
+            checks.require(fit, f"{path}.{value}", told)
+    checks.done()
+    return found
+
+
+def program_of(command: Sequence[str | Mapping[str, Any]] | str) -> str:
     """The program of a command, or of a text for a shell: the first script, else the module after the first `-m`, else
     the first word that is neither an option, a setting of a variable nor a program that starts others. Of its name
     alone: two scripts of one name in different folders count as one, since people copy a script for each run."""
@@ -339,14 +372,24 @@ def program_of(command: Sequence[str] | str) -> str:
     return next((name for name in names if name not in _STARTERS), "")
 
 
-def words_of(command: Sequence[str] | str) -> Sequence[str]:
-    """The words of a command, or of a text for a shell, as far as they can be told apart."""
+def words_of(command: Sequence[str | Mapping[str, Any]] | str) -> Sequence[str]:
+    """The words of a command, those of its choices among them, or of a text for a shell, as far as they can be told
+    apart."""
     if not isinstance(command, str):
-        return command
+        return list(_texts(command))
     try:
         return read_words(command, comments=True)
     except UnreadableText:  # an open quote is the shell's to refuse
         return command.split()
+
+
+def _texts(part: Any) -> Iterator[str]:
+    """The words in elements of a command, those for each value of a choice."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, Mapping | list | tuple):
+        for each in part.values() if isinstance(part, Mapping) else part:
+            yield from _texts(each)
 
 
 # dp follows from the devices and the other degrees, which a script learns from its world size.

@@ -94,6 +94,14 @@ class Choice:
     axis: str
     words: Mapping[str, Any]
 
+    def words_for(self, values: Mapping[str, Any], path: str) -> Any:
+        """Those of a trial's value. Raises InvalidValue where it has none."""
+        text = word(values[self.axis])
+        if text not in self.words:
+            known = ", ".join(self.words)
+            raise InvalidValue([Problem(path, f"{self.axis}({text}) has no word there, which {known} have")])
+        return self.words[text]
+
 
 _AXES = {axis.name: axis for axis in AXES}
 _TRUTH = {"false": 0, "true": 1}
@@ -178,7 +186,7 @@ class ConfigFile(Closed):
         for key, value in self.set.items():
             template = templates.get(f"{path}.set.{key}")
             if choice := choices.get(key):
-                document = placed(document, {key: _chosen(choice, values, f"{path}.set.{key}")})
+                document = placed(document, {key: choice.words_for(values, f"{path}.set.{key}")})
                 continue
             if template is not None and not template.has_value(values):
                 continue
@@ -218,14 +226,6 @@ class ConfigFile(Closed):
                     raise TypeError(f"arguments have no word for the mapping {mappings[0]}")
                 written = render_lines(dict(lines({f"--{key}": value for key, value in plain.items()})))
                 return "".join(f"{line}\n" for line in written)
-
-
-def _chosen(choice: Choice, values: Mapping[str, Any], path: str) -> Any:
-    text = word(values[choice.axis])
-    if text not in choice.words:
-        known = ", ".join(choice.words)
-        raise InvalidValue([Problem(path, f"{choice.axis}({text}) has no word there, which {known} have")])
-    return choice.words[text]
 
 
 def _parse_arguments(words: list[str]) -> dict[str, Any]:

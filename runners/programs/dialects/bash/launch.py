@@ -167,14 +167,15 @@ def find_call(words: Sequence[str]) -> Call | None:
 
 def _trainings(found: Sequence[_Start], script: Script) -> list[_Start]:
     """The starts of trainings; of a text that is arguments alone, a call of the tool `-`. Where no start looks like a
-    training, every start of a Python program with arguments."""
+    training, every start of a Python program with arguments, or the only start."""
     if trainings := [start for start in found if trains(start.call)]:
         return trainings
     commands = script.commands
     if commands and all(command.words[0].startswith("--") for command in commands):
         bare = Call(tool="-", words=tuple(word for command in commands for word in command.words))
         return [_Start(call=bare, chain=(("", script, commands[0]),), head="")]
-    return [start for start in found if any(word.startswith("-") for word in start.call.words[1:])]
+    with_arguments = [start for start in found if any(word.startswith("-") for word in start.call.words[1:])]
+    return with_arguments or list(found if len(found) == 1 else ())
 
 
 @dataclass(frozen=True, slots=True)
