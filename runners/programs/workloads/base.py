@@ -52,7 +52,7 @@ Options = TypeVar("Options", bound=ProgramOptions)
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The arguments of `Workload.materialize`."""
+    """The arguments of `Workload.materialize`. real: for a launch of the user's, which measures nothing."""
 
     name: str
     model: ModelSpec
@@ -63,6 +63,7 @@ class JobRequest:
     time_limit_s: float
     incumbent_step_time_s: float | None
     knobs: tuple[Knob, ...] = ()
+    real: bool = False
 
     def job(
         self, command: tuple[str, ...], files: Mapping[str, str], env: Mapping[str, str] | None = None, **rest: Any
@@ -153,13 +154,17 @@ class Workload(ABC):
         time_limit_s: float,
         incumbent_step_time_s: float | None = None,
         knobs: Sequence[Knob] = (),
+        real: bool = False,
     ) -> JobSpec:
         """The job that measures `plan`, as pure text: nothing is written or started.
 
         incumbent_step_time_s: it may end as PRUNED once it is surely slower than this. knobs: those of the space, whose
-        values the plan has."""
+        values the plan has. real: the user's own launch instead, without what trials alone have; of the workload
+        `command`, others know no such difference."""
         own = tuple(knob for knob in knobs if knob.name in plan.knobs)
-        request = JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own)
+        request = JobRequest(
+            name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own, real
+        )
         return self.job(request)
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:

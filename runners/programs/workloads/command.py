@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -22,8 +23,10 @@ from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.processes.shell_modules import CALLS_MODULE
 from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, LAUNCHERS, PYTHONS
+from meshtune.runners.programs.launch_words import groups, laid_over, shell_words
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
+from meshtune.runners.programs.table import lines
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     JobRequest,
@@ -47,6 +50,7 @@ from meshtune.runners.programs.workloads.knobs import (
     arguments,
     find_file,
     keys,
+    overlap,
     placeholders,
     problems,
     variables,
@@ -59,7 +63,7 @@ from meshtune.search_spaces.knob_values import KNOB_NAME, word
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
-from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
@@ -73,6 +77,9 @@ _SIGNS = (";", "&", "|")
 _SCRIPT = re.compile(r".*\.(?:py|sh|bash)")
 # They start or wrap the program that is meant: meshtune's own reporter, gpt-neox's launcher.
 _WRAPPERS = frozenset({*LAUNCH_MODULES, "meshtune.runners.report", "deepy.py"} - {"torchtitan.train"})
+_REPORTER = ("-m", "meshtune.runners.report")
+_ALONE = "and trials alone would be told: write it into the command, or under `set`"
+_AXES = frozenset(axis.name for axis in AXES)
 _STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env", "{python}"})
 
 
@@ -80,13 +87,15 @@ _STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env
 class CommandOptions(Closed):
     """command: arguments, or a text for `sh -c`; it, `env`, `files` and what `configs` set have placeholders.
 
-    working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
+    trial_arguments: options by name that the command has in trials alone, in place of its own; true: the name alone, null:
+    none. working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
     processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
     plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many it
     is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
     in, by default that framework's."""
 
     command: tuple[str, ...] | str
+    trial_arguments: dict[str, Any] = field(default_factory=dict)
     working_directory: str | None = None
     start: Start = Start.DEVICE
     env: dict[str, str] = field(default_factory=dict)
@@ -105,6 +114,13 @@ class CommandOptions(Closed):
         checks.require(self.steps > self.warmup_steps, "steps", needed)
         known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"
         checks.require(self.framework in FRAMEWORKS, "framework", f"{self.framework!r} {known}")
+        if self.trial_arguments and isinstance(self.command, str):
+            told = "need a list as the command, or a text whose last line has words alone"
+            checks.require(shell_words(_last_line(self.command)[1]) is not None, "trial_arguments", told)
+        for name, value in self.trial_arguments.items():
+            checks.require(
+                not isinstance(value, Mapping), f"trial_arguments.{name}", "must be a text or a list of them"
+            )
         for path, names in (("files", self.files), ("configs", self.configs)):
             for name in names:
                 plain = _FILE_NAME.fullmatch(name) is not None
@@ -128,6 +144,8 @@ class CommandWorkload(Workload):
             [name for template in self._templates.values() for name in template.names]
             + [choice.axis for choice in self._choices]
         )
+        self._trial = _trial_texts(self._options)
+        _require_told(self._options, self._templates, self._trial, {choice.axis for choice in self._choices})
         self._fixed = fixed_plan(self._options.fixed, self._told)
         with problems_as(InvalidValue, "log"):
             self._patterns = Patterns(self._options.log) if self._options.log else None
@@ -168,8 +186,12 @@ class CommandWorkload(Workload):
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options, where = self._options, "workload.command"
         standing = {part.partition("=")[0]: where for part in words_of(options.command)}
+        standing |= dict.fromkeys(options.trial_arguments, "workload.trial_arguments")
         files = {
-            name: {key: f"workload.configs.{name}.set" for key in config.set}
+            name: {
+                **{key: f"workload.configs.{name}.set" for key in config.set},
+                **{key: f"workload.configs.{name}.trial" for key in config.trial},
+            }
             for name, config in options.configs.items()
         }
         telling = Telling(
@@ -188,6 +210,8 @@ class CommandWorkload(Workload):
         for knob in knobs:
             if knob.way == "placeholder" and knob.name in PLACEHOLDERS:
                 yield Problem(knob.name, f"{{{knob.name}}} stands for something else: choose another name")
+            if knob.way == "placeholder" and self._named.get(knob.name) in self._trial:
+                yield Problem(knob.name, f"{{{knob.name}}} stands in workload.{self._named[knob.name]}, {_ALONE}")
             closed = last in _CLOSING or last.endswith(_SIGNS) or last.count(")") > last.count("(")
             if knob.way == "argument" and closed:
                 told = f"cannot be appended to a command that ends in {last!r}: write {{{knob.name}}} where it belongs"
@@ -215,19 +239,16 @@ class CommandWorkload(Workload):
             "dtype": self.dtype,
             "python": sys.executable,
         }
-        command, added = self._command(values), arguments(request.knobs, request.plan)
+        command, added = self._command(values, request.real), arguments(request.knobs, request.plan)
         own = command if not isinstance(options.command, str) else words_of(command[-1])
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps, command=own)
         env = {key: self._templates[f"env.{key}"].fill(values) for key in options.env}
+        of_trial = {DIRECTORY: str(request.directory), STEPS: str(options.steps)}
+        files = self._files(values, keys(request.knobs, request.plan), request.real)
         return request.job(
             self._started(command, added),
-            {**context, **self._files(values, keys(request.knobs, request.plan))},
-            {
-                **env,
-                **variables(request.knobs, request.plan),
-                DIRECTORY: str(request.directory),
-                STEPS: str(options.steps),
-            },
+            files if request.real else {**context, **files},
+            {**env, **variables(request.knobs, request.plan), **({} if request.real else of_trial)},
             start=options.start,
         )
 
@@ -245,12 +266,30 @@ class CommandWorkload(Workload):
             return failed(Cause.USER_BUG, told, log_tail=tail)
         return outcome_of_failure(status, rank_logs(directory), None, tail)
 
-    def _command(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        options = self._options
+    def _command(self, values: Mapping[str, Any], real: bool) -> tuple[str, ...]:
+        options, text = self._options, ""
         if isinstance(options.command, str):
-            text = self._templates["command"].fill(values, shlex.quote)
-            return ("bash" if CALLS_MODULE.search(text) else "sh", "-c", text)
-        return tuple(self._templates[f"command.{index}"].fill(values) for index in range(len(options.command)))
+            text, last = _last_line(self._templates["command"].fill(values, shlex.quote))
+            words = (shell_words(last) if real or options.trial_arguments else None) or [last]
+        else:
+            words = [self._templates[f"command.{index}"].fill(values) for index in range(len(options.command))]
+        if real:
+            # What starts the script in trials, and reports its steps.
+            at = next((at for at, pair in enumerate(pairwise(words)) if pair == _REPORTER), len(words))
+            words = [*words[:at], *words[at + 2 :]]
+        else:
+            quote = shlex.quote if isinstance(options.command, str) else str
+            words = laid_over(
+                words,
+                {
+                    name: None if texts is None else tuple(quote(self._templates[path].fill(values)) for path in texts)
+                    for name, texts in _trial_arguments(options).items()
+                },
+            )
+        if not isinstance(options.command, str):
+            return tuple(words)
+        text += " ".join(words)
+        return ("bash" if CALLS_MODULE.search(text) else "sh", "-c", text)
 
     def _started(self, command: tuple[str, ...], added: Sequence[str]) -> tuple[str, ...]:
         """The command with the arguments that knobs add, started where it is to start."""
@@ -262,12 +301,16 @@ class CommandWorkload(Workload):
             return command
         return in_directory(Path(self._options.working_directory).resolve(), command)
 
-    def _files(self, values: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
+    def _files(self, values: Mapping[str, Any], told: Mapping[str, Any], real: bool) -> dict[str, str]:
         configs = self._options.configs
         found = [(*place, value) for key, value in told.items() if (place := find_file(key, configs)) is not None]
         return {name: self._templates[f"files.{name}"].fill(values) for name in self._options.files} | {
             name: config.render(
-                self._templates, values, f"configs.{name}", {key: value for file, key, value in found if file == name}
+                self._templates,
+                values,
+                f"configs.{name}",
+                {key: value for file, key, value in found if file == name},
+                real,
             )
             for name, config in configs.items()
         }
@@ -307,7 +350,8 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
         texts |= {f"configs.{name}.set.{key}": text for key, text in config.set.items() if isinstance(text, str)}
     templates: dict[str, Template] = {}
     problems: list[Problem] = []
-    for path, text in texts.items():
+    # Of a name that stands in a trial's and in another text, the other's path counts.
+    for path, text in {**_trial_texts(options), **texts}.items():
         try:
             templates[path] = parse_template(text, PLACEHOLDERS, path, others=KNOB_NAME)
         except InvalidValue as error:
@@ -315,6 +359,56 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     if problems:
         raise InvalidValue(problems)
     return templates
+
+
+def _trial_arguments(options: CommandOptions) -> dict[str, dict[str, str] | None]:
+    """The texts of each by their paths; None: it is taken out."""
+    told = dict(lines(options.trial_arguments))
+    return {
+        name: {f"trial_arguments.{name}" + f".{at}" * (at > 0): text for at, text in enumerate(told[name])}
+        if name in told
+        else None
+        for name in options.trial_arguments
+    }
+
+
+def _trial_texts(options: CommandOptions) -> dict[str, str]:
+    """The texts that trials alone have, by path."""
+    found = {path: text for texts in _trial_arguments(options).values() for path, text in (texts or {}).items()}
+    for name, config in options.configs.items():
+        found |= {f"configs.{name}.trial.{key}": text for key, text in config.trial.items() if isinstance(text, str)}
+    return found
+
+
+def _require_told(
+    options: CommandOptions, templates: Mapping[str, Template], trial: Collection[str], chosen: Collection[str]
+) -> None:
+    """Raises InvalidValue for an axis that trials alone are told, or that what trials have takes away."""
+    told = {name for path, template in templates.items() if path not in trial for name in template.names}.union(chosen)
+    problems = [
+        Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}")
+        for path in trial
+        for name in sorted(templates[path].names & _AXES - told)
+    ]
+    listed = [word for word in words_of(options.command) if isinstance(word, str)]
+    gone = [(f"trial_arguments.{name}", group) for name, group in groups(listed) if name in options.trial_arguments]
+    for name, config in options.configs.items():
+        set_here = [(key, str(value)) for key, value in config.set.items()]
+        gone += [
+            (f"configs.{name}.trial.{key}", tuple(text for other, text in set_here if overlap(key, other)))
+            for key in config.trial
+        ]
+    for path, texts in gone:
+        if axes := [name for name in sorted(_AXES) if any(f"{{{name}}}" in text for text in texts)]:
+            problems.append(Problem(path, f"takes {{{axes[0]}}} away, which trials must be told"))
+    if problems:
+        raise InvalidValue(problems)
+
+
+def _last_line(text: str) -> tuple[str, str]:
+    """A shell's text up to its last line, and that, which may go over several."""
+    before, end, last = text.rstrip().replace("\\\n", " ").rpartition("\n")
+    return before + end, last
 
 
 def program_of(command: Sequence[str] | str) -> str:
