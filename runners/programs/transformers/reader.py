@@ -168,7 +168,8 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         removed = [key for key in trial["removed"].split() if base.get(key) is not None]
         plans = {key: value for key, value in trial["set"].items() if of_plan(value)}
         told = {key: value for key, value in trial["set"].items() if key not in plans}
-        configs |= {config: {"format": "yaml", "base": base, "set": plans, "trial": {**dict.fromkeys(removed), **told}}}
+        alone_there = {**dict.fromkeys(removed), **told}
+        configs = {**configs, config: {"format": "yaml", "base": base, "set": plans, "trial": alone_there}}
         reading.note(f"trials have {loose[0]} without {', '.join(removed)}")
         own = [f"{{directory}}/{config}", *map(quoted, loose[1:])]
     else:

@@ -268,6 +268,12 @@ def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:
     return ("sh", "-c", 'cd "$0" && exec "$@"', str(directory), *command)
 
 
+def started_in(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The directory and the command of `in_directory`; "" and the command itself where it is none."""
+    wrapped = tuple(command[:3]) == in_directory(Path(), ())[:3]
+    return (command[3], tuple(command[4:])) if wrapped else ("", tuple(command))
+
+
 def failed(cause: Cause, reason: str, **rest: Any) -> Outcome:
     """A failure of known cause. rest: fields of Outcome."""
     return Outcome(verdict=VERDICTS[cause], cause=cause, reason=reason, **rest)

@@ -87,12 +87,12 @@ _STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env
 class CommandOptions(Closed):
     """command: arguments, or a text for `sh -c`; it, `env`, `files` and what `configs` set have placeholders.
 
-    trial_arguments: options by name that the command has in trials alone, in place of its own; true: the name alone, null:
-    none. working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
-    processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
-    plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many it
-    is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
-    in, by default that framework's."""
+    trial_arguments: options that the command has in trials alone, in place of its own of these names; true: the name
+    alone, null: none. working_directory: where it starts, from where meshtune runs; by default the job's own folder.
+    start: how many processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed:
+    fields of the plan that the script has built in. log: named patterns; without any the script reports by itself.
+    steps: how many it is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype:
+    what it computes in, by default that framework's."""
 
     command: tuple[str, ...] | str
     trial_arguments: dict[str, Any] = field(default_factory=dict)

@@ -169,9 +169,9 @@ class ConfigFile(Closed):
         real: bool = False,
     ) -> str:
         """The file's text for one trial. path: the file's, which begins the paths of its templates. knobs: values by
-        dotted key. real: without `trial`. A key whose text is one placeholder without a value (a knob that is told nothing) stays as it is.
-        Raises InvalidValue for a base that cannot be read, and for values that the format or a choice has no word
-        for."""
+        dotted key. real: without `trial`. A key whose text is one placeholder without a value (a knob that is told
+        nothing) stays as it is. Raises InvalidValue for a base that cannot be read, and for values that the format or a
+        choice has no word for."""
         try:
             document: dict[str, Any] = dict(read_base(self.base, self._parse))
         except InvalidValue as error:
