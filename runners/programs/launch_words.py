@@ -19,6 +19,7 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 # `key=value`, with hydra's marks.
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")
 # One word as a shell's text has it, and what stands between two.
+_PLAIN = r"""[^\s'"\\();&|<>`]+"""
 _RAW = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|\\[^\n]|[^\s'"\\();&|<>`])+"""
 _GAP = r"(?:\s|\\\n)+"
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
@@ -71,12 +72,12 @@ def differences(old: Sequence[str], new: Sequence[str]) -> Changes:
 
 
 def changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """The new words, each with whether it is changed or added, and the old words that are taken out."""
-    marked, gone = list[tuple[str, bool]](), list[str]()
-    for kind, start, end, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    """The new words, each with whether it is changed or added, and the words of old options that are taken out."""
+    marked = list[tuple[str, bool]]()
+    for kind, _, _, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         marked += [(word, kind != "equal") for word in new[first:last]]
-        gone += old[start:end] if kind == "delete" else []
-    return marked, gone
+    left = {name for name, _ in groups(new)}
+    return marked, [word for name, group in groups(old) if name and name not in left for word in group]
 
 
 def applied(text: str, old: Sequence[str], new: Sequence[str], reread: Callable[[str], Sequence[Launch]]) -> str:
@@ -125,28 +126,34 @@ def _edits(text: str, start: Launch, name: str, values: tuple[str, ...] | None) 
         for match in _places(text, re.escape(start.script)):
             yield f"{text[: match.end()]} {words}{text[match.end() :]}", ""
         return
-    pattern = re.escape(name) + (f"(=|{_GAP})({_RAW}{f'{_GAP}{_RAW}' * (len(old) - 1)})" if old else r"()()(?![\w=-])")
-    if values is None:
-        # Of a line that goes on, of one of an array, or amid a line.
-        for before, behind in ((r"[ \t]*\\\n[ \t]*", ""), (r"\n[ \t]*", r"(?=[ \t]*\n)"), (r"[ \t]*", "")):
-            for match in _places(text, before + r"(?<![\w.-])" + pattern + behind):
-                yield text[: match.start()] + text[match.end() :], ""
-        return
-    for match in _places(text, r"(?<![\w.-])" + pattern):
-        changed = [pair for pair in zip(old, values, strict=False) if pair[0] != pair[1]]
-        if len(old) == len(values) and len(changed) == 1:
-            for variable in _VARIABLE.findall(match[2]):
-                yield from _assigned(text, variable, *changed[0], depth=3)
-        gap = match[1] or " "
-        yield f"{text[: match.start()]}{gap.join(filter(None, (name, shlex.join(values))))}{text[match.end() :]}", ""
+    # Amid a text in quotes the next one ends the word.
+    for raw in (_PLAIN, _RAW) if old else ("",):
+        pattern = re.escape(name) + (
+            f"(=|{_GAP})({raw}{f'{_GAP}{raw}' * (len(old) - 1)})" if old else r"()()(?![\w=-])"
+        )
+        if values is None:
+            # Of a line that goes on, of one of an array, or amid a line.
+            for before, behind in ((r"[ \t]*\\\n[ \t]*", ""), (r"\n[ \t]*", r"(?=[ \t]*\n)"), (r"[ \t]*", "")):
+                for match in _places(text, before + r"(?<![\w.-])" + pattern + behind):
+                    yield text[: match.start()] + text[match.end() :], ""
+            continue
+        for match in _places(text, r"(?<![\w.-])" + pattern):
+            changed = [pair for pair in zip(old, values, strict=False) if pair[0] != pair[1]]
+            if len(old) == len(values) and len(changed) == 1:
+                for variable in _VARIABLE.findall(match[2]):
+                    for edited in _assigned(text, variable, *changed[0], depth=3):
+                        # What the program finds under another name stays.
+                        yield edited, variable
+            words = (name, shlex.join(values))
+            yield f"{text[: match.start()]}{(match[1] or ' ').join(filter(None, words))}{text[match.end() :]}", ""
 
 
-def _assigned(text: str, variable: str, old: str, new: str, depth: int) -> Iterator[tuple[str, str]]:
+def _assigned(text: str, variable: str, old: str, new: str, depth: int) -> Iterator[str]:
     """Texts with another value where the variable gets its value or its default, or one of those that it is made of."""
     for match in _places(text, rf"(?<![\w$]){variable}=({_RAW})|\$\{{{variable}:?[-=]([^}}]*)\}}"):
         at = match.start(match.lastindex or 0)
         for value in re.finditer(rf"(?<![\w.$])(?<!\w-){re.escape(old)}(?![\w.-])", match[match.lastindex or 0]):
-            yield f"{text[: at + value.start()]}{shlex.quote(new)}{text[at + value.end() :]}", variable
+            yield f"{text[: at + value.start()]}{shlex.quote(new)}{text[at + value.end() :]}"
         for other in _VARIABLE.findall(match[0]) if depth else ():
             yield from _assigned(text, other, old, new, depth - 1)
 

@@ -15,6 +15,9 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 
 LAUNCH_FILE = "launch.sh"
+# As a reader of scripts of the Trainer writes what is chosen by the plan's values.
+_CASE = re.compile(r"case (\S+) in (.*) esac")
+_BRANCH = re.compile(r" ?(\S+)\) (?:(\w+)=|set -- ?)('[^']*'|[^;]*);;")
 _PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
 
 
@@ -63,4 +66,19 @@ def _words(spec: CampaignSpec, plan: Plan) -> list[str]:
 
 
 def _text(command: Sequence[str]) -> str | None:
-    return command[2] if len(command) == 3 and command[0] in ("sh", "bash") and command[1] == "-c" else None
+    """The text of a shell's command, in which `case VALUE in` of words or a variable is decided; None for another."""
+    if len(command) != 3 or command[0] not in ("sh", "bash") or command[1] != "-c":
+        return None
+    lines = list[str]()
+    chosen: dict[str, str] = {}
+    for line in command[2].splitlines():
+        case = _CASE.fullmatch(line)
+        branches = {value: (name, words) for value, name, words in _BRANCH.findall(case[2])} if case else {}
+        if case and case[1] in branches:
+            name, words = branches[case[1]]
+            chosen |= {f"${name}": words[1:-1]} if name else {'"$@"': words}
+        else:
+            lines.append(line)
+    for name, words in chosen.items():
+        lines[-1] = lines[-1].replace(f" {name}", f" {words}".rstrip())
+    return "\n".join(lines)
