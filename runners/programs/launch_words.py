@@ -144,8 +144,8 @@ def _edits(text: str, start: Launch, name: str, values: tuple[str, ...] | None) 
                     for edited in _assigned(text, variable, *changed[0], depth=3):
                         # What the program finds under another name stays.
                         yield edited, variable
-            words = (name, shlex.join(values))
-            yield f"{text[: match.start()]}{(match[1] or ' ').join(filter(None, words))}{text[match.end() :]}", ""
+            written = (match[1] or " ").join(filter(None, (name, shlex.join(values))))
+            yield f"{text[: match.start()]}{written}{text[match.end() :]}", ""
 
 
 def _assigned(text: str, variable: str, old: str, new: str, depth: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from meshtune.runners.json_files import write_files
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.results.export import export_of, exported
@@ -67,7 +67,8 @@ def test_the_line_of_a_text_is_what_the_shell_makes_of_it(spec):
     text = (
         "case {recompute} in none) r='--gc False';; full) r='--gc True --every 2';; *) exit 2;; esac\n"
         "case {zero_stage} in 0) set -- ;; 1) set -- --shard 'a b';; *) echo 'no' >&2; exit 2;; esac\n"
-        'exec python3 -m meshtune.runners.report train.py $r "$@" --lr 1 --mbs {micro_batch_size} --ga {grad_accum_steps}'
+        'exec python3 -m meshtune.runners.report train.py $r "$@" --lr 1 --mbs {micro_batch_size} '
+        "--ga {grad_accum_steps}"
     )
     options = {"command": text, "trial_arguments": {"--lr": None}}
     own = ["accelerate", "launch", "train.py", "--mbs", "2", "--lr", "1", "--ga", "2"]

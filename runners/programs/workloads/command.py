@@ -23,10 +23,9 @@ from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.processes.shell_modules import CALLS_MODULE
 from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, LAUNCHERS, PYTHONS
-from meshtune.runners.programs.launch_words import groups, laid_over, shell_words
+from meshtune.runners.programs.launch_words import Changes, laid_over, shell_words
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
-from meshtune.runners.programs.table import lines
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     JobRequest,
@@ -119,7 +118,7 @@ class CommandOptions(Closed):
             checks.require(shell_words(_last_line(self.command)[1]) is not None, "trial_arguments", told)
         for name, value in self.trial_arguments.items():
             checks.require(
-                not isinstance(value, Mapping), f"trial_arguments.{name}", "must be a text or a list of them"
+                not isinstance(value, Mapping | list), f"trial_arguments.{name}", "must be a text or a list of them"
             )
         for path, names in (("files", self.files), ("configs", self.configs)):
             for name in names:
@@ -145,12 +144,31 @@ class CommandWorkload(Workload):
             + [choice.axis for choice in self._choices]
         )
         self._trial = _trial_texts(self._options)
-        _require_told(self._options, self._templates, self._trial, {choice.axis for choice in self._choices})
+        self._require_told()
         self._fixed = fixed_plan(self._options.fixed, self._told)
         with problems_as(InvalidValue, "log"):
             self._patterns = Patterns(self._options.log) if self._options.log else None
         # Of knobs: which ones there are is not known here.
         self._named = {name: path for path, each in self._templates.items() for name in each.names - {*PLACEHOLDERS}}
+
+    def _require_told(self) -> None:
+        """Raises InvalidValue for an axis that trials alone are told, or the real launch alone."""
+        options, told = self._options, {choice.axis for choice in self._choices}
+        own = [path for path in self._templates if path not in self._trial]
+        told |= {name for path in own for name in self._templates[path].names}
+        alone = [(path, name) for path in self._trial for name in self._templates[path].names & _AXES - told]
+        words = list(map(str, words_of(options.command)))
+        left = " ".join(laid_over(words, _trial_changes(options, self._trial.__getitem__)))
+        gone = {name for name in _AXES if f"{{{name}}}" in " ".join(words) and f"{{{name}}}" not in left}
+        for file, config in options.configs.items():
+            set_here = [key for key in config.set if any(overlap(key, other) for other in config.trial)]
+            gone |= _AXES & {name for key in set_here for name in re.findall(r"{(\w+)}", str(config.set[key]))}
+        problems = [Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}") for path, name in alone]
+        problems += [
+            Problem("trial_arguments", f"takes {{{name}}} away, which trials are to be told") for name in sorted(gone)
+        ]
+        if problems:
+            raise InvalidValue(problems)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -279,13 +297,7 @@ class CommandWorkload(Workload):
             words = [*words[:at], *words[at + 2 :]]
         else:
             quote = shlex.quote if isinstance(options.command, str) else str
-            words = laid_over(
-                words,
-                {
-                    name: None if texts is None else tuple(quote(self._templates[path].fill(values)) for path in texts)
-                    for name, texts in _trial_arguments(options).items()
-                },
-            )
+            words = laid_over(words, _trial_changes(options, lambda path: quote(self._templates[path].fill(values))))
         if not isinstance(options.command, str):
             return tuple(words)
         text += " ".join(words)
@@ -361,48 +373,20 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     return templates
 
 
-def _trial_arguments(options: CommandOptions) -> dict[str, dict[str, str] | None]:
-    """The texts of each by their paths; None: it is taken out."""
-    told = dict(lines(options.trial_arguments))
-    return {
-        name: {f"trial_arguments.{name}" + f".{at}" * (at > 0): text for at, text in enumerate(told[name])}
-        if name in told
-        else None
-        for name in options.trial_arguments
-    }
-
-
 def _trial_texts(options: CommandOptions) -> dict[str, str]:
     """The texts that trials alone have, by path."""
-    found = {path: text for texts in _trial_arguments(options).values() for path, text in (texts or {}).items()}
+    found = {f"trial_arguments.{name}": word(value) for name, value in options.trial_arguments.items()}
     for name, config in options.configs.items():
         found |= {f"configs.{name}.trial.{key}": text for key, text in config.trial.items() if isinstance(text, str)}
     return found
 
 
-def _require_told(
-    options: CommandOptions, templates: Mapping[str, Template], trial: Collection[str], chosen: Collection[str]
-) -> None:
-    """Raises InvalidValue for an axis that trials alone are told, or that what trials have takes away."""
-    told = {name for path, template in templates.items() if path not in trial for name in template.names}.union(chosen)
-    problems = [
-        Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}")
-        for path in trial
-        for name in sorted(templates[path].names & _AXES - told)
-    ]
-    listed = [word for word in words_of(options.command) if isinstance(word, str)]
-    gone = [(f"trial_arguments.{name}", group) for name, group in groups(listed) if name in options.trial_arguments]
-    for name, config in options.configs.items():
-        set_here = [(key, str(value)) for key, value in config.set.items()]
-        gone += [
-            (f"configs.{name}.trial.{key}", tuple(text for other, text in set_here if overlap(key, other)))
-            for key in config.trial
-        ]
-    for path, texts in gone:
-        if axes := [name for name in sorted(_AXES) if any(f"{{{name}}}" in text for text in texts)]:
-            problems.append(Problem(path, f"takes {{{axes[0]}}} away, which trials must be told"))
-    if problems:
-        raise InvalidValue(problems)
+def _trial_changes(options: CommandOptions, text: Callable[[str], str]) -> Changes:
+    """What trials change in the command. text: of a path in the options."""
+    return {
+        name: None if value in (None, False) else () if value is True else (text(f"trial_arguments.{name}"),)
+        for name, value in options.trial_arguments.items()
+    }
 
 
 def _last_line(text: str) -> tuple[str, str]:
