@@ -39,6 +39,7 @@ from meshtune.runners.programs.dialects.config_import import (
     literal,
     mapping_in,
     nested,
+    of_plan,
     program_words,
     read_mapping,
     text_of,
@@ -146,10 +147,12 @@ class ConfigProgram:
         return own.split() or program_words(launch)
 
     def delivered(
-        self, own: Mapping[str, Any], settings: Mapping[str, Any], words: Sequence[str]
-    ) -> tuple[Sequence[str], Mapping[str, Any] | None]:
-        """The words of a trial's start and its files: what trials set is in the file, as the user has it."""
-        return words, {self.config_file: {"format": "yaml", "base": dict(own), "set": dict(settings)}}
+        self, own: Mapping[str, Any], settings: Mapping[str, Any], trial: Mapping[str, Any], words: Sequence[str]
+    ) -> tuple[Sequence[str], Mapping[str, Any]]:
+        """The words of the start, and options of the workload: what plans set, and trials alone, is in the file, as the
+        user has it."""
+        file = {"format": "yaml", "base": dict(own), "set": dict(settings), **({"trial": dict(trial)} if trial else {})}
+        return words, {"configs": {self.config_file: file}}
 
     def file_of(self, launch: Launch, name: str) -> tuple[dict[str, Any], str]:
         """The keys of a file that a start names, and a question where it is not at its place. Raises CannotRead."""
@@ -210,24 +213,25 @@ class ConfigProgram:
             reading.ask("workload.log", " ".join(question.split()))
         settings, fixed = table.told(reading, Reading(there))
         trial: Mapping[str, Any] = table.lists.get("trial", {})
-        settings |= {key: value for key, value in trial.get("set_there", {}).items() if holds(said, key)}
-        settings |= trial.get("set", {})
+        alone = {key: value for key, value in trial.get("set_there", {}).items() if holds(said, key)}
+        alone |= {key: value for key, value in trial.get("set", {}).items() if not of_plan(value)}
+        settings |= {key: value for key, value in trial.get("set", {}).items() if of_plan(value)}
         if removed := [key for key in trial.get("removed", "").split() if holds(said, key)]:
             reading.note(f"{', '.join(removed)}: taken out for trials, which evaluate, load and leave nothing")
-        settings |= dict.fromkeys(removed)
+        alone |= dict.fromkeys(removed)
 
-        def spell(key: str) -> str:
-            first, dot, rest = key.partition(".")
-            return spelled.get(first, first) + dot + rest
+        def spell(settings: Mapping[str, Any]) -> dict[str, Any]:
+            parts = [(key.partition("."), value) for key, value in settings.items()]
+            return {spelled.get(first, first) + dot + rest: value for (first, dot, rest), value in parts}
 
-        words, configs = self.delivered(own, {spell(key): value for key, value in settings.items()}, words)
+        words, more = self.delivered(own, spell(settings), spell(alone), words)
         command: Mapping[str, Any] = table.lists["command"]
         options = command_options(reading, launch, words, command["example"])
         workload = {
             **options,
             "env": {**options.get("env", {}), **command.get("env", {})} or None,
             "start": command.get("start"),
-            "configs": configs,
+            **more,
             "fixed": fixed or None,
             "log": log or None,
             "framework": command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),

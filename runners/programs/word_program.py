@@ -11,9 +11,11 @@ from typing import Any
 from meshtune.runners.documents import merged
 from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
-from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import arguments_alone, literal, nested
 from meshtune.runners.programs.dialects.omegaconf import OVERRIDE
+from meshtune.runners.programs.launch_words import laid_over
+from meshtune.runners.programs.table import lines
 
 _FILES = (".yaml", ".yml", ".json")
 
@@ -46,21 +48,13 @@ class WordProgram(ConfigProgram):
         return self.imported(merged(own, said), launch, place=launch.place, words=words, asked=asked, dump=dump)
 
     def delivered(
-        self, own: Mapping[str, Any], settings: Mapping[str, Any], words: Sequence[str]
-    ) -> tuple[Sequence[str], Mapping[str, Any] | None]:
+        self, own: Mapping[str, Any], settings: Mapping[str, Any], trial: Mapping[str, Any], words: Sequence[str]
+    ) -> tuple[Sequence[str], Mapping[str, Any]]:
         """The words with the settings in place of the user's own; None takes a word away."""
         if not words:
-            return words, None
-        set_here = {name: value for name, value in settings.items() if value is not None}
-        if self._command["words"] == "keys":
-            kept = [word for word in words if (key := OVERRIDE.fullmatch(word)) is None or key[1] not in settings]
-            return [*kept, *(f"{name}={value}" for name, value in set_here.items())], None
-        kept, dropped = list[str](), False
-        for word in words:
-            if is_known(word) and word.startswith("--"):
-                dropped = word[2:].partition("=")[0] in settings
-            kept += [] if dropped else [word]
-        more = [
-            text for name, value in set_here.items() for text in (f"--{name}", *([] if value is True else [str(value)]))
-        ]
-        return [*kept, *more], None
+            return words, {}
+        dashes = "--" if self._command["words"] == "flags" else ""
+        told = {f"{dashes}{name}": value for name, value in settings.items()}
+        alone = {f"{dashes}{name}": value for name, value in trial.items()}
+        changes = {**dict.fromkeys(told), **dict(lines(told))}
+        return laid_over(words, changes), {"trial_arguments": alone} if alone else {}

@@ -224,9 +224,11 @@ def test_a_trainer_that_took_arguments_over_is_run_as_it_is_with_one_question():
     assert question.path == "workload.fixed"
     assert "--base-weights /w, --shard-strategy FULL, --unit-checkpointing may say" in question.text
     words = "python fit.py --seq-length 2048 --micro-batch-size {micro_batch_size} "
-    words += "--global-batch-size={global_batch_size} --train-iters {steps} --save {directory}/checkpoints --bf16"
+    words += "--global-batch-size={global_batch_size} --train-iters 9 --save /c --bf16"
     assert imported.workload["kind"] == "command"
     assert " ".join(imported.workload["command"]).startswith(words)
+    alone = {"--train-iters": "{steps}", "--save": "{directory}/checkpoints"}
+    assert imported.workload["trial_arguments"] == alone
     assert {name: value for name, value in imported.plan.items() if value is not None} == {"micro_batch_size": 2}
     assert {name: value for name, value in imported.model.items() if value is not None} == {"seq_len": 2048}
     assert {"tp", "pp", "zero_stage", "recompute"} <= imported.plan.keys()

@@ -48,11 +48,11 @@ def asked(imported: Imported) -> list[str]:
     return [question.path for question in imported.questions]
 
 
-def started(imported: Imported, plan: Plan) -> tuple[str, list[str]]:
-    """The lines of a trial but for the last, and the words of that."""
+def started(imported: Imported, plan: Plan, real: bool = False) -> tuple[str, list[str]]:
+    """The lines of a trial, or of the real launch, but for the last, and the words of that."""
     workload = create_workload("command", {name: value for name, value in imported.workload.items() if name != "kind"})
     model = ModelSpec(**{**MODEL, "name": "m"})
-    job = workload.materialize("t", model, plan, cluster(2, 8, "cuda"), Path("/job"), seed=0, time_limit_s=9)
+    job = workload.materialize("t", model, plan, cluster(2, 8, "cuda"), Path("/job"), seed=0, time_limit_s=9, real=real)
     *before, last = job.command[-1].splitlines()
     return "\n".join(before), shlex.split(last)
 
@@ -82,8 +82,11 @@ def test_a_trial_is_the_users_script_with_the_plans_batch_and_without_saves():
     said = pairs(words)
     assert (said["--per_device_train_batch_size"], said["--gradient_accumulation_steps"]) == ("4", "2")
     assert (said["--max_steps"], said["--save_strategy"], said["--output_dir"]) == ("20", "no", "/job/output")
-    assert (said["--learning_rate"], said["--bf16"], words[-1]) == ("2e-5", "True", "$recompute")
+    assert (said["--learning_rate"], said["--bf16"], words[5]) == ("2e-5", "True", "$recompute")
     assert not {"--save_steps", "--run_name"} & said.keys()
+    real = pairs(started(imported, Plan(dp=16, micro_batch_size=4, grad_accum_steps=2), real=True)[1])
+    assert (real["--save_steps"], real["--run_name"], real["--per_device_train_batch_size"]) == ("10", "{a} b", "4")
+    assert not {"--max_steps", "--report_to", "--save_strategy", "-m"} & real.keys()
     assert before.startswith("case full in none) recompute='--gradient_checkpointing False';; full) recompute='--grad")
 
 
@@ -92,7 +95,7 @@ def test_fsdp_of_the_trainer_may_be_each_stage_that_it_has():
     assert imported.plan["zero_stage"] == 3
     assert imported.space["zero_stage"] == [0, 2, 3]
     before, words = started(imported, Plan(dp=16, zero_stage=2))
-    assert words[-1] == "$@"
+    assert words[5:7] == ["$recompute", "$@"]
     assert before.endswith(
         "case 2 in 0) set -- ;; 2) set -- --fsdp 'shard_grad_op auto_wrap';; 3) set -- --fsdp 'full_shard auto_wrap';; "
         "*) echo 'no such sharding' >&2; exit 2;; esac"
@@ -265,7 +268,8 @@ def test_the_scripts_own_fsdp_counts_under_accelerate():
     assert (imported.plan["zero_stage"], imported.space["zero_stage"]) == (3, [0, 2, 3])
     before, words = started(imported, Plan(dp=16, zero_stage=2))
     assert "2) set -- --fsdp shard_grad_op;;" in before
-    assert (words[:4], words[-1]) == (["exec", "accelerate", "launch", "--multi_gpu"], "$@")
+    assert words[:4] == ["exec", "accelerate", "launch", "--multi_gpu"]
+    assert words[words.index("train.py") + 1 :][:2] == ["$recompute", "$@"]
 
 
 @pytest.mark.parametrize(

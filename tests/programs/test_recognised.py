@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from command_lab import run_meshtune
 
+from meshtune.runners.programs.launch_words import laid_over
 from meshtune.runners.programs.recognised import tables
+from meshtune.runners.programs.table import lines
 from meshtune.tuner.specs.document import parse_yaml
 
 run = partial(run_meshtune, Path())
@@ -184,11 +186,13 @@ def test_a_start_is_read_as_far_as_its_table_goes(program, folder):
         if path == "workload.configs":
             config = spec["workload"]["configs"]["train.yaml"]
             assert config["base"].items() >= value["base"].items()
-            assert config["set"].items() >= value["set"].items()
+            assert {**config["set"], **config["trial"]}.items() >= value["set"].items()
         else:
             assert at(spec, path) == value, path
     command = spec["workload"]["command"]
-    assert [word for word in left_out.split() if word in " ".join(command)] == []
+    alone = spec["workload"].get("trial_arguments", {})
+    started = " ".join(laid_over(command, {**dict.fromkeys(alone), **dict(lines(alone))}))
+    assert [word for word in left_out.split() if word in started] == []
     assert all(word and word == word.strip() for word in command)
     assert spec["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
     spec.pop("open_questions", None)

@@ -200,7 +200,18 @@ class FakeWorkload:
     problems_with_names = Workload.problems_with_names
 
     def materialize(
-        self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None, knobs=()
+        self,
+        name,
+        model,
+        plan,
+        cluster,
+        directory,
+        *,
+        seed,
+        time_limit_s,
+        incumbent_step_time_s=None,
+        knobs=(),
+        real=False,
     ) -> JobSpec:
         return JobSpec(
             name=name,

@@ -184,9 +184,10 @@ def job_of(
     directory: Path,
     workload: Workload | None = None,
     incumbent_step_time_s: float | None = None,
+    real: bool = False,
 ) -> JobSpec:
     """The job that measures a plan in this folder, as pure text; with an incumbent, one that is given up when it is
-    slower. workload: the spec's, where it was created before."""
+    slower. workload: the spec's, where it was created before. real: see `Workload.materialize`."""
     return (workload or workload_of(spec)).materialize(
         name,
         spec.model,
@@ -197,6 +198,7 @@ def job_of(
         seed=spec.seed,
         time_limit_s=spec.trial.limit_s,
         incumbent_step_time_s=incumbent_step_time_s,
+        real=real,
     )
 
 

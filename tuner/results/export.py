@@ -26,6 +26,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.export_options import ToldKnobs, tell, told_to_programs, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, measured_with, origin_verb, warned
+from meshtune.tuner.results.launch import LAUNCH_FILE, launch_script, torchrun
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.views import ranked_views
 from meshtune.tuner.results.winners import FASTEST_CONFIRMED, FASTEST_ONCE, RECOMMENDED, winners_of
@@ -35,6 +36,8 @@ PROGRAM = "train.py"
 # The number formats of every dialect, and the one of those that are told none.
 DTYPES = ("float32", "float16", "bfloat16")
 WRITTEN_DTYPE = "bfloat16"
+# What a scheduler is asked for, for a real launch: how long it takes is not known here.
+_LIMIT_S = 24 * 3600.0
 
 
 class NothingToExport(UserError, LookupError):
@@ -71,7 +74,8 @@ def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked
 class Export:
     spec: CampaignSpec
     plan: Plan
-    # Measures the plan in the folder that the files are written to.
+    # Runs in the folder that the files are written to: the user's launch, or, of a program that meshtune starts itself,
+    # what measures the plan.
     job: JobSpec
     # Of the scheduler or the program that the format is for.
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -192,6 +196,8 @@ def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
 
 def _job_line(export: Export, files: Files) -> str:
     """The built-in trainer starts its own ranks on one machine, and takes srun's; others read torchrun's variables."""
+    if LAUNCH_FILE in files:
+        return f"bash {LAUNCH_FILE}"
     job = export.job
     trainer = "meshtune.runners.trainer" in job.command
     words = ("python", *job.command[1:]) if trainer else job.command
@@ -201,7 +207,12 @@ def _job_line(export: Export, files: Files) -> str:
         return command
     if trainer:
         return f"srun --nodes={job.nodes} --ntasks-per-node={job.processes_per_node} {command}"
-    return f"{_torchrun(job.nodes, job.processes_per_node)} --no-python {command}"
+    return f"{torchrun(job.nodes, job.processes_per_node)} --no-python {command}"
+
+
+def _job_files(export: Export) -> Files:
+    is_users = export.spec.workload.kind == "command" and export.spec.runner.kind != SIMULATED
+    return {**export.job.files, **({LAUNCH_FILE: launch_script(export.job)} if is_users else {})}
 
 
 def _deepspeed_line(export: Export, files: Files) -> str:
@@ -223,7 +234,7 @@ def _deepspeed_line(export: Export, files: Files) -> str:
 def _torchtitan_line(export: Export, files: Files) -> str:
     cluster = export.cluster
     flags = "--job.config_file torchtitan.toml" if "torchtitan.toml" in files else files["torchtitan.args"]
-    start = f"{_torchrun(cluster.nodes, cluster.devices_per_node)} -m torchtitan.train {' '.join(flags.split())}"
+    start = f"{torchrun(cluster.nodes, cluster.devices_per_node)} -m torchtitan.train {' '.join(flags.split())}"
     return _environment(export.told("torchtitan").variables) + start
 
 
@@ -241,11 +252,6 @@ def _environment(variables: Mapping[str, str]) -> str:
     return f"{shlex.join(['env', *(f'{name}={value}' for name, value in variables.items())])} " if variables else ""
 
 
-def _torchrun(nodes: int, processes_per_node: int) -> str:
-    peers = " --node_rank $NODE_RANK --master_addr $MASTER_ADDR" if nodes > 1 else ""
-    return f"torchrun --nnodes {nodes} --nproc_per_node {processes_per_node}{peers}"
-
-
 _FORMATS = (
     ExportFormat(
         name="json",
@@ -254,8 +260,8 @@ _FORMATS = (
     ),
     ExportFormat(
         name="job",
-        words="the files of the job that measured it, to run it again by hand",
-        render=lambda export: export.job.files,
+        words="the user's launch with its values; of a program that meshtune starts, the job that measured it",
+        render=_job_files,
         command=_job_line,
     ),
     _dialect(
@@ -291,10 +297,11 @@ FORMATS: Mapping[str, ExportFormat] = {
 def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None) -> Export:
     """A measured setting, of a job that would run in `directory`. options: of what the format is for."""
     spec, trial = campaign.spec, entry.trial
+    job = job_of(spec, trial.plan, trial.last.job_name, directory.resolve(), real=True)
     return Export(
         spec=spec,
         plan=trial.plan,
-        job=job_of(spec, trial.plan, trial.last.job_name, directory.resolve()),
+        job=replace(job, time_limit_s=_LIMIT_S) if spec.workload.kind == "command" else job,
         options=options or {},
         setting={"campaign": campaign.id, **plain(ranked_views(campaign, [entry])[0])},
         measured_with=measured_with(spec, entry.measurement),
@@ -303,7 +310,13 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
 
 def note_of(export: Export, name: str) -> str:
     """What people would take the files for who do not know; empty where they are what they seem."""
-    if export.spec.runner.kind != SIMULATED or name != "job":
+    if export.spec.runner.kind != SIMULATED:
+        workload, form = export.spec.workload, FORMATS[name]
+        own = workload.kind == "command" and (form.script or name == "job")
+        steps = own and "{steps}" in str([workload.options.get(key) for key in ("command", "env", "files")])
+        told = "write your own there, and {steps} into workload.trial_arguments"
+        return f"The command has the number of a trial's steps, in place of the launch's: {told}." if steps else ""
+    if name != "job":
         return ""
     return (
         "Simulated: no device ran this setting, and nothing here can be started. The file describes the job to the "
@@ -359,15 +372,16 @@ def exported(export: Export, name: str = "") -> ExportView:
     """A measured setting with the files of `export_files`. Raises as that."""
     assert export.measured_with is not None
     files, note = export_files(export, name), note_of(export, name or "job")
+    simulated = export.spec.runner.kind == SIMULATED
     command = FORMATS[name].command if name else None
     return ExportView(
         format=name,
         trial=export.setting["trial"],
         plan_key=export.plan.key,
-        simulated=export.spec.runner.kind == SIMULATED,
+        simulated=simulated,
         directory=str(export.job.directory),
         files=files,
-        command=None if command is None or note else command(export, files),
+        command=None if command is None or (note and simulated) else command(export, files),
         note=note,
         measured_with=export.measured_with,
         handover=handover_of(export, name),

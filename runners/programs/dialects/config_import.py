@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -140,6 +141,16 @@ def holds(config: Mapping[str, Any], path: str) -> bool:
     section, _, key = path.rpartition(".")
     holder = at(config, section) if section else config
     return isinstance(holder, Mapping) and key in holder
+
+
+# Placeholders of what a trial is.
+_OF_TRIAL = re.compile(r"\{(?:steps|directory|name)\}")
+
+
+def of_plan(value: Any) -> bool:
+    """Whether what a table sets says a plan; else it holds in trials alone."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    return any("{" in str(text) and not _OF_TRIAL.search(str(text)) for text in texts)
 
 
 def literal(text: str) -> str:

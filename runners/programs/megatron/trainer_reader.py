@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import Imported, Launch
-from meshtune.runners.programs.dialects.config_import import command_options, literal, program_words
+from meshtune.runners.programs.dialects.config_import import command_options, literal, of_plan, program_words
 from meshtune.runners.programs.megatron.command_line import read_command_line, unknown_names
 from meshtune.runners.programs.megatron.options import TABLE
 from meshtune.runners.programs.megatron.reader import has_arguments, is_own_trainer
@@ -36,7 +36,8 @@ def read_launch(launch: Launch) -> Imported:
     places, words = TABLE.lists["own_trainer"]["places"], program_words(launch)
     for before, word in pairwise(("", *launch.words)):
         name, joined, _ = word.partition("=")
-        words.append(places.get(before) or (f"{name}={places[name]}" if joined and name in places else literal(word)))
+        place = places.get(before) or (f"{name}={places[name]}" if joined and name in places else "")
+        words.append(place if of_plan(place) else literal(word))
     theirs = ", ".join(map(line.written, unknown_names(line.given))) or "its defaults"
     line.ask(
         "workload.fixed",
@@ -47,5 +48,8 @@ def read_launch(launch: Launch) -> Imported:
         f"write yours in workload.command. Delete the empty lines that it has no word for, and name the patterns of "
         f"its log in workload.log (docs/how-to/workloads.md)",
     )
-    found = line.imported({**command_options(line, launch, words, ""), "dtype": line.fields.get("dtype")})
+    names = {word.partition("=")[0] for word in launch.words}
+    alone = {name: place for name, place in places.items() if name in names and not of_plan(place)}
+    options = {**command_options(line, launch, words, ""), "trial_arguments": alone or None}
+    found = line.imported({**options, "dtype": line.fields.get("dtype")})
     return replace(found, model={**found.model, **open_["model"]}, plan={**found.plan, **open_["baseline"]})

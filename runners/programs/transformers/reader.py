@@ -11,9 +11,17 @@ from typing import Any
 from meshtune.runners.programs.accelerate.special import YAML_FILE, is_accelerate, quoted, read_launcher, words_of
 from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
-from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question, overlaid
+from meshtune.runners.programs.dialects.base import (
+    CannotRead,
+    Imported,
+    Launch,
+    Question,
+    overlaid,
+    read_arguments,
+    value_of,
+)
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import literal, read_mapping
+from meshtune.runners.programs.dialects.config_import import literal, of_plan, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.transformers.special import DS_FILE
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
@@ -139,33 +147,43 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
     lists = reading.table.lists
     trial, log = lists["trial"], lists.get("log", {})
-    left_out = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
-    kept = {name: values for name, values in reading.own.items() if name not in left_out}
+    gone = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
+    of_plans = reading.table.names_of("plan") | reading.table.words("trial.of_plan")
+    kept = {name: values for name, values in reading.own.items() if name not in gone & of_plans}
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
         reading.ask("", f"what {', '.join(unknown)} hold is not known here: write it in workload.command")
-    if gone := sorted(name for name in left_out if name.startswith(("--save", "--eval"))):
-        reading.note(f"trials take {_STEPS} steps without {', '.join(gone)}")
+    if named := sorted(name for name in gone if name.startswith(("--save", "--eval"))):
+        reading.note(f"trials take {_STEPS} steps without {', '.join(named)}")
     module, script = ("-m ", launch.script[3:]) if launch.script.startswith("-m ") else ("", launch.script)
-    places = {**reading.table.told(reading, reading)[0], "--max_steps": "{steps}"}
+    places = reading.table.told(reading, reading)[0]
+    words = read_arguments(f"{trial['words']} {trial.get('more', '')}".split() if certain else [])[0]
+    alone = (
+        {"--max_steps": "{steps}"} if not certain and "--max_steps" in kept else dict.fromkeys(sorted(gone - of_plans))
+    )
+    alone |= {name: value_of(values) for name, values in words.items() if not of_plan(values)}
     config, loose = lists["program"].get("config", ""), reading.loose
+    staged = '"$@"' if sharding.stages else ""
     if config and loose[:1] and loose[0] in launch.files:
         base = read_mapping(loose[0], launch.files[loose[0]])
         removed = [key for key in trial["removed"].split() if base.get(key) is not None]
-        told = {**dict.fromkeys(removed), **trial["set"]}
-        configs = {**configs, config: {"format": "yaml", "base": base, "set": told}}
+        plans = {key: value for key, value in trial["set"].items() if of_plan(value)}
+        told = {key: value for key, value in trial["set"].items() if key not in plans}
+        alone_there = {**dict.fromkeys(removed), **told}
+        configs = {**configs, config: {"format": "yaml", "base": base, "set": plans, "trial": alone_there}}
         reading.note(f"trials have {loose[0]} without {', '.join(removed)}")
         own = [f"{{directory}}/{config}", *map(quoted, loose[1:])]
     else:
         own = list(map(quoted, loose))
+    # Words that may be none stand behind no option, whose they would be.
+    own += [*(["$recompute"] if reading.tells_recompute else []), *([staged] if sharding.of_script else [])]
     for name, values in kept.items():
         place = places.get(name)
         if name not in sharding.script:
             own += [name, place] if isinstance(place, str) else [name, *map(quoted, values)]
-    own += f"{trial['words']} {trial.get('more', '')}".split() if certain else []
-    own += [*sharding.script, *(["$recompute"] if reading.tells_recompute else [])]
-    staged = '"$@"' if sharding.stages else ""
+    own += [word for name, values in words.items() if of_plan(values) for word in (name, *values)]
+    own += sharding.script
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
-    program = ("" if log else f"-m {_RUNNER}", f"{module}{quoted(script)}", *own, staged if sharding.of_script else "")
+    program = ("" if log else f"-m {_RUNNER}", f"{module}{quoted(script)}", *own)
     lines = [*map(_sourced, launch.setup), *_choices(reading), " ".join(filter(None, ("exec", *head, *program)))]
     found: dict[str, Any] = {
         "kind": "command",
@@ -184,7 +202,13 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         told = settings if sharding.fixed else TABLE.lists["settings"]
         files[DS_FILE] = {"format": "json", "base": overlaid({}, sharding.settings), "set": dict(told)}
     env = {name: literal(value) for name, value in launch.env.items()}
-    parts = (("env", env), ("configs", files), ("fixed", _fixed(reading)), ("log", dict(log)))
+    parts = (
+        ("trial_arguments", alone),
+        ("env", env),
+        ("configs", files),
+        ("fixed", _fixed(reading)),
+        ("log", dict(log)),
+    )
     return found | {name: value for name, value in parts if value}
 
 

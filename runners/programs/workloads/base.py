@@ -56,7 +56,7 @@ Options = TypeVar("Options", bound=ProgramOptions)
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The arguments of `Workload.materialize`."""
+    """The arguments of `Workload.materialize`. real: for a launch of the user's, which measures nothing."""
 
     name: str
     model: ModelSpec
@@ -67,6 +67,7 @@ class JobRequest:
     time_limit_s: float
     incumbent_step_time_s: float | None
     knobs: tuple[Knob, ...] = ()
+    real: bool = False
 
     def job(
         self, command: tuple[str, ...], files: Mapping[str, str], env: Mapping[str, str] | None = None, **rest: Any
@@ -163,14 +164,18 @@ class Workload(ABC):
         time_limit_s: float,
         incumbent_step_time_s: float | None = None,
         knobs: Sequence[Knob] = (),
+        real: bool = False,
     ) -> JobSpec:
         """The job that measures `plan`, as pure text: nothing is written or started.
 
         incumbent_step_time_s: it may end as PRUNED once it is surely slower than this. knobs: those of the space, whose
-        values the plan has."""
+        values the plan has. real: the user's own launch instead, without what trials alone have; of the workload
+        `command`, others know no such difference."""
         own = tuple(knob for knob in knobs if knob.name in plan.knobs)
-        request = JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own)
-        job, patterns = self.job(request), self.watched
+        request = JobRequest(
+            name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own, real
+        )
+        job, patterns = self.job(request), None if real else self.watched
         if patterns is None:
             return job
         # A user's own start has no such variables.
@@ -288,6 +293,12 @@ def read_context(directory: Path) -> LogContext:
 def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:
     """The command, started in a directory of its own choice rather than in its job's."""
     return ("sh", "-c", 'cd "$0" && exec "$@"', str(directory), *command)
+
+
+def started_in(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The directory and the command of `in_directory`; "" and the command itself where it is none."""
+    wrapped = tuple(command[:3]) == in_directory(Path(), ())[:3]
+    return (command[3], tuple(command[4:])) if wrapped else ("", tuple(command))
 
 
 def failed(cause: Cause, reason: str, **rest: Any) -> Outcome:

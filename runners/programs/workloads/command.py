@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -22,6 +23,7 @@ from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.processes.shell_modules import CALLS_MODULE
 from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, LAUNCHERS, PYTHONS
+from meshtune.runners.programs.launch_words import Changes, laid_over, shell_words
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
 from meshtune.runners.programs.workloads.base import (
@@ -48,6 +50,7 @@ from meshtune.runners.programs.workloads.knobs import (
     arguments,
     find_file,
     keys,
+    overlap,
     placeholders,
     problems,
     variables,
@@ -60,7 +63,7 @@ from meshtune.search_spaces.knob_values import KNOB_NAME, word
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
-from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
@@ -74,6 +77,9 @@ _SIGNS = (";", "&", "|")
 _SCRIPT = re.compile(r".*\.(?:py|sh|bash)")
 # They start or wrap the program that is meant: meshtune's own reporter, gpt-neox's launcher.
 _WRAPPERS = frozenset({*LAUNCH_MODULES, "meshtune.runners.report", "deepy.py"} - {"torchtitan.train"})
+_REPORTER = ("-m", "meshtune.runners.report")
+_ALONE = "and trials alone would be told: write it into the command, or under `set`"
+_AXES = frozenset(axis.name for axis in AXES)
 _STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env", "{python}"})
 
 
@@ -82,14 +88,16 @@ class CommandOptions(Closed):
     """command: arguments and choices, as `parse_choice` has them, or a text for `sh -c`; it, `env`, `files` and what
     `configs` set have placeholders.
 
-    working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
-    processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
-    plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many it
-    is to take, warmup_steps of them not timed. watch: it runs until its output, by `log` or by usual patterns, has told
-    enough steps (`runners.watch`). framework: whose physics is the most like it; dtype: what it computes in, by default
-    that framework's."""
+    trial_arguments: options that the command has in trials alone, in place of its own of these names; true: the name
+    alone, null: none. working_directory: where it starts, from where meshtune runs; by default the job's own folder.
+    start: how many processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed:
+    fields of the plan that the script has built in. log: named patterns; without any the script reports by itself.
+    steps: how many it is to take, warmup_steps of them not timed. watch: it runs until its output, by `log` or by usual
+    patterns, has told enough steps (`runners.watch`). framework: whose physics is the most like it; dtype: what it
+    computes in, by default that framework's."""
 
     command: tuple[str | dict[str, Any], ...] | str
+    trial_arguments: dict[str, Any] = field(default_factory=dict)
     working_directory: str | None = None
     start: Start = Start.DEVICE
     env: dict[str, str] = field(default_factory=dict)
@@ -109,6 +117,13 @@ class CommandOptions(Closed):
         checks.require(self.steps > self.warmup_steps, "steps", needed)
         known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"
         checks.require(self.framework in FRAMEWORKS, "framework", f"{self.framework!r} {known}")
+        if self.trial_arguments and isinstance(self.command, str):
+            told = "need a list as the command, or a text whose last line has words alone"
+            checks.require(shell_words(_last_line(self.command)[1]) is not None, "trial_arguments", told)
+        for name, value in self.trial_arguments.items():
+            checks.require(
+                not isinstance(value, Mapping | list), f"trial_arguments.{name}", "must be a text or a list of them"
+            )
         for path, names in (("files", self.files), ("configs", self.configs)):
             for name in names:
                 plain = _FILE_NAME.fullmatch(name) is not None
@@ -133,12 +148,33 @@ class CommandWorkload(Workload):
             [name for template in self._templates.values() for name in template.names]
             + [choice.axis for choice in self._choices]
         )
+        self._trial = _trial_texts(self._options)
+        self._require_told()
         self._fixed = fixed_plan(self._options.fixed, self._told)
         with problems_as(InvalidValue, "log"):
             timed = not self._options.watch
             self._patterns = Patterns(self._options.log, timed=timed) if self._options.log else None
         # Of knobs: which ones there are is not known here.
         self._named = {name: path for path, each in self._templates.items() for name in each.names - {*PLACEHOLDERS}}
+
+    def _require_told(self) -> None:
+        """Raises InvalidValue for an axis that trials alone are told, or the real launch alone."""
+        options, told = self._options, {choice.axis for choice in self._choices}
+        own = [path for path in self._templates if path not in self._trial]
+        told |= {name for path in own for name in self._templates[path].names}
+        alone = [(path, name) for path in self._trial for name in self._templates[path].names & _AXES - told]
+        words = list(map(str, words_of(options.command)))
+        left = " ".join(laid_over(words, _trial_changes(options, self._trial.__getitem__)))
+        gone = {name for name in _AXES if f"{{{name}}}" in " ".join(words) and f"{{{name}}}" not in left}
+        for file, config in options.configs.items():
+            set_here = [key for key in config.set if any(overlap(key, other) for other in config.trial)]
+            gone |= _AXES & {name for key in set_here for name in re.findall(r"{(\w+)}", str(config.set[key]))}
+        problems = [Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}") for path, name in alone]
+        problems += [
+            Problem("trial_arguments", f"takes {{{name}}} away, which trials are to be told") for name in sorted(gone)
+        ]
+        if problems:
+            raise InvalidValue(problems)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -178,8 +214,12 @@ class CommandWorkload(Workload):
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         options, where = self._options, "workload.command"
         standing = {part.partition("=")[0]: where for part in words_of(options.command)}
+        standing |= dict.fromkeys(options.trial_arguments, "workload.trial_arguments")
         files = {
-            name: {key: f"workload.configs.{name}.set" for key in config.set}
+            name: {
+                **{key: f"workload.configs.{name}.set" for key in config.set},
+                **{key: f"workload.configs.{name}.trial" for key in config.trial},
+            }
             for name, config in options.configs.items()
         }
         telling = Telling(
@@ -198,6 +238,8 @@ class CommandWorkload(Workload):
         for knob in knobs:
             if knob.way == "placeholder" and knob.name in PLACEHOLDERS:
                 yield Problem(knob.name, f"{{{knob.name}}} stands for something else: choose another name")
+            if knob.way == "placeholder" and self._named.get(knob.name) in self._trial:
+                yield Problem(knob.name, f"{{{knob.name}}} stands in workload.{self._named[knob.name]}, {_ALONE}")
             closed = last in _CLOSING or last.endswith(_SIGNS) or last.count(")") > last.count("(")
             if knob.way == "argument" and closed:
                 told = f"cannot be appended to a command that ends in {last!r}: write {{{knob.name}}} where it belongs"
@@ -225,19 +267,16 @@ class CommandWorkload(Workload):
             "dtype": self.dtype,
             "python": sys.executable,
         }
-        command, added = self._command(values), arguments(request.knobs, request.plan)
+        command, added = self._command(values, request.real), arguments(request.knobs, request.plan)
         own = command if not isinstance(options.command, str) else words_of(command[-1])
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps, command=own)
         env = {key: self._templates[f"env.{key}"].fill(values) for key in options.env}
+        of_trial = {DIRECTORY: str(request.directory), STEPS: str(options.steps)}
+        files = self._files(values, keys(request.knobs, request.plan), request.real)
         return request.job(
             self._started(command, added),
-            {**context, **self._files(values, keys(request.knobs, request.plan))},
-            {
-                **env,
-                **variables(request.knobs, request.plan),
-                DIRECTORY: str(request.directory),
-                STEPS: str(options.steps),
-            },
+            files if request.real else {**context, **files},
+            {**env, **variables(request.knobs, request.plan), **({} if request.real else of_trial)},
             start=options.start,
         )
 
@@ -255,13 +294,25 @@ class CommandWorkload(Workload):
             return failed(Cause.USER_BUG, told, log_tail=tail)
         return outcome_of_failure(status, rank_logs(directory), None, tail)
 
-    def _command(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        options = self._options
+    def _command(self, values: Mapping[str, Any], real: bool) -> tuple[str, ...]:
+        options, text = self._options, ""
         if isinstance(options.command, str):
-            text = self._templates["command"].fill(values, shlex.quote)
-            return ("bash" if CALLS_MODULE.search(text) else "sh", "-c", text)
-        parts = (f"command.{index}" for index in range(len(options.command)))
-        return tuple(word for path in parts for word in self._words(path, values))
+            text, last = _last_line(self._templates["command"].fill(values, shlex.quote))
+            words = (shell_words(last) if real or options.trial_arguments else None) or [last]
+        else:
+            parts = (f"command.{index}" for index in range(len(options.command)))
+            words = [each for path in parts for each in self._words(path, values)]
+        if real:
+            # What starts the script in trials, and reports its steps.
+            at = next((at for at, pair in enumerate(pairwise(words)) if pair == _REPORTER), len(words))
+            words = [*words[:at], *words[at + 2 :]]
+        else:
+            quote = shlex.quote if isinstance(options.command, str) else str
+            words = laid_over(words, _trial_changes(options, lambda path: quote(self._templates[path].fill(values))))
+        if not isinstance(options.command, str):
+            return tuple(words)
+        text += " ".join(words)
+        return ("bash" if CALLS_MODULE.search(text) else "sh", "-c", text)
 
     def _words(self, path: str, values: Mapping[str, Any]) -> list[str]:
         """Those of one element of the command: a template is one, a choice as many as the value has."""
@@ -280,12 +331,16 @@ class CommandWorkload(Workload):
             return command
         return in_directory(Path(self._options.working_directory).resolve(), command)
 
-    def _files(self, values: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
+    def _files(self, values: Mapping[str, Any], told: Mapping[str, Any], real: bool) -> dict[str, str]:
         configs = self._options.configs
         found = [(*place, value) for key, value in told.items() if (place := find_file(key, configs)) is not None]
         return {name: self._templates[f"files.{name}"].fill(values) for name in self._options.files} | {
             name: config.render(
-                self._templates, values, f"configs.{name}", {key: value for file, key, value in found if file == name}
+                self._templates,
+                values,
+                f"configs.{name}",
+                {key: value for file, key, value in found if file == name},
+                real,
             )
             for name, config in configs.items()
         }
@@ -326,7 +381,8 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
         texts |= {f"configs.{name}.set.{key}": text for key, text in config.set.items() if isinstance(text, str)}
     templates: dict[str, Template] = {}
     problems: list[Problem] = []
-    for path, text in texts.items():
+    # Of a name that stands in a trial's and in another text, the other's path counts.
+    for path, text in {**_trial_texts(options), **texts}.items():
         try:
             templates[path] = parse_template(text, PLACEHOLDERS, path, others=KNOB_NAME)
         except InvalidValue as error:
@@ -355,6 +411,28 @@ def _choices(command: Sequence[str | Mapping[str, Any]] | str) -> dict[str, Choi
             checks.require(fit, f"{path}.{value}", told)
     checks.done()
     return found
+
+
+def _trial_texts(options: CommandOptions) -> dict[str, str]:
+    """The texts that trials alone have, by path."""
+    found = {f"trial_arguments.{name}": word(value) for name, value in options.trial_arguments.items()}
+    for name, config in options.configs.items():
+        found |= {f"configs.{name}.trial.{key}": text for key, text in config.trial.items() if isinstance(text, str)}
+    return found
+
+
+def _trial_changes(options: CommandOptions, text: Callable[[str], str]) -> Changes:
+    """What trials change in the command. text: of a path in the options."""
+    return {
+        name: None if value in (None, False) else () if value is True else (text(f"trial_arguments.{name}"),)
+        for name, value in options.trial_arguments.items()
+    }
+
+
+def _last_line(text: str) -> tuple[str, str]:
+    """A shell's text up to its last line, and that, which may go over several."""
+    before, end, last = text.rstrip().replace("\\\n", " ").rpartition("\n")
+    return before + end, last
 
 
 def program_of(command: Sequence[str | Mapping[str, Any]] | str) -> str:

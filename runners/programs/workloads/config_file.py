@@ -151,12 +151,13 @@ class Format(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile(Closed):
     """base: the user's own configuration, here or in the file of that path, which is read when a trial is sent. set:
-    what a trial sets, by dotted key; texts are templates, and one that is a single placeholder keeps its type; choices
-    are told by `parse_choice`."""
+    what a plan sets, by dotted key; texts are templates, and one that is a single placeholder keeps its type; choices
+    are told by `parse_choice`. trial: what trials alone set over it; None takes a key out."""
 
     format: Format
     base: str | dict[str, Any] = field(default_factory=dict)
     set: dict[str, Any] = field(default_factory=dict)
+    trial: dict[str, Any] = field(default_factory=dict)
 
     def choices(self, path: str) -> dict[str, Choice]:
         """The choices of `set`, by key. path: the file's. Raises InvalidValue."""
@@ -173,19 +174,22 @@ class ConfigFile(Closed):
         values: Mapping[str, Any],
         path: str,
         knobs: Mapping[str, Any] = MappingProxyType({}),
+        real: bool = False,
     ) -> str:
         """The file's text for one trial. path: the file's, which begins the paths of its templates. knobs: values by
-        dotted key. A key whose text is one placeholder without a value (a knob that is told nothing) stays as it is.
-        Raises InvalidValue for a base that cannot be read, and for values that the format or a choice has no word
-        for."""
+        dotted key. real: without `trial`. A key whose text is one placeholder without a value (a knob that is told
+        nothing) stays as it is. Raises InvalidValue for a base that cannot be read, and for values that the format or a
+        choice has no word for."""
         try:
             document: dict[str, Any] = dict(read_base(self.base, self._parse))
         except InvalidValue as error:
             raise InvalidValue([Problem(f"{path}.base", problem.message) for problem in error.problems]) from error
         choices = self.choices(path)
-        for key, value in self.set.items():
-            template = templates.get(f"{path}.set.{key}")
-            if choice := choices.get(key):
+        items = [("set", *item) for item in self.set.items()]
+        items += [] if real else [("trial", *item) for item in self.trial.items()]
+        for section, key, value in items:
+            template = templates.get(f"{path}.{section}.{key}")
+            if section == "set" and (choice := choices.get(key)):
                 document = placed(document, {key: choice.words_for(values, f"{path}.set.{key}")})
                 continue
             if template is not None and not template.has_value(values):

@@ -124,12 +124,12 @@ def _of_key(knob: Knob, telling: Telling) -> Iterator[Problem]:
     else:
         file, own = found
         for key, place in telling.files[file].items():
-            if _overlap(key, own):
+            if overlap(key, own):
                 yield Problem(path, f"{own} of {file} is set by {place}, too{'' if key == own else f' ({key})'}")
                 break
 
 
-def _overlap(one: str, other: str) -> bool:
+def overlap(one: str, other: str) -> bool:
     """True where one dotted key is the other, or holds it."""
     shorter, longer = sorted((one, other), key=len)
     return longer == shorter or longer.startswith(f"{shorter}.")

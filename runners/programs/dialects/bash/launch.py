@@ -52,6 +52,8 @@ _HANDING = (*BARRED, "docker", "podman")
 _SCRIPTS = NAMES["scripts"]
 # Scripts that start scripts, from the one that is read.
 _MAX_DEPTH = 3
+# Of one script, which are looked at.
+_MAX_STARTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,15 @@ def find_launch(
             *_open_words([script for _, script, _ in start.chain], launch, place),
         ),
     )
+
+
+def find_launches(text: str, *, path: Path | None = None, given: Mapping[str, str] | None = None) -> list[Launch]:
+    """Every start of a script, as `find_launch` has it. Raises CannotRead where there is none."""
+    found = [find_launch(text, path=path, given=given, number=1)]
+    with suppress(CannotRead):
+        while len(found) < _MAX_STARTS:
+            found.append(find_launch(text, path=path, given=given, number=len(found) + 1))
+    return found
 
 
 def choose(calls: Sequence[Call], number: int) -> tuple[Call, str]:

@@ -1,0 +1,84 @@
+"""The real launch of a plan: the user's own start with the plan's values, and nothing that trials alone have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.launch_words import differences, laid_over
+from meshtune.runners.programs.workloads.base import started_in
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+
+LAUNCH_FILE = "launch.sh"
+# As a reader of scripts of the Trainer writes what is chosen by the plan's values.
+_CASE = re.compile(r"case (\S+) in (.*) esac")
+_BRANCH = re.compile(r" ?(\S+)\) (?:(\w+)=|set -- ?)('[^']*'|[^;]*);;")
+_PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
+
+
+def launch_line(spec: CampaignSpec, plan: Plan, own: Sequence[str] = ()) -> list[str]:
+    """The words of a plan's launch. own: those that the user typed, or that a script comes to, which the baseline's are
+    then; by default those of the spec's command. Raises as `job_of`."""
+    new = _words(spec, plan)
+    if not own or spec.baseline is None:
+        return new
+    changes = differences(_words(spec, spec.baseline), new)
+    return new if "" in changes else laid_over(own, changes)
+
+
+def launch_script(job: JobSpec) -> str:
+    """A real launch (`Workload.materialize`) as a text for bash, with torchrun where a rank starts per device. Of
+    several nodes each runs it, with NODE_RANK and MASTER_ADDR."""
+    folder, command = started_in(job.command)
+    text = _text(command)
+    *before, last = (text if text is not None else shlex.join(command)).splitlines()
+    line = last.removeprefix("exec ")
+    if job.start is Start.DEVICE and job.processes > 1:
+        start = torchrun(job.nodes, job.processes_per_node)
+        if python := _PYTHON.match(line):
+            line = f"{start} {line[python.end() :]}"
+        else:
+            # Each rank runs the whole text.
+            before, line = [], f"{start} --no-python {shlex.join(command)}"
+    there = shlex.quote(folder) if folder else '"$(dirname "$0")"'
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in job.env.items()]
+    return "\n".join(["#!/bin/bash", f"cd {there} || exit", *variables, *before, line, ""])
+
+
+def torchrun(nodes: int, processes_per_node: int) -> str:
+    peers = " --node_rank $NODE_RANK --master_addr $MASTER_ADDR" if nodes > 1 else ""
+    return f"torchrun --nnodes {nodes} --nproc_per_node {processes_per_node}{peers}"
+
+
+def _words(spec: CampaignSpec, plan: Plan) -> list[str]:
+    """Of a text for a shell those that it comes to."""
+    _, command = started_in(job_of(spec, plan, "launch", Path(), real=True).command)
+    text = _text(command)
+    if text is None:
+        return list(command)
+    launch = find_launch(text)
+    return [*launch.launcher, *launch.script.split(), *launch.words]
+
+
+def _text(command: Sequence[str]) -> str | None:
+    """The text of a shell's command, in which `case VALUE in` of words or a variable is decided; None for another."""
+    if len(command) != 3 or command[0] not in ("sh", "bash") or command[1] != "-c":
+        return None
+    lines = list[str]()
+    chosen: dict[str, str] = {}
+    for line in command[2].splitlines():
+        case = _CASE.fullmatch(line)
+        branches = {value: (name, words) for value, name, words in _BRANCH.findall(case[2])} if case else {}
+        if case and case[1] in branches:
+            name, words = branches[case[1]]
+            chosen |= {f"${name}": words[1:-1]} if name else {'"$@"': words}
+        else:
+            lines.append(line)
+    for name, words in chosen.items():
+        lines[-1] = lines[-1].replace(f" {name}", f" {words}".rstrip())
+    return "\n".join(lines)
