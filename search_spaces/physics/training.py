@@ -16,6 +16,10 @@ USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.9, DeviceKind.XPU: 0.9}
 # What a rank holds outside of that allocator: the driver's context (0.71 GB on an H100, docs/gpu.md) and the
 # communication library's buffers, which were not measured.
 OUTSIDE_BYTES = {DeviceKind.CPU: 0.0, DeviceKind.CUDA: 8e8, DeviceKind.XPU: 8e8}
+MODEL_UNKNOWN = (
+    "is not named, so the search learns speed and memory from trials alone; name it (model: {hf_config: ...}, or a "
+    "preset) for predictions"
+)
 REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
 
 
@@ -46,7 +50,7 @@ def missing(training: Training) -> list[Problem]:
     own, one node no network; between racks the network's link stands in for theirs.
     """
     cluster, device, dtype = training.cluster, training.cluster.device, training.framework.dtype
-    problems: list[Problem] = []
+    problems: list[Problem] = [] if training.model.known else [Problem("model", MODEL_UNKNOWN)]
     if dtype not in device.peak_flops:
         known = ", ".join(sorted(device.peak_flops)) or "no format"
         problem = f"is not known: the device {device.name} has a peak for {known}; {REMEDY}"

@@ -18,6 +18,7 @@ from meshtune.runners.outcome import Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.deepspeed.options import (
     CONFIG_FILE,
+    SHAPES,
     TABLE,
     UNTIMED_STEPS,
     DeepSpeedOptions,
@@ -74,6 +75,10 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
         if self._options.dtype is Dtype.FLOAT32:
             return replace(known, name="DeepSpeed, float32", **FLOAT32)
         return replace(known, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))
+
+    @property
+    def told_shapes(self) -> frozenset[str]:
+        return frozenset(filter(self._options.tells, SHAPES))
 
     @property
     def program(self) -> str:

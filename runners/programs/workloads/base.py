@@ -105,6 +105,11 @@ class Workload(ABC):
         where the kind of the workload and its framework say all."""
         return ""
 
+    @property
+    def told_shapes(self) -> frozenset[str] | None:
+        """The model's sizes that its jobs are told by name; None where it runs no model but one that the spec names."""
+        return None
+
     def problems_with(self, model: ModelSpec) -> list[Problem]:
         """Why its options do not go with the model, by option."""
         return []
@@ -211,7 +216,7 @@ class LogContext:
     plan: Plan
     tokens_per_step: int
     devices: int
-    model_flops_per_token: float
+    model_flops_per_token: float | None
     peak_flops_per_device: float | None = None
     warmup_steps: int = 0
     device: DeviceKind = DeviceKind.CUDA
@@ -239,7 +244,7 @@ def context_file(request: JobRequest, *, dtype: str, warmup_steps: int, command:
         plan=request.plan,
         tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
         devices=request.plan.world_size,
-        model_flops_per_token=request.model.flops_per_token,
+        model_flops_per_token=request.model.flops_per_token if request.model.known else None,
         peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
         warmup_steps=warmup_steps,
         device=request.cluster.device.kind,

@@ -156,6 +156,10 @@ class CommandWorkload(Workload):
         return program_of(self._options.command)
 
     @property
+    def told_shapes(self) -> frozenset[str]:
+        return self._told.intersection(_MODEL)
+
+    @property
     def steps(self) -> int | None:
         return self._options.steps if self._knows_dtype else None
 

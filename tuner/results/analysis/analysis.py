@@ -110,7 +110,8 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     usable = [entry for entry in ranking if entry.usable]
     measured = {entry.trial.plan: entry.first_speed for entry in ranking}
     training = training_of(campaign.spec)
-    unknown = ", ".join(problem.path for problem in missing(training))
+    problems = missing(training)
+    unknown = ", ".join(problem.path for problem in problems)
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)
     runs = Evidence.SIMULATED if campaign.simulated else Evidence.MEASURED
     effects = measured_effects(space, measured, runs)
@@ -133,7 +134,11 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         winners=explain_winners(training, usable, basis, runs),
         scaling=scaling_curve(campaign, ranking),
         basis=basis,
-        unpredicted=f"no times can be predicted: {unknown} is not known of the cluster" if unknown else "",
+        unpredicted=""
+        if not unknown
+        else f"no times can be predicted: {unknown} is not known of the cluster"
+        if training.model.known
+        else f"{problems[0].path} {problems[0].message}",
     )
 
 

@@ -109,6 +109,8 @@ def rows_of(
     factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
     scales = [devices / log(2.0), *(np.full(count, log2(size)) for size in (model.parameters, model.seq_len))]
     features = [np.stack([*factors, *choices], axis=1), np.stack(scales, axis=1) * PER_SCALE]
+    if not model.known:
+        return _without_model(np.concatenate(features, axis=1), columns, usable_bytes(training), tokens, devices, campaign)
     return Rows(
         features=np.concatenate(features, axis=1),
         step_slopes=slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat,
@@ -123,6 +125,30 @@ def rows_of(
         log_devices=devices,
         knobs=flat,
         peak_knobs=flat,
+        changed=np.zeros((count, 0), dtype=np.int64),
+    )
+
+
+def _without_model(
+    features: Matrix, columns: Columns, usable: float, tokens: FloatColumn, devices: FloatColumn, campaign: int
+) -> Rows:
+    """All plans alike."""
+    count = len(devices)
+    none, flat, alike = np.zeros((count, 0)), np.zeros(count), np.zeros(count)
+    return Rows(
+        features=features,
+        step_slopes=none,
+        peak_slopes=none,
+        log_step=alike,
+        log_stalled=alike,
+        log_peak=np.full(count, log(0.7 * usable)),
+        log_ideal=alike,
+        log_tokens=tokens,
+        log_capacity=np.full(count, log(usable)),
+        campaign=np.full(count, float(campaign)),
+        log_devices=devices,
+        knobs=none,
+        peak_knobs=none,
         changed=np.zeros((count, 0), dtype=np.int64),
     )
 
