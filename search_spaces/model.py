@@ -277,9 +277,7 @@ class ModelSpec(Closed):
 
 # The model of a program whose shapes nobody named; one sample of the batch is its token.
 UNKNOWN = "unknown"
-NO_MODEL = ModelSpec(
-    name=f"{UNKNOWN} model", layers=1, hidden=1, heads=1, ffn=1, vocab=1, seq_len=1, position=Position.LEARNED
-)
+NO_MODEL = ModelSpec(name=f"{UNKNOWN} model", layers=1, hidden=2, heads=1, ffn=1, vocab=1, seq_len=1)
 
 
 @lru_cache(maxsize=256)

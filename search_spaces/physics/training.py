@@ -17,8 +17,7 @@ USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.9, DeviceKind.XPU: 0.9}
 # communication library's buffers, which were not measured.
 OUTSIDE_BYTES = {DeviceKind.CPU: 0.0, DeviceKind.CUDA: 8e8, DeviceKind.XPU: 8e8}
 MODEL_UNKNOWN = (
-    "is not named, so the search learns speed and memory from trials alone; name it (model: {hf_config: ...}, or a "
-    "preset) for predictions"
+    "is not named, so speed and memory are learnt from trials alone; a preset or hf_config gives predictions"
 )
 REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
 
@@ -46,11 +45,13 @@ def usable_bytes(training: Training) -> float:
 def missing(training: Training) -> list[Problem]:
     """Every fact that the time of a step depends on and the cluster's description leaves out, by its path in a spec.
 
-    Empty when times can be predicted; memory needs none of it. One device needs no link, one module none beyond its
+    Empty when times can be predicted; memory needs none of it but the model. One device needs no link, one module none beyond its
     own, one node no network; between racks the network's link stands in for theirs.
     """
     cluster, device, dtype = training.cluster, training.cluster.device, training.framework.dtype
-    problems: list[Problem] = [] if training.model.known else [Problem("model", MODEL_UNKNOWN)]
+    if not training.model.known:
+        return [Problem("model", MODEL_UNKNOWN)]
+    problems: list[Problem] = []
     if dtype not in device.peak_flops:
         known = ", ".join(sorted(device.peak_flops)) or "no format"
         problem = f"is not known: the device {device.name} has a peak for {known}; {REMEDY}"

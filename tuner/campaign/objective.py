@@ -106,12 +106,9 @@ class Yardstick:
     def tflops_per_device(self, measurement: Measurement, step_time_s: float) -> float | None:
         """By the job's own number of FLOPs per token, or by the model's shapes where the job reports none; None where
         neither is known."""
-        flops_per_token = measurement.model_flops_per_token
-        if flops_per_token is None:
-            if not self.model.known:
-                return None
-            flops_per_token = self.model.flops_per_token
-        return flops_per_token * _tokens_per_s_per_device(measurement, step_time_s) / 1e12
+        by_shapes = self.model.flops_per_token if self.model.known else None
+        flops = measurement.model_flops_per_token or by_shapes
+        return None if flops is None else flops * _tokens_per_s_per_device(measurement, step_time_s) / 1e12
 
     def mfu(self, measurement: Measurement, step_time_s: float) -> float | None:
         """A share of the device's peak by the cluster's description; None where that has none."""

@@ -227,16 +227,11 @@ def training_of(spec: CampaignSpec, plan: Plan | None = None) -> Training:
     return Training(spec.model, spec.cluster, workload_of(spec, plan).framework)
 
 
-def require_model(training: Training) -> None:
-    """Raises InvalidValue where nothing can be predicted, not even memory."""
-    if not training.model.known:
-        raise InvalidValue(missing(training)[:1])
-
-
 def foresee(training: Training, columns: Columns, calibration: Calibration, *, per_device: bool = False) -> Predictions:
     """The predictions for the plans of some columns; times only where all that they need is known. per_device: plans of
     different sizes are ranked by what one device does, not by the whole job. Raises InvalidValue without a model."""
-    require_model(training)
+    if not training.model.known:
+        raise InvalidValue(missing(training))
     memory = estimate_memory(training, columns, calibration)
     time = None if missing(training) else estimate_time(training, columns, calibration)
     fits = memory.fits(usable_bytes(training))

@@ -173,14 +173,19 @@ def make_limits(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool 
     return _priced(spec, space, basis, lifted)[2]
 
 
-def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tuple[Predictions | None, CampaignCost, Limits]:
+def _priced(
+    spec: CampaignSpec, space: Space, basis: Basis, lifted: bool
+) -> tuple[Predictions | None, CampaignCost, Limits]:
     if spec.trial.time_limit_follow:
         spec = replace(spec, trial=replace(spec.trial, time_limit_s=None))
     require_room(spec, basis)
-    outlook = _outlook(spec, space, basis)
+    outlook = None
+    if spec.model.known:
+        outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
     counts = counts_of(spec, space[0])
-    limit_s, limit_words = time_limit(spec, outlook, counts, basis)
-    cost = predict_cost(spec, space, outlook, counts, basis, limit_s)
+    timed = None if outlook is None or outlook.time is None else outlook
+    limit_s, limit_words = time_limit(spec, timed, counts, basis)
+    cost = predict_cost(spec, space, timed, counts, basis, limit_s)
     device_hours, hours_words = _device_hours(spec, cost, lifted)
     limits = Limits(
         time_limit_s=limit_s,
@@ -191,13 +196,6 @@ def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tup
     return outlook, cost, limits
 
 
-def _outlook(spec: CampaignSpec, space: Space, basis: Basis) -> Predictions | None:
-    """None without a model."""
-    if not spec.model.known:
-        return None
-    return foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
-
-
 def count_fits(fits: FloatColumn) -> FitCounts:
     hopeless, unlikely, likely, sure = map(int, np.histogram(fits, (0.0, 0.1, 0.5, SURE, 2.0))[0])
     expected = float(np.sum(fits))
@@ -205,12 +203,12 @@ def count_fits(fits: FloatColumn) -> FitCounts:
 
 
 def predict_cost(
-    spec: CampaignSpec, space: Space, outlook: Predictions | None, counts: StepCounts | None, basis: Basis, limit_s: float
+    spec: CampaignSpec, space: Space, timed: Predictions | None, counts: StepCounts | None, basis: Basis, limit_s: float
 ) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     chosen, (least, most) = planned_runs(spec, space.plans)
     startup_s, second = start_of(spec, basis), _second_runs(spec, least, most)
-    if outlook is None or outlook.time is None or counts is None:
+    if timed is None or counts is None:
         devices, runs = _devices(space.columns), np.array([chosen + least, chosen + most])
         each_s = np.array([startup_s, max(startup_s, limit_s)])
         # The last trials do not fill `parallel` places.
@@ -218,7 +216,7 @@ def predict_cost(
         hours = each_s * runs * [np.min(devices), np.max(devices)] / 3600
         steps, (trial_s, device_hours, wall_s) = None, map(Range.between, (each_s, hours, all_s))
     else:
-        steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, second)
+        steps, trial_s, device_hours, wall_s = _drawn(spec, timed, counts, basis, limit_s, chosen, second)
     return CampaignCost(
         trials=chosen + least,
         first_runs=chosen,
@@ -326,7 +324,8 @@ class Explanation:
     """One plan against the plan predicted best. violations: the rules that it breaks. trial: the campaign's trial of
     this plan. prediction: null where the formulas do not hold, for the reason in `unpredicted`. rank: its place by
     prediction among `of` legal plans, or the place that it would have. differences_s: seconds per step that a part
-    takes more than with `best`, scaled to its batch, the largest difference first; empty where times are unknown. best: null without a model."""
+    takes more than with `best`, scaled to its batch, the largest difference first; empty where times are unknown. best:
+    null without a model."""
 
     plan: Plan
     plan_key: str
@@ -344,9 +343,10 @@ class Explanation:
 
 def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: int | None = None) -> Explanation:
     """The explanation of `plan`, the best one included. trial: its number in the campaign."""
-    outlook = _outlook(spec, space, basis)
-    first = None if outlook is None else int(outlook.best(1)[0])
-    best = None if outlook is None or first is None else outlook.of(first, space[first])
+    outlook = None
+    if spec.model.known:
+        outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
+    best = None if outlook is None else outlook.of(first := int(outlook.best(1)[0]), space[first])
     own, unpredicted = foresee_plan(spec, plan, basis)
     prediction = None if own is None else own.of(0, plan)
     violations = tuple(space.explain(plan))

@@ -60,8 +60,7 @@ class RankedView:
     always true.
 
     peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
-    null where the job told no memory. mfu: a share of the device's peak; it and
-    tflops_per_device are null where the model is unknown. time_by_part: where the time of a profiled
+    null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
     step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
     differ from the baseline's; null where there is nothing to compare. changed_numerics: the knobs by which it
     computes something else than the baseline; then it is recommended only where the spec accepts that. other_hardware:

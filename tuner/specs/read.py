@@ -243,8 +243,8 @@ class _Reading:
         """A section that is a preset's name, a preset with overrides, or a whole description."""
         if name in self.refused:
             return
-        raw = self.document.get(name, UNKNOWN if name == "model" else None)
-        if name == "model" and raw == UNKNOWN:
+        raw = self.document.get(name)
+        if name == "model" and raw in (None, UNKNOWN):
             self.values[name] = NO_MODEL
             return
         if isinstance(raw, str):
@@ -340,14 +340,14 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
             workload = create_workload(chosen.kind, chosen.options)
         if home is not None and chosen is not None and runner is not None:
             require_library(runner.kind, chosen.kind)
-    nameless = "model" in values and not values["model"].known
-    if workload is not None and chosen is not None and nameless and workload.told_shapes != frozenset():
-        told = ", ".join(f"{{{shape}}}" for shape in sorted(workload.told_shapes or ()))
-        needs = f"is told {told}" if told else "runs no other"
-        reading.problems.append(Problem("model", f"{_missing('model', model_presets())}, as {chosen.kind} {needs}"))
+    model = values.get("model")
+    if workload is not None and model is not None and (model.known or workload.told_shapes == frozenset()):
+        reading.problems += [problem.under("workload") for problem in workload.problems_with(model)]
+    elif workload is not None and model is not None:
+        told = f"is told {', '.join(sorted(workload.told_shapes))}" if workload.told_shapes else "needs its shapes"
+        why = f"{_missing('model', model_presets())}; the workload {told}"
+        reading.problems.append(Problem("model", why))
         del values["model"]
-    elif workload is not None and "model" in values:
-        reading.problems += [problem.under("workload") for problem in workload.problems_with(values["model"])]
     if workload is not None and "knobs" in values:
         unknown = workload.problems_with_names(KnobSet(values["knobs"]))
         reading.problems += [problem.under("workload") for problem in unknown]

@@ -62,6 +62,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
+        self.told_shapes = frozenset(filter(self._options.tells, SHAPES))
         if not (self._options.script or self._options.module):
             raise InvalidValue([Problem("script", "is missing, and so is module")])
 
@@ -75,10 +76,6 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
         if self._options.dtype is Dtype.FLOAT32:
             return replace(known, name="DeepSpeed, float32", **FLOAT32)
         return replace(known, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))
-
-    @property
-    def told_shapes(self) -> frozenset[str]:
-        return frozenset(filter(self._options.tells, SHAPES))
 
     @property
     def program(self) -> str:

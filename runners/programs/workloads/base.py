@@ -84,6 +84,9 @@ class JobRequest:
 class Workload(ABC):
     """Training code that can be profiled. Holds no state between calls."""
 
+    # The model's sizes that its jobs are told by name; None where it runs no model but the one that a spec names.
+    told_shapes: frozenset[str] | None = None
+
     @staticmethod
     def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
         """The options of a spec, with those that it leaves out and the cluster decides."""
@@ -104,11 +107,6 @@ class Workload(ABC):
         """The name of the user's program that its jobs run, by which measurements of one are told from another's; ""
         where the kind of the workload and its framework say all."""
         return ""
-
-    @property
-    def told_shapes(self) -> frozenset[str] | None:
-        """The model's sizes that its jobs are told by name; None where it runs no model but one that the spec names."""
-        return None
 
     def problems_with(self, model: ModelSpec) -> list[Problem]:
         """Why its options do not go with the model, by option."""

@@ -128,6 +128,7 @@ class CommandWorkload(Workload):
             [name for template in self._templates.values() for name in template.names]
             + [choice.axis for choice in self._choices]
         )
+        self.told_shapes = self._told.intersection(_MODEL)
         self._fixed = fixed_plan(self._options.fixed, self._told)
         with problems_as(InvalidValue, "log"):
             self._patterns = Patterns(self._options.log) if self._options.log else None
@@ -154,10 +155,6 @@ class CommandWorkload(Workload):
     @property
     def program(self) -> str:
         return program_of(self._options.command)
-
-    @property
-    def told_shapes(self) -> frozenset[str]:
-        return self._told.intersection(_MODEL)
 
     @property
     def steps(self) -> int | None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
 from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
@@ -170,7 +171,7 @@ def time_notes(name: str, measured: Measurement) -> list[Text]:
 
 
 def trials_table(trials: Sequence[Trial], rate: str = "tokens/s") -> Table:
-    """Every trial with how it ended, and its speed in the unit `rate`. Knobs that are alike in all of them stand below."""
+    """Every trial with how it ended, and its speed in `rate`. Knobs that are alike in all of them stand below."""
     plans = [trial.plan for trial in trials]
     table = new_table("Trials", "trial", "setting", "chosen by", "state", "step", rate, "attempts", "reason")
     table.caption, table.caption_justify = alike_note(plans) or None, "left"
@@ -244,6 +245,7 @@ def header(campaign: Campaign) -> str:
         f"{campaign.id}: {spec.model.name} on {spec.cluster.devices} x {spec.cluster.device.name}, "
         f"{campaign.legal} legal plans of {campaign.combinations} combinations, search {spec.search.kind}, "
         f"runner {spec.runner.kind}; {limits_text(campaign)}"
+        + ("" if spec.model.known else f"; the model {MODEL_UNKNOWN}")
     )
 
 

@@ -26,15 +26,19 @@ MIN_LEARNT = 0.1
 
 
 def quote_parts(quote: Quote) -> list[Table | Text]:
-    space, cost, known = quote.space, quote.cost, quote.fit is not None
+    space, fit, cost, known = quote.space, quote.fit, quote.cost, quote.fit is not None
     knobs = quote.plans != space.legal
     kind = "layouts" if knobs else "plans"
     rejected = sorted(space.rejected.items(), key=lambda item: -item[1])
+    fits = fit and [
+        f"expected to fit: {fit.expected:.1f} {kind}; P(fits) at least 90 %: {fit.sure}, 50 to 90 %: {fit.likely}, "
+        f"10 to 50 %: {fit.unlikely}, below 10 %: {fit.hopeless}"
+    ]
     lines = [
         f"{space.combinations} combinations, {space.legal} legal {kind}; rules reject (they overlap): "
         f"{', '.join(f'{name} {count}' for name, count in rejected) or 'nothing'}",
         *([f"{quote.plans} legal plans with the knobs, of whose effects nothing is predicted"] if knobs else []),
-        *_fit_lines(quote, kind),
+        *(fits or []),
         *quote.memory_needs,
     ]
     steps = "steps until its time limit at most" if cost.steps is None else f"{cost.steps[0]} to {cost.steps[1]} steps"
@@ -50,17 +54,8 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
         *quote.limits.words,
         *([f"basis: {quote.basis.words}"] if known else []),
     ]
-    title = f"{quote.name}: {quote.model} on {quote.devices} x {quote.device}, {quote.framework}"
+    title = f"{quote.name}: {quote.model} on {quote.devices} x {quote.device}{f', {quote.framework}' * known}"
     return [Text(title, style="bold"), *map(Text, lines), *([_best_table(quote)] if known else []), *map(Text, below)]
-
-
-def _fit_lines(quote: Quote, kind: str) -> list[str]:
-    if (fit := quote.fit) is None:
-        return []
-    return [
-        f"expected to fit: {fit.expected:.1f} {kind}; P(fits) at least 90 %: {fit.sure}, 50 to 90 %: {fit.likely}, "
-        f"10 to 50 %: {fit.unlikely}, below 10 %: {fit.hopeless}"
-    ]
 
 
 def explanation_parts(why: Explanation) -> list[Table | Text]:
@@ -90,7 +85,11 @@ def explanation_parts(why: Explanation) -> list[Table | Text]:
                 f"  {', '.join(times)}",
                 rank,
             ]
-            lines += ["nothing is predicted better"] if why.plan.layout == best.plan.layout else _against_best(why, own, best)
+            lines += (
+                ["nothing is predicted better"]
+                if why.plan.layout == best.plan.layout
+                else _against_best(why, own, best)
+            )
     title = Text(f"{why.plan_key}: {'legal' if why.legal else 'illegal'}", style="bold")
     return [title, *map(Text, lines), *([] if best is None else [Text(f"basis: {why.basis.words}")])]
 

@@ -130,7 +130,7 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         ("gain over the baseline", *(NONE if entry is baseline else entry.gain_text or NONE for _, entry in shown)),
         ("step", *(seconds(entry.step_time_s) for _, entry in shown)),
         (campaign.spec.model.worded("tokens/s"), *(number(entry.tokens_per_s.value) for _, entry in shown)),
-        ("TFLOP/s per device", *(NONE if (flops := entry.tflops_per_device) is None else number(flops) for _, entry in shown)),
+        ("TFLOP/s per device", *(NONE if (it := one.tflops_per_device) is None else number(it) for _, one in shown)),
         ("MFU", *(NONE if entry.mfu is None else percent(entry.mfu) for _, entry in shown)),
         ("peak memory", *(_gibibytes(entry.peak_memory_bytes) for _, entry in shown)),
         ("memory left", *(_gibibytes(entry.headroom_bytes) for _, entry in shown)),
