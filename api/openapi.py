@@ -30,7 +30,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.knob import MAX_VALUES, Knob
 from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD
 from meshtune.search_spaces.knobs import MAX_KNOBS
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.model import UNKNOWN, ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
@@ -129,10 +129,10 @@ SPEC_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "CampaignSpec",
     "additionalProperties": False,
-    "required": ["model", "cluster", "global_batch_size"],
+    "required": ["cluster", "global_batch_size"],
     "properties": {
         **{name: _inline(kind, default=_DEFAULTS[name]) for name, kind in SCALARS.items()},
-        "model": _with_preset(ModelSpec, sorted(model_presets())),
+        "model": {"anyOf": [{"enum": [UNKNOWN]}, _with_preset(ModelSpec, sorted(model_presets()))]},
         "cluster": _with_preset(ClusterSpec, sorted(cluster_presets())),
         "workload": _backend(sorted(WORKLOADS)),
         "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},

@@ -77,7 +77,8 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
         name: getattr(bounds, name) for name in PLAN_FIELDS if name not in ("dp", "grad_accum_steps")
     }
     chosen["tp"] = bounds.tp or divisors(*tp_devices)
-    chosen["pp"] = bounds.pp or tuple(pp for pp in divisors(*context.devices) if pp <= context.model.layers)
+    most_stages = context.model.layers if context.model.known else MAX_VALUE
+    chosen["pp"] = bounds.pp or tuple(pp for pp in divisors(*context.devices) if pp <= most_stages)
     for name in PIPELINE[2:]:
         chosen[name] = getattr(bounds, name) or (0,)
     sizes = tuple(size for size in DEFAULT_MICRO_BATCHES if batch is None or size <= batch)

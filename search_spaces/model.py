@@ -137,6 +137,15 @@ class ModelSpec(Closed):
         checks.require(some or self.experts == 0, "dense_layers", f"{fault} with experts")
 
     @property
+    def known(self) -> bool:
+        """False of NO_MODEL: nothing follows from its sizes."""
+        return self != NO_MODEL
+
+    def worded(self, text: str) -> str:
+        """A text about tokens; of samples where the sequence's length is not known."""
+        return text if self.known else text.replace("token", "sample")
+
+    @property
     def shapes(self) -> frozenset[Shape]:
         """What a training code must have to run this model, beyond plain layers and mixtures of experts."""
         has = {
@@ -264,6 +273,11 @@ class ModelSpec(Closed):
         each = [(count, _layer_flops(kind)) for count, kind in layer_kinds(self)]
         extra = _layer_flops(last_kind(self)) + 12.0 * self.hidden * self.hidden + head
         return sum(count * flops for count, flops in each) + head + self.mtp_layers * extra
+
+
+# The model of a program whose shapes nobody named; one sample of the batch is its token.
+UNKNOWN = "unknown"
+NO_MODEL = ModelSpec(name=f"{UNKNOWN} model", layers=1, hidden=2, heads=1, ffn=1, vocab=1, seq_len=1)
 
 
 @lru_cache(maxsize=256)

@@ -33,7 +33,7 @@ from meshtune.search_spaces.columns import (
     rows,
     value_of,
 )
-from meshtune.search_spaces.constraints import CONSTRAINTS
+from meshtune.search_spaces.constraints import CONSTRAINTS, OF_SHAPES
 from meshtune.search_spaces.knob import SIZES
 from meshtune.search_spaces.knob_values import KnobValues
 from meshtune.search_spaces.knobs import NO_KNOBS, Codes, KnobSet
@@ -381,4 +381,5 @@ def _plan(row: dict[str, int], **rest: Any) -> Plan:
 
 
 def _rules(context: SpaceContext) -> tuple[Constraint, ...]:
-    return CONSTRAINTS + context.capabilities.rules
+    rules = CONSTRAINTS + context.capabilities.rules
+    return rules if context.model.known else tuple(rule for rule in rules if rule.name not in OF_SHAPES)

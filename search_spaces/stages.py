@@ -75,8 +75,8 @@ def head_layers(model: ModelSpec) -> float:
 
 def splits_offered(model: ModelSpec, pp: int, vpp: int, able: Collection[Split] | None) -> list[Split]:
     """The even split, where it comes out, and the one whose slowest rank is the fastest, where that is another; the
-    even one alone where none comes out. able: what the training code can run; None: any."""
-    if pp == 1:
+    even one alone where none comes out or the layers are not known. able: what the training code can run; None: any."""
+    if pp == 1 or not model.known:
         return [EVEN]
     head = head_layers(model)
     offered = list(_balanced(model.layers, pp, vpp, head)) if able is None else sorted(able)

@@ -160,7 +160,7 @@ def training_words(ground: Ground, plan: Plan, measured: Measurement) -> str:
         return f"a run of the baseline {check}: runs of this program are not alike, so set its seed"
     what = "loss that a job tells must be the mean" if check.ratio is None else "gradient must be that of the mean loss"
     words = f"{check}; the {what} over the global batch of a step, {plan.global_batch_size} x"
-    words += f" {ground.spec.model.seq_len} tokens"
+    words += f" {ground.spec.model.seq_len} {ground.spec.model.worded('tokens')}"
     losses = () if check.ratio is not None or ground.baseline is None else ground.baseline.first_losses
     ratio = measured.first_losses[0] / losses[0] if losses and losses[0] else 1.0
     if base is None or isclose(ratio, 1, rel_tol=_RATIO) or not isfinite(ratio):

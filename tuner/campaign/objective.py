@@ -33,11 +33,11 @@ class Objective(StrEnum):
     STEP_TIME = ("step_time", "s", True, "the time of one optimizer step", lambda _, __, step_s: step_s)
     TFLOPS_PER_DEVICE = (
         *("tflops_per_device", "TFLOP/s", False, "the model's own floating-point operations per second and device"),
-        lambda yardstick, measured, step_s: yardstick.tflops_per_device(measured, step_s),
+        lambda yardstick, measured, step_s: _known(yardstick.tflops_per_device(measured, step_s)),
     )
     MFU = (
         *("mfu", "%", False, "model FLOPs utilization: the share of the device's peak"),
-        lambda yardstick, measured, step_s: yardstick.mfu_percent(measured, step_s),
+        lambda yardstick, measured, step_s: 100.0 * _known(yardstick.mfu(measured, step_s)),
     )
     COST = (
         *("cost", "device-hours/1e9 tokens", True),
@@ -85,7 +85,7 @@ class Yardstick:
     @property
     def unit(self) -> str:
         priced = self.objective is Objective.COST and self.device_hour_price is not None
-        return "cost/1e9 tokens" if priced else self.objective.unit
+        return self.model.worded("cost/1e9 tokens" if priced else self.objective.unit)
 
     def of(self, measurement: Measurement, step_time_s: float) -> float:
         """The objective in its unit if a step of the measured job took `step_time_s`. Raises ValueError for MFU without
@@ -103,16 +103,17 @@ class Yardstick:
         value = self.of(measurement, measurement.step_time_s)
         return -value if self.objective.smaller_is_better else value
 
-    def tflops_per_device(self, measurement: Measurement, step_time_s: float) -> float:
-        """By the job's own number of FLOPs per token, or by the model's shapes where the job reports none."""
-        flops_per_token = measurement.model_flops_per_token or self.model.flops_per_token
-        return flops_per_token * _tokens_per_s_per_device(measurement, step_time_s) / 1e12
+    def tflops_per_device(self, measurement: Measurement, step_time_s: float) -> float | None:
+        """By the job's own number of FLOPs per token, or by the model's shapes where the job reports none; None where
+        neither is known."""
+        by_shapes = self.model.flops_per_token if self.model.known else None
+        flops = measurement.model_flops_per_token or by_shapes
+        return None if flops is None else flops * _tokens_per_s_per_device(measurement, step_time_s) / 1e12
 
     def mfu(self, measurement: Measurement, step_time_s: float) -> float | None:
         """A share of the device's peak by the cluster's description; None where that has none."""
-        if self.peak_flops is None:
-            return None
-        return 1e12 * self.tflops_per_device(measurement, step_time_s) / self.peak_flops
+        tflops = self.tflops_per_device(measurement, step_time_s)
+        return None if self.peak_flops is None or tflops is None else 1e12 * tflops / self.peak_flops
 
     def share_of_peak(self, measurement: Measurement, step_time_s: float) -> float | None:
         """As `mfu`, by the job's own word where the cluster's description has no peak; None where neither has one."""
@@ -124,12 +125,6 @@ class Yardstick:
         known."""
         peaks = [peak for run in runs if (peak := run.fullest_rank_bytes) is not None]
         return self.device_bytes - max(peaks) if peaks and self.device_bytes is not None else None
-
-    def mfu_percent(self, measurement: Measurement, step_time_s: float) -> float:
-        mfu = self.mfu(measurement, step_time_s)
-        if mfu is None:
-            raise ValueError("the objective mfu needs the device's peak FLOP/s")
-        return 100.0 * mfu
 
     def cost(self, measurement: Measurement, step_time_s: float) -> float:
         """Of COST_TOKENS, in device-hours or money."""
@@ -146,6 +141,12 @@ def yardstick_of(spec: CampaignSpec) -> Yardstick:
         device_bytes=spec.cluster.device.memory_bytes,
         device_hour_price=spec.cluster.device_hour_price,
     )
+
+
+def _known(value: float | None) -> float:
+    if value is None:
+        raise ValueError("the objective needs the model's shapes, and mfu the device's peak FLOP/s")
+    return value
 
 
 def _tokens_per_s_per_device(measurement: Measurement, step_time_s: float) -> float:

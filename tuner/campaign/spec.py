@@ -22,7 +22,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet, sized, sizes_of
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.model import UNKNOWN, ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space
 from meshtune.tuner.campaign.objective import Objective
@@ -165,6 +165,8 @@ def document_of(spec: CampaignSpec) -> dict[str, Any]:
         document[name] = {"kind": backend["kind"], **backend["options"]}
     if spec.global_batch_size is None:
         document["global_batch_size"] = FREE
+    if not spec.model.known:
+        document["model"] = UNKNOWN
     if spec.baseline is None:
         del document["baseline"]
     return document

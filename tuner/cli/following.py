@@ -122,7 +122,7 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
             if trial.state.final and trial.number not in said:
                 said.add(trial.number)
                 again = "again, " if trial.origin is Origin.CONFIRMATION else ""
-                console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+                console.print(f"{again}{display.trial_line(trial, now.spec.model.worded('tokens/s'))}", soft_wrap=True)
                 if not warned and (warned := first_mismatch(now.spec, trials)):
                     errors.print(f"! {warned}", style="red", soft_wrap=True)
         for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):

@@ -63,10 +63,10 @@ def dry_run_lines(spec: CampaignSpec, quote: Quote, home: Path) -> Iterator[str]
     """
     spec = quote.limits.laid_over(spec)
     yield from (part.plain for part in quote_parts(quote) if isinstance(part, Text))
-    plan = spec.baseline or quote.best[0].plan
+    plan = spec.baseline or (quote.best[0].plan if quote.best else space_of(spec)[0])
     name = job_name(CAMPAIGN, 0, 1)
     job = job_of(spec, plan, name, Home(home.absolute()).job(CAMPAIGN, name))
-    chosen = "the baseline" if spec.baseline else "predicted best"
+    chosen = "the baseline" if spec.baseline else "predicted best" if quote.best else "the first legal one"
     yield f"\nfirst trial: {plan.key} ({chosen}), in {job.directory}"
     script = FORMATS.get(spec.runner.kind)
     files = script.render(Export(spec=spec, plan=plan, job=job)) if script else job.files
@@ -136,5 +136,5 @@ def print_campaign(record: Record, waits: str, nodes: Sequence[str]) -> None:
         console.print(f"excluded nodes: {', '.join(nodes)}", soft_wrap=True)
     if learns := lessons_text(campaign.lessons, campaign.spec.search.kind):
         console.print(f"{learns}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
-    console.print(display.trials_table(trials))
+    console.print(display.trials_table(trials, campaign.spec.model.worded("tokens/s")))
     print_page(winner_lines(winners_of(campaign.spec, rank(campaign, trials))))

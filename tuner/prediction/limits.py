@@ -85,14 +85,16 @@ def require_room(spec: CampaignSpec, basis: Basis) -> None:
     checks.done()
 
 
-def time_limit(spec: CampaignSpec, outlook: Predictions, counts: StepCounts | None, basis: Basis) -> tuple[float, str]:
-    """The time limit of a trial, in seconds, and where it is from."""
+def time_limit(
+    spec: CampaignSpec, outlook: Predictions | None, counts: StepCounts | None, basis: Basis
+) -> tuple[float, str]:
+    """The time limit of a trial, in seconds, and where it is from. outlook: None where it has no times."""
     trial, start_s = spec.trial, start_of(spec, basis)
     limit, why = trial.limit_s, "as the spec states"
-    if trial.time_limit_s is None and (outlook.time is None or counts is None):
-        unknown = "steps cannot be predicted" if outlook.time is None else f"the steps of {spec.workload.kind} are open"
+    if trial.time_limit_s is None and (outlook is None or counts is None):
+        unknown = "steps cannot be predicted" if outlook is None else f"the steps of {spec.workload.kind} are open"
         limit, why = limit + (patience_of(trial.start_s) if trial.start_s else 0.0), f"the default, since {unknown}"
-    elif trial.time_limit_s is None and counts is not None:
+    elif trial.time_limit_s is None and outlook is not None and counts is not None:
         needs = [(counts.most(step.high) * step.high, name, step) for name, step in _worth(spec, outlook, basis)]
         longest_s, name, step = max(needs, key=lambda need: need[0])
         limit = rounded_up(max(limit, patience_of(start_s) + STEPS_MARGIN * longest_s))

@@ -60,8 +60,8 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
 
 def memory_needs(space: Space, training: Training, calibration: Calibration = UNCALIBRATED) -> tuple[str, ...]:
     """Why recomputation is open; and where no plan surely fits, the least memory and what would help, the smallest
-    change first. Nothing of a space whose plans are too many to be judged."""
-    if not (closed := _with(space, MAX_OPENED, recompute=(Recompute.NONE,))):
+    change first. Nothing of a space whose plans are too many to be judged, or without a model."""
+    if not training.model.known or not (closed := _with(space, MAX_OPENED, recompute=(Recompute.NONE,))):
         return ()
     opened, why = open_recompute(closed, training)
     more = opened.combinations - closed.combinations

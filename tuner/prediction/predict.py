@@ -36,7 +36,7 @@ from meshtune.search_spaces.physics.estimate import (
 from meshtune.search_spaces.physics.fitting import Measured, calibrate
 from meshtune.search_spaces.physics.memory import MemoryPart
 from meshtune.search_spaces.physics.timing import TimePart
-from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
+from meshtune.search_spaces.physics.training import MODEL_UNKNOWN, Training, missing, usable_bytes
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.calibration import StoredCalibration
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
@@ -229,7 +229,9 @@ def training_of(spec: CampaignSpec, plan: Plan | None = None) -> Training:
 
 def foresee(training: Training, columns: Columns, calibration: Calibration, *, per_device: bool = False) -> Predictions:
     """The predictions for the plans of some columns; times only where all that they need is known. per_device: plans of
-    different sizes are ranked by what one device does, not by the whole job."""
+    different sizes are ranked by what one device does, not by the whole job. Raises InvalidValue without a model."""
+    if not training.model.known:
+        raise InvalidValue(missing(training))
     memory = estimate_memory(training, columns, calibration)
     time = None if missing(training) else estimate_time(training, columns, calibration)
     fits = memory.fits(usable_bytes(training))
@@ -241,7 +243,9 @@ def foresee(training: Training, columns: Columns, calibration: Calibration, *, p
 
 
 def foresee_plan(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Predictions | None, str]:
-    """The outlook of one plan; or None and the reason, where its shapes make no sense."""
+    """The outlook of one plan; or None and the reason, where its shapes are unknown or make no sense."""
+    if not spec.model.known:
+        return None, f"the model {MODEL_UNKNOWN}"
     if plan.world_size != sized(spec.cluster, plan).devices:
         return None, f"it is for {plan.world_size} devices, and the cluster has {spec.cluster.devices}"
     with np.errstate(all="ignore"):

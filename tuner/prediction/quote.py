@@ -112,7 +112,7 @@ class CampaignCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingFact:
-    """A fact about the cluster that times depend on, by its path in the spec."""
+    """A fact about the cluster or the model that times depend on, by its path in the spec."""
 
     path: str
     message: str
@@ -124,7 +124,7 @@ class Quote:
     combinations each rule rejects (they overlap). plans: legal layouts times what their knobs can be, of whose effects
     nothing is predicted. memory_needs: why recomputation was opened, and where no plan fits with 90 % what would help,
     the smallest change first, each tried. best: the layouts predicted best by tokens per second times the probability
-    to fit. missing: where not empty, no times can be predicted."""
+    to fit. missing: where not empty, no times can be predicted. Without a model fit is null, and best empty."""
 
     name: str
     model: str
@@ -134,7 +134,7 @@ class Quote:
     framework: str
     space: Counts
     plans: int
-    fit: FitCounts
+    fit: FitCounts | None
     memory_needs: tuple[str, ...]
     best: tuple[Prediction, ...]
     cost: CampaignCost
@@ -148,7 +148,7 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool =
     cannot hold the baseline."""
     outlook, cost, limits = _priced(spec, space, basis, lifted)
     training, cluster = training_of(spec), spec.cluster
-    best = tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP))
+    best = () if outlook is None else tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP))
     return Quote(
         name=spec.name,
         model=spec.model.name,
@@ -158,13 +158,13 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool =
         framework=training.framework.name,
         space=space.counts,
         plans=space.plans,
-        fit=count_fits(outlook.fits),
+        fit=None if outlook is None else count_fits(outlook.fits),
         memory_needs=memory_needs(space, training, basis.calibration),
         best=best,
         cost=cost,
         limits=limits,
         missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),
-        basis=basis.judged(training, [best[0].speed]),
+        basis=basis.judged(training, [one.speed for one in best[:1]]),
     )
 
 
@@ -173,14 +173,19 @@ def make_limits(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool 
     return _priced(spec, space, basis, lifted)[2]
 
 
-def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tuple[Predictions, CampaignCost, Limits]:
+def _priced(
+    spec: CampaignSpec, space: Space, basis: Basis, lifted: bool
+) -> tuple[Predictions | None, CampaignCost, Limits]:
     if spec.trial.time_limit_follow:
         spec = replace(spec, trial=replace(spec.trial, time_limit_s=None))
     require_room(spec, basis)
-    outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
+    outlook = None
+    if spec.model.known:
+        outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
     counts = counts_of(spec, space[0])
-    limit_s, limit_words = time_limit(spec, outlook, counts, basis)
-    cost = predict_cost(spec, space, outlook, counts, basis, limit_s)
+    timed = None if outlook is None or outlook.time is None else outlook
+    limit_s, limit_words = time_limit(spec, timed, counts, basis)
+    cost = predict_cost(spec, space, timed, counts, basis, limit_s)
     device_hours, hours_words = _device_hours(spec, cost, lifted)
     limits = Limits(
         time_limit_s=limit_s,
@@ -198,12 +203,12 @@ def count_fits(fits: FloatColumn) -> FitCounts:
 
 
 def predict_cost(
-    spec: CampaignSpec, space: Space, outlook: Predictions, counts: StepCounts | None, basis: Basis, limit_s: float
+    spec: CampaignSpec, space: Space, timed: Predictions | None, counts: StepCounts | None, basis: Basis, limit_s: float
 ) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     chosen, (least, most) = planned_runs(spec, space.plans)
     startup_s, second = start_of(spec, basis), _second_runs(spec, least, most)
-    if outlook.time is None or counts is None:
+    if timed is None or counts is None:
         devices, runs = _devices(space.columns), np.array([chosen + least, chosen + most])
         each_s = np.array([startup_s, max(startup_s, limit_s)])
         # The last trials do not fill `parallel` places.
@@ -211,7 +216,7 @@ def predict_cost(
         hours = each_s * runs * [np.min(devices), np.max(devices)] / 3600
         steps, (trial_s, device_hours, wall_s) = None, map(Range.between, (each_s, hours, all_s))
     else:
-        steps, trial_s, device_hours, wall_s = _drawn(spec, outlook, counts, basis, limit_s, chosen, second)
+        steps, trial_s, device_hours, wall_s = _drawn(spec, timed, counts, basis, limit_s, chosen, second)
     return CampaignCost(
         trials=chosen + least,
         first_runs=chosen,
@@ -319,7 +324,8 @@ class Explanation:
     """One plan against the plan predicted best. violations: the rules that it breaks. trial: the campaign's trial of
     this plan. prediction: null where the formulas do not hold, for the reason in `unpredicted`. rank: its place by
     prediction among `of` legal plans, or the place that it would have. differences_s: seconds per step that a part
-    takes more than with `best`, scaled to its batch, the largest difference first; empty where times are unknown."""
+    takes more than with `best`, scaled to its batch, the largest difference first; empty where times are unknown. best:
+    null without a model."""
 
     plan: Plan
     plan_key: str
@@ -330,16 +336,17 @@ class Explanation:
     unpredicted: str
     rank: int | None
     of: int
-    best: Prediction
+    best: Prediction | None
     differences_s: Mapping[TimePart, float]
     basis: Basis
 
 
 def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: int | None = None) -> Explanation:
     """The explanation of `plan`, the best one included. trial: its number in the campaign."""
-    outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
-    first = int(outlook.best(1)[0])
-    best = outlook.of(first, space[first])
+    outlook = None
+    if spec.model.known:
+        outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
+    best = None if outlook is None else outlook.of(first := int(outlook.best(1)[0]), space[first])
     own, unpredicted = foresee_plan(spec, plan, basis)
     prediction = None if own is None else own.of(0, plan)
     violations = tuple(space.explain(plan))
@@ -351,11 +358,11 @@ def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: i
         trial=trial,
         prediction=prediction,
         unpredicted=unpredicted,
-        rank=None if own is None else 1 + int(np.sum(outlook.score > own.score[0] * (1 + 1e-9))),
+        rank=None if own is None or outlook is None else 1 + int(np.sum(outlook.score > own.score[0] * (1 + 1e-9))),
         of=len(space),
         best=best,
-        differences_s={} if prediction is None else _differences_s(prediction, best),
-        basis=basis.judged(training_of(spec), [best.speed]),
+        differences_s={} if prediction is None or best is None else _differences_s(prediction, best),
+        basis=basis.judged(training_of(spec), [] if best is None else [best.speed]),
     )
 
 

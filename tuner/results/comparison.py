@@ -114,7 +114,8 @@ class _Entry:
     def kind(self) -> tuple[object, ...]:
         """Equal for campaigns whose speeds of a device tell how one training scales."""
         spec = self.campaign.spec
-        model, device = spec.model, spec.cluster.device.name
+        # Where the model is unknown, only the same program's speeds tell how one training scales.
+        model, device = spec.model if spec.model.known else str(spec.workload), spec.cluster.device.name
         return model, device, spec.workload.kind, training_of(spec).framework.dtype, self.campaign.simulated
 
 

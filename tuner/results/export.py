@@ -20,6 +20,7 @@ from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.knobs import sized
+from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
@@ -171,6 +172,8 @@ def _dialect(
     program: by default that of the workload of this name. dtypes: the number formats that it has."""
 
     def render(export: Export) -> Files:
+        if not export.spec.model.known and export.spec.workload.kind != name:
+            raise CannotExpress(program or WORKLOADS[name].words, [Problem("model", MODEL_UNKNOWN)])
         measured = dtype_of(export.spec)
         if "dtype" not in export.options and measured in DTYPES and measured not in dtypes:
             fact = f"is {measured}; the format has {' and '.join(dtypes)} alone: --option dtype={dtypes[-1]} changes it"

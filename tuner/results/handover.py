@@ -141,7 +141,7 @@ def check_handover(
     if entry is None:
         text = f"with {program} the setting was not measured: {_end(there, runs, winner)}"
     elif after is None:
-        speed = f"{number(entry.tokens_per_s.value)} tokens/s"
+        speed = f"{number(entry.tokens_per_s.value)} {there.spec.model.worded('tokens/s')}"
         text = f"with {program} the setting runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
     else:
         text = f"{_times(after)} {against} with {program}"

@@ -74,8 +74,9 @@ class CampaignRecords:
     trials_of: Callable[[str], Sequence[Trial]]
 
     def only(self, *, simulated: bool) -> CampaignRecords:
-        """Those of the simulated campaigns, or of the others."""
-        return replace(self, campaigns=[one for one in self.campaigns if one.simulated is simulated])
+        """Those of the simulated campaigns, or of the others; none whose model is unknown."""
+        kept = [one for one in self.campaigns if one.simulated is simulated and one.spec.model.known]
+        return replace(self, campaigns=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,7 +187,7 @@ class Ranked:
         return self.ground.yardstick.headroom_bytes(self.runs)
 
     @property
-    def tflops_per_device(self) -> float:
+    def tflops_per_device(self) -> float | None:
         return self.ground.yardstick.tflops_per_device(self.measurement, self.step_time_s)
 
     @property

@@ -23,7 +23,7 @@ from meshtune.tuner.results.ranking import Ranked
 class SizePoint:
     """The best measured setting of one size. plans: how many of this size were measured. tokens_per_s: of the whole
     job. speedup, efficiency: of the job and of one device, over the smallest size that was measured. cost: of 10^9
-    tokens, in cost_unit."""
+    tokens, in cost_unit. speed_unit: of tokens_per_s; samples/s without a model."""
 
     nodes: int
     devices: int
@@ -37,6 +37,7 @@ class SizePoint:
     efficiency: Estimate
     cost: float
     cost_unit: str
+    speed_unit: str
 
 
 def scaling_curve(campaign: Campaign, ranking: Sequence[Ranked]) -> tuple[SizePoint, ...]:
@@ -72,6 +73,7 @@ def scaling_curve(campaign: Campaign, ranking: Sequence[Ranked]) -> tuple[SizePo
                 efficiency=speedup.times(1 / share),
                 cost=yardstick.of(entry.measurement, entry.step_time_s),
                 cost_unit=yardstick.unit,
+                speed_unit=spec.model.worded("tokens/s"),
             )
         )
     return tuple(points)

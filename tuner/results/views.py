@@ -82,7 +82,7 @@ class RankedView:
     timed_steps: int
     peak_memory_bytes: int | None
     headroom_bytes: float | None
-    tflops_per_device: float
+    tflops_per_device: float | None
     mfu: float | None
     time_by_part: list[PartTime]
     straggler: Straggler | None

@@ -21,7 +21,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.eligibility import numerics_kept, value_in
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
-from meshtune.tuner.campaign.trial import Proposal, Trial
+from meshtune.tuner.campaign.trial import Choice, Proposal, Trial
 
 # Combinations of values that make another code of a workload.
 MAX_CODES = 64
@@ -194,4 +194,6 @@ def propose(search: Search, task: Task, spec: CampaignSpec, trials: Sequence[Tri
         known.add(plan)
     if proposal.chance_left is not None and not 0 <= proposal.chance_left <= 1:
         raise SearchError(f"it gave the chance left as {proposal.chance_left}, which is no probability")
-    return replace(proposal, choices=proposal.choices[:n])
+    # Without a model no prediction stands beside a trial, whatever the search made of earlier ones.
+    keep = list if spec.model.known else lambda choices: [Choice(one.plan) for one in choices]
+    return replace(proposal, choices=tuple(keep(proposal.choices[:n])))

@@ -94,7 +94,8 @@ def related(campaign: Campaign, others: Sequence[Campaign]) -> list[Campaign]:
             theirs = training_of(other.spec)
         except (InvalidValue, UnknownBackend):  # written for a meshtune that knew its workload
             continue
-        if other.id != campaign.id and _ground(campaign.spec, training) == _ground(other.spec, theirs):
+        known = campaign.spec.model.known and other.spec.model.known
+        if known and other.id != campaign.id and _ground(campaign.spec, training) == _ground(other.spec, theirs):
             near.append((-weight_of(*doubts(campaign.spec, other.spec)), distance(training, theirs), other))
     return [other for _, _, other in sorted(near, key=lambda entry: entry[:2])]
 

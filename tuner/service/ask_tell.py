@@ -104,7 +104,7 @@ class Completion(Closed):
         measurement = Measurement(
             tokens_per_step=plan.global_batch_size * spec.model.seq_len,
             devices=plan.world_size,
-            model_flops_per_token=spec.model.flops_per_token,
+            model_flops_per_token=spec.model.flops_per_token if spec.model.known else None,
             peak_flops_per_device=spec.cluster.device.peak_flops.get(workload_of(spec).dtype),
             knobs=self.knobs,
             **{name: getattr(self, name) for name in _MEASURED},

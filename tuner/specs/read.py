@@ -32,7 +32,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, l
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.knobs import KnobSet, sizes_of
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.model import NO_MODEL, UNKNOWN, ModelSpec
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
@@ -100,6 +100,8 @@ def read_model(section: object) -> ModelSpec:
     if reading.problems:
         raise InvalidSpec(reading.problems)
     model: ModelSpec = reading.values["model"]
+    if not model.known:
+        raise InvalidSpec([Problem("model", _missing("model", model_presets()))])
     return model
 
 
@@ -242,6 +244,9 @@ class _Reading:
         if name in self.refused:
             return
         raw = self.document.get(name)
+        if name == "model" and raw in (None, UNKNOWN):
+            self.values[name] = NO_MODEL
+            return
         if isinstance(raw, str):
             raw = {"preset": raw}
         if name == "model" and isinstance(raw, Mapping) and HF_CONFIG in raw:
@@ -258,8 +263,7 @@ class _Reading:
         elif isinstance(raw, Mapping):
             raw = {"name": name, **raw}
         elif raw is None:
-            known = ", ".join(sorted(presets))
-            self.problems.append(Problem(name, f"is missing: give a preset ({known}) or a description"))
+            self.problems.append(Problem(name, _missing(name, presets)))
             return
         self.section(name, kind, raw)
 
@@ -300,6 +304,8 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
         known = ", ".join(sorted(device.peak_flops)) or "none"
         needed = f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}"
         problems.append(Problem("objective", needed))
+    if objective in (Objective.MFU, Objective.TFLOPS_PER_DEVICE) and not values["model"].known:
+        problems.append(Problem("objective", f"{objective} needs the model's shapes: name the model"))
     if objective is Objective.STEP_TIME and batch is None:
         message = f"step_time with global_batch_size: {FREE} would choose the smallest batch"
         problems.append(Problem("objective", message))
@@ -307,7 +313,7 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
         with problems_as(InvalidValue, KNOBS):
             sizes_of(knobs, cluster)
         space = build_space(bounds, values["model"], cluster, batch, workload, max_combinations, knobs)
-        if reading.document.get("space", {}).get("recompute") is None:
+        if values["model"].known and reading.document.get("space", {}).get("recompute") is None:
             space, _ = open_recompute(space, Training(values["model"], cluster, workload.framework))
             values["space"] = space.bounds
     except InvalidValue as error:
@@ -334,8 +340,14 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
             workload = create_workload(chosen.kind, chosen.options)
         if home is not None and chosen is not None and runner is not None:
             require_library(runner.kind, chosen.kind)
-    if workload is not None and "model" in values:
-        reading.problems += [problem.under("workload") for problem in workload.problems_with(values["model"])]
+    model = values.get("model")
+    if workload is not None and model is not None and (model.known or workload.told_shapes == frozenset()):
+        reading.problems += [problem.under("workload") for problem in workload.problems_with(model)]
+    elif workload is not None and model is not None:
+        told = f"is told {', '.join(sorted(workload.told_shapes))}" if workload.told_shapes else "needs its shapes"
+        why = f"{_missing('model', model_presets())}; the workload {told}"
+        reading.problems.append(Problem("model", why))
+        del values["model"]
     if workload is not None and "knobs" in values:
         unknown = workload.problems_with_names(KnobSet(values["knobs"]))
         reading.problems += [problem.under("workload") for problem in unknown]
@@ -394,6 +406,10 @@ def _why_empty(space: Space) -> str:
     first = space.complete(**{name: values[0] for name, values in space.dimensions.items() if name in PLAN_FIELDS})
     example = next((f"; the first, {first.key}: {broken.message}" for broken in space.explain(first)), "")
     return f"no legal plan among {counts.combinations} combinations: {shares}{example}"
+
+
+def _missing(name: str, presets: Collection[str]) -> str:
+    return f"is missing: give a preset ({', '.join(sorted(presets))}) or a description"
 
 
 def _with_config(raw: Mapping[str, Any]) -> dict[str, Any]:

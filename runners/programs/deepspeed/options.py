@@ -32,8 +32,8 @@ CONFIG_FILE = "ds_config.json"
 # ThroughputTimer times from the third step on (its start_step in deepspeed/utils/timer.py).
 UNTIMED_STEPS = 2
 # The shapes of the model that a script may be told.
-_SHAPES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
-PLACEHOLDERS = (*PLAN_FIELDS, *_SHAPES, "global_batch_size", "config", "steps", "seed")
+SHAPES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+PLACEHOLDERS = (*PLAN_FIELDS, *SHAPES, "global_batch_size", "config", "steps", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class DeepSpeedOptions(ProgramOptions):
     def words(self, model: ModelSpec, plan: Plan, seed: int, config: Path) -> list[str]:
         """The script's arguments for one plan. config: where its ds_config lies."""
         values: dict[str, Any] = {
-            **{name: getattr(model, name) for name in _SHAPES},
+            **{name: getattr(model, name) for name in SHAPES},
             **plan.as_dict(),
             "global_batch_size": plan.global_batch_size,
             "config": config,

@@ -18,6 +18,7 @@ from meshtune.runners.outcome import Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.deepspeed.options import (
     CONFIG_FILE,
+    SHAPES,
     TABLE,
     UNTIMED_STEPS,
     DeepSpeedOptions,
@@ -61,6 +62,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
+        self.told_shapes = frozenset(filter(self._options.tells, SHAPES))
         if not (self._options.script or self._options.module):
             raise InvalidValue([Problem("script", "is missing, and so is module")])
 

@@ -89,6 +89,9 @@ class JobRequest:
 class Workload(ABC):
     """Training code that can be profiled. Holds no state between calls."""
 
+    # The model's sizes that its jobs are told by name; None where it runs no model but the one that a spec names.
+    told_shapes: frozenset[str] | None = None
+
     @staticmethod
     def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
         """The options of a spec, with those that it leaves out and the cluster decides."""
@@ -243,7 +246,7 @@ class LogContext:
     plan: Plan
     tokens_per_step: int
     devices: int
-    model_flops_per_token: float
+    model_flops_per_token: float | None
     peak_flops_per_device: float | None = None
     warmup_steps: int = 0
     device: DeviceKind = DeviceKind.CUDA
@@ -271,7 +274,7 @@ def context_file(request: JobRequest, *, dtype: str, warmup_steps: int, command:
         plan=request.plan,
         tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
         devices=request.plan.world_size,
-        model_flops_per_token=request.model.flops_per_token,
+        model_flops_per_token=request.model.flops_per_token if request.model.known else None,
         peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
         warmup_steps=warmup_steps,
         device=request.cluster.device.kind,

@@ -150,6 +150,7 @@ class CommandWorkload(Workload):
         )
         self._trial = _trial_texts(self._options)
         self._require_told()
+        self.told_shapes = self._told.intersection(_MODEL)
         self._fixed = fixed_plan(self._options.fixed, self._told)
         with problems_as(InvalidValue, "log"):
             timed = not self._options.watch

@@ -220,4 +220,5 @@ def show(
     if trial not in known:
         there = f"its trials are 0 to {max(known)}" if known else "it has none yet"
         raise WrongCall(f"campaign {record.campaign.id} has no trial {trial}; {there}")
-    print_page(trial_page(known[trial], record.campaign.spec.knobs).renderables)
+    spec = record.campaign.spec
+    print_page(trial_page(known[trial], spec.knobs, spec.model.worded("tokens/s")).renderables)

@@ -264,7 +264,7 @@ def rerun(
             again.append((before.tokens_per_s_per_device, outcome.measurement.tokens_per_s_per_device))
             console.print(
                 f"trial {trial.number}: {trial.plan.key}: recorded {number(again[-1][0])}, "
-                f"now {number(again[-1][1])} tokens/s/device"
+                f"now {number(again[-1][1])} {record.campaign.spec.model.worded('tokens/s/device')}"
             )
     holds = [now for _, now in sorted(again, reverse=True)] == sorted((now for _, now in again), reverse=True)
     console.print("the order holds" if holds else "the order does not hold", style="green" if holds else "red")

@@ -169,7 +169,7 @@ def revalidation_lines(revalidation: Revalidation) -> Iterator[str | Text]:
         if one is not None:
             speeds = one.tokens_per_s_per_device
             now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
-            line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"
+            line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} {revalidation.speed_unit}"
             yield f"{name}, trial {one.trial}: {line}"
     changes = revalidation.optimum.software_changes.items()
     yield f"software: {', '.join(f'{name} {before} -> {now}' for name, (before, now) in changes) or 'as recorded'}"

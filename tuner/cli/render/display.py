@@ -16,6 +16,7 @@ from rich.text import Text
 
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
 from meshtune.search_spaces.knob_values import word
+from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
@@ -169,10 +170,10 @@ def time_notes(name: str, measured: Measurement) -> list[Text]:
     return notes
 
 
-def trials_table(trials: Sequence[Trial]) -> Table:
-    """Every trial with how it ended. Knobs that are alike in all of them stand below."""
+def trials_table(trials: Sequence[Trial], rate: str = "tokens/s") -> Table:
+    """Every trial with how it ended, and its speed in `rate`. Knobs that are alike in all of them stand below."""
     plans = [trial.plan for trial in trials]
-    table = new_table("Trials", "trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
+    table = new_table("Trials", "trial", "setting", "chosen by", "state", "step", rate, "attempts", "reason")
     table.caption, table.caption_justify = alike_note(plans) or None, "left"
     for trial, setting in zip(trials, settings(plans), strict=True):
         measured = trial.measurement
@@ -244,6 +245,7 @@ def header(campaign: Campaign) -> str:
         f"{campaign.id}: {spec.model.name} on {spec.cluster.devices} x {spec.cluster.device.name}, "
         f"{campaign.legal} legal plans of {campaign.combinations} combinations, search {spec.search.kind}, "
         f"runner {spec.runner.kind}; {limits_text(campaign)}"
+        + ("" if spec.model.known else f"; the model {MODEL_UNKNOWN}")
     )
 
 
@@ -313,7 +315,7 @@ def first_log_lines(trials: Sequence[Trial]) -> list[str]:
     return [f"the log of trial {first.number} ends (`meshtune show` has more):", *(f"    {line}" for line in lines)]
 
 
-def trial_line(trial: Trial) -> str:
+def trial_line(trial: Trial, rate: str = "tokens/s") -> str:
     """One finished trial, for a log."""
     verdict = str(trial.verdict)
     measured = trial.measurement
@@ -324,7 +326,7 @@ def trial_line(trial: Trial) -> str:
     expected = "" if known is None else f" (expected {seconds(known.step_time_s)})"
     return (
         f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}{expected}, "
-        f"{number(measured.tokens_per_s)} tokens/s"
+        f"{number(measured.tokens_per_s)} {rate}"
     )
 
 

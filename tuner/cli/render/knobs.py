@@ -98,7 +98,7 @@ def knobs_table(space: Space, counts: Sequence[KnobCount]) -> Table:
 
 def scaling_table(points: Sequence[SizePoint]) -> Table:
     """The best of each size, against the smallest one."""
-    numbers = ("nodes", "devices", "tokens/s", "per device", "speed-up", "efficiency", f"{points[0].cost_unit}")
+    numbers = ("nodes", "devices", points[0].speed_unit, "per device", "speed-up", "efficiency", points[0].cost_unit)
     table = new_table("Best of each size", *numbers, "trial", "setting", right=numbers)
     for one in points:
         table.add_row(

@@ -26,39 +26,42 @@ MIN_LEARNT = 0.1
 
 
 def quote_parts(quote: Quote) -> list[Table | Text]:
-    space, fit, cost = quote.space, quote.fit, quote.cost
+    space, fit, cost, known = quote.space, quote.fit, quote.cost, quote.fit is not None
     knobs = quote.plans != space.legal
     kind = "layouts" if knobs else "plans"
     rejected = sorted(space.rejected.items(), key=lambda item: -item[1])
+    fits = fit and [
+        f"expected to fit: {fit.expected:.1f} {kind}; P(fits) at least 90 %: {fit.sure}, 50 to 90 %: {fit.likely}, "
+        f"10 to 50 %: {fit.unlikely}, below 10 %: {fit.hopeless}"
+    ]
     lines = [
         f"{space.combinations} combinations, {space.legal} legal {kind}; rules reject (they overlap): "
         f"{', '.join(f'{name} {count}' for name, count in rejected) or 'nothing'}",
         *([f"{quote.plans} legal plans with the knobs, of whose effects nothing is predicted"] if knobs else []),
-        f"expected to fit: {fit.expected:.1f} {kind}; P(fits) at least 90 %: {fit.sure}, 50 to 90 %: {fit.likely}, "
-        f"10 to 50 %: {fit.unlikely}, below 10 %: {fit.hopeless}",
+        *(fits or []),
         *quote.memory_needs,
     ]
     steps = "steps until its time limit at most" if cost.steps is None else f"{cost.steps[0]} to {cost.steps[1]} steps"
     within = "" if cost.device_hours.p50 is None else "; of 10 campaigns 8 are within the brackets"
     missing = [f"  {one.path}: {one.message}" for one in quote.missing]
     below = [
-        *(["no times can be predicted:", *missing] if missing else []),
-        ranked_by(known=not quote.missing),
+        *(["no times can be predicted:" if known else "nothing is predicted:", *missing] if missing else []),
+        *([ranked_by(known=not quote.missing)] if known else []),
         f"cost: {runs_text(cost.first_runs, cost.second_runs)} of {steps} and {seconds(cost.startup_s)} to start, "
         f"{_range(cost.trial_s, seconds)} each: {_range(cost.wall_s, seconds)} of wall time, "
         f"{_range(cost.device_hours, number)} device-hours{within}",
         *cost.ends_before,
         *quote.limits.words,
-        f"basis: {quote.basis.words}",
+        *([f"basis: {quote.basis.words}"] if known else []),
     ]
-    title = f"{quote.name}: {quote.model} on {quote.devices} x {quote.device}, {quote.framework}"
-    return [Text(title, style="bold"), *map(Text, lines), _best_table(quote), *map(Text, below)]
+    title = f"{quote.name}: {quote.model} on {quote.devices} x {quote.device}{f', {quote.framework}' * known}"
+    return [Text(title, style="bold"), *map(Text, lines), *([_best_table(quote)] if known else []), *map(Text, below)]
 
 
 def explanation_parts(why: Explanation) -> list[Table | Text]:
     own, best = why.prediction, why.best
     lines = [f"  {one.constraint}: {one.message}; {one.reason}" for one in why.violations]
-    if own is None:
+    if own is None or best is None:
         lines.append(f"no prediction: {why.unpredicted}")
     else:
         place = "is" if why.legal else "would be"
@@ -82,9 +85,13 @@ def explanation_parts(why: Explanation) -> list[Table | Text]:
                 f"  {', '.join(times)}",
                 rank,
             ]
-            lines += ["nothing is predicted better"] if why.plan.layout == best.plan.layout else _against_best(why, own)
+            lines += (
+                ["nothing is predicted better"]
+                if why.plan.layout == best.plan.layout
+                else _against_best(why, own, best)
+            )
     title = Text(f"{why.plan_key}: {'legal' if why.legal else 'illegal'}", style="bold")
-    return [title, *map(Text, lines), Text(f"basis: {why.basis.words}")]
+    return [title, *map(Text, lines), *([] if best is None else [Text(f"basis: {why.basis.words}")])]
 
 
 def exact_memory_parts(exact: ExactMemory) -> list[Table | Text]:
@@ -141,8 +148,7 @@ def _best_table(quote: Quote) -> Table:
     return table
 
 
-def _against_best(why: Explanation, own: Prediction) -> list[str]:
-    best = why.best
+def _against_best(why: Explanation, own: Prediction, best: Prediction) -> list[str]:
     time = "?" if best.speed is None else interval_s(best.speed.step_s)
     parts = [
         f"  {seconds(abs(more_s))} {'more' if more_s > 0 else 'less'} {PART_WORDS[part]}"

@@ -26,8 +26,9 @@ _AGAIN = " (a plan that was measured before, once more)"
 _FITS: Mapping[Verdict, str] = {Verdict.OK: "it fits", Verdict.PRUNED: "it fits", Verdict.OOM: "out of memory"}
 
 
-def trial_page(trial: Trial, knobs: Sequence[Knob] = ()) -> Group:
-    """The plan, the attempts, what was expected and measured, each rank, and the end of the log. knobs: the spec's."""
+def trial_page(trial: Trial, knobs: Sequence[Knob] = (), rate: str = "tokens/s") -> Group:
+    """The plan, the attempts, what was expected and measured, each rank, and the end of the log. knobs: the spec's.
+    rate: the unit of its speed."""
     outcome = trial.outcome
     lines: list[RenderableType] = [
         Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),
@@ -48,7 +49,7 @@ def trial_page(trial: Trial, knobs: Sequence[Knob] = ()) -> Group:
         return Group(*lines)
     measured = outcome.measurement or outcome.partial
     if outcome.measurement is not None:
-        lines += _measured(outcome.measurement)
+        lines += _measured(outcome.measurement, rate)
     elif outcome.partial is not None:
         lines.append(Text(f"{pruned_text(outcome.partial)}; no measurement"))
     for name in OF_FIRST_STEPS:
@@ -145,12 +146,12 @@ def _kind(kind: HardwareKind) -> str:
     return f"{kind.words}{driver}{f' on {nodes_text(kind.nodes)}' if kind.nodes else ''}"
 
 
-def _measured(measured: Measurement) -> list[RenderableType]:
+def _measured(measured: Measurement, rate: str) -> list[RenderableType]:
     interval = measured.step_time_interval_s
     dropped = f" ({len(measured.warmup_times_s)} dropped as warm-up)" if measured.warmup_times_s else ""
     if measured.compile_s is not None:
         dropped += f", after {seconds(measured.compile_s)} of compiling"
-    rates = f"{number(measured.tokens_per_s)} tokens/s, {number(measured.tokens_per_s_per_device)} per device"
+    rates = f"{number(measured.tokens_per_s)} {rate}, {number(measured.tokens_per_s_per_device)} per device"
     if measured.flops_per_s_per_device is not None:
         rates += f", {number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device"
     if measured.mfu is not None:

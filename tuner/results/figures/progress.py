@@ -27,7 +27,7 @@ MIN_SPAN = 0.004
 def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     """Every trial's objective by its own run, the best first run so far, and what failed, below, by how."""
     yardstick = yardstick_of(campaign.spec)
-    axes = canvas.new_figure(f"Best so far: {yardstick.objective.words}")
+    axes = canvas.new_figure(f"Best so far: {campaign.spec.model.worded(yardstick.objective.words)}")
     if not trials:
         return canvas.say(axes, "no trial was planned")
     groups: dict[canvas.Marker, list[Trial]] = {}

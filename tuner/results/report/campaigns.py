@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import yaml
 
 from meshtune.runners.hardware import kinds_text
+from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
@@ -77,11 +78,12 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
 def _asked(campaign: Campaign, space: Space) -> Section:
     spec, cluster = campaign.spec, campaign.spec.cluster
     batch = "free" if spec.global_batch_size is None else f"{spec.global_batch_size:,} sequences"
+    size = f"{spec.model.parameters / 1e9:,.4g} billion parameters"
     rows = [
-        ("model", f"{spec.model.name}: {spec.model.parameters / 1e9:,.4g} billion parameters"),
+        ("model", f"{spec.model.name}: {size if spec.model.known else MODEL_UNKNOWN}"),
         ("cluster", f"{cluster.name}: {cluster.nodes:,} nodes of {cluster.devices_per_node} {cluster.device.name}"),
         ("global batch", batch),
-        ("objective", f"{spec.objective}: {spec.objective.words}"),
+        ("objective", f"{spec.objective}: {spec.model.worded(spec.objective.words)}"),
         ("searched", f"{space.plans:,} legal plans of {space.combinations:,} combinations"),
         ("search", spec.search.kind),
         ("budget", _budget(spec.budget)),
@@ -127,8 +129,8 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         (f"{unit}, by its first run", *(number(entry.first_run.value) for _, entry in shown)),
         ("gain over the baseline", *(NONE if entry is baseline else entry.gain_text or NONE for _, entry in shown)),
         ("step", *(seconds(entry.step_time_s) for _, entry in shown)),
-        ("tokens/s", *(number(entry.tokens_per_s.value) for _, entry in shown)),
-        ("TFLOP/s per device", *(number(entry.tflops_per_device) for _, entry in shown)),
+        (campaign.spec.model.worded("tokens/s"), *(number(entry.tokens_per_s.value) for _, entry in shown)),
+        ("TFLOP/s per device", *(NONE if (it := one.tflops_per_device) is None else number(it) for _, one in shown)),
         ("MFU", *(NONE if entry.mfu is None else percent(entry.mfu) for _, entry in shown)),
         ("peak memory", *(_gibibytes(entry.peak_memory_bytes) for _, entry in shown)),
         ("memory left", *(_gibibytes(entry.headroom_bytes) for _, entry in shown)),
@@ -193,7 +195,7 @@ def _again(ranking: Sequence[Ranked]) -> Section:
 
 
 def _scaling(points: Sequence[SizePoint]) -> Section:
-    columns = ("nodes", "devices", "trial", "setting", "tokens/s", "efficiency", points[0].cost_unit)
+    columns = ("nodes", "devices", "trial", "setting", points[0].speed_unit, "efficiency", points[0].cost_unit)
     rows = [
         (
             *(str(one.nodes), f"{one.devices:,}", str(one.trial), one.plan_key, number(one.tokens_per_s.value)),

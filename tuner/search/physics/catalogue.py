@@ -64,6 +64,8 @@ class Catalogue:
 
     def _by_code(self, rows: Rows, codes: Codes, columns: Columns) -> Rows:
         """The rows with what the physics expects of the code that the knobs make."""
+        if not self.task.training.model.known:
+            return rows
         others, constants = self.task.others, self.task.calibration.constants
         base = with_usual_speeds(self.task.training)
         step, peak = np.zeros(len(rows)), np.zeros(len(rows))

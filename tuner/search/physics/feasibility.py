@@ -31,7 +31,7 @@ from meshtune.search_spaces.physics.estimate import heavy_cdf
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition, weights_of
 from meshtune.tuner.search.physics.knob_effects import shared_values
-from meshtune.tuner.search.physics.prior import Rows
+from meshtune.tuner.search.physics.prior import UNKNOWN_PEAK, Rows
 
 # What the same plan's peak differs by from run to run, as a standard deviation of logarithms.
 NOISE = 0.03
@@ -42,8 +42,6 @@ OTHER_CAUSE = {Verdict.OOM: 0.02, Verdict.CRASHED: 0.15}
 BASE_FAILURES = 0.05
 BASE_TRIALS = 2.0
 NEIGHBOURS = Field(slopes=0.0, amplitude=1.0, length=1.0, offset=0.0, campaign_offset=0.0, knobs=0.0)
-# Expected of any plan by the hypothesis that does not trust the physics: a peak of 70 % of what a rank can use.
-UNKNOWN_PEAK = log(0.7)
 
 # The more of its activations a plan computes again, the fewer it keeps.
 KEPT = {Recompute.FULL: 0, Recompute.SELECTIVE: 1, Recompute.NONE: 2}
@@ -208,7 +206,7 @@ def _moments(
 
 
 def _expected(hypothesis: MemoryHypothesis, rows: Rows) -> FloatColumn:
-    return rows.log_peak if hypothesis.physics else rows.log_capacity + UNKNOWN_PEAK
+    return rows.log_peak if hypothesis.physics else rows.log_capacity + log(UNKNOWN_PEAK)
 
 
 def _points_of(rows: Rows) -> Points:

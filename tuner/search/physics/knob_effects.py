@@ -42,7 +42,9 @@ _COMPUTE = (TimePart.COMPUTE, TimePart.RECOMPUTE, TimePart.OPTIMIZER)
 
 
 def part_shares(training: Training, columns: Columns, constants: Constants) -> Matrix:
-    """Of each layout's step: the share of communication, and of computation, by the physics."""
+    """Of each layout's step: the share of communication, and of computation, by the physics; half each without."""
+    if not training.model.known:
+        return np.full((len(columns["tp"]), 2), 0.5)
     parts = time_parts(with_usual_speeds(training), columns, constants)
     total = np.sum([*parts.values()], axis=0)
     shares = [np.sum([parts[one] for one in kind if one in parts], axis=0) for kind in (_COMMUNICATION, _COMPUTE)]

@@ -33,6 +33,12 @@ PER_CHOICE = 1 / 1.5
 PER_SCALE = 1 / 4
 # Of the peak, reached by plans of which nothing is known.
 USUAL_SHARE = 0.4
+# Expected of any plan where the physics is not trusted, or is not known: a peak of this share of what a rank can use.
+UNKNOWN_PEAK = 0.7
+# Without a model: by how much the logarithm of the peak changes with each doubling of a factor, or step of a choice, very
+# roughly; and how far off the logarithm of 1 s per sample is, as a standard deviation (benchmarks/log.md).
+ROUGH_PEAK = {"micro_batch_size": 0.4, "tp": -0.4, "pp": -0.3, "cp": -0.3, "zero_stage": -0.1, "recompute": -0.3}
+ANY_SPEED = 4.0
 # A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
 # (benchmarks/log.md). No slope of the default, half a millisecond, leads there.
 STALLED_SEND_S = 0.25
@@ -90,10 +96,10 @@ def rows_of(
     sloped: bool = True,
     per_device: bool = False,
 ) -> Rows:
-    """The prior of these plans without their knobs; with a usual speed where one of the cluster is unknown. sloped
-    False: none has slopes, which saves most of the work and of the memory. calibration: its covariance is positive
-    definite. per_device: times are of all devices together, so that plans of different sizes compare by the work of a
-    device."""
+    """The prior of these plans without their knobs; with a usual speed where one of the cluster is unknown; all alike
+    without a model. sloped False: none has slopes, which saves most of the work and of the memory. calibration: its
+    covariance is positive definite. per_device: times are of all devices together, so that plans of different sizes
+    compare by the work of a device."""
     count = len(columns["tp"])
     training = with_usual_speeds(training)
     model = training.model
@@ -101,7 +107,8 @@ def rows_of(
     sequences = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
     tokens = np.log(sequences * float(model.seq_len)) - (devices if per_device else 0.0)
     peak = training.cluster.device.peak_flops[training.framework.dtype]
-    ideal = log(model.flops_per_token / (USUAL_SHARE * peak)) - (0.0 if per_device else devices)
+    ideal = log(model.flops_per_token / (USUAL_SHARE * peak)) if model.known else 0.0
+    alike = np.asarray(ideal - (0.0 if per_device else devices) + np.zeros(count))
     constants, doubt = calibration.constants, np.linalg.cholesky(calibration.covariance)
     flat = np.zeros((count, 0))
     stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
@@ -109,14 +116,17 @@ def rows_of(
     factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
     scales = [devices / log(2.0), *(np.full(count, log2(size)) for size in (model.parameters, model.seq_len))]
     features = [np.stack([*factors, *choices], axis=1), np.stack(scales, axis=1) * PER_SCALE]
-    return Rows(
+    rough = np.sum(
+        [by * (np.log2(columns[name]) if name in FACTORS else columns[name]) for name, by in ROUGH_PEAK.items()], axis=0
+    )
+    without = Rows(
         features=np.concatenate(features, axis=1),
-        step_slopes=slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat,
-        peak_slopes=slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS) @ doubt if sloped else flat,
-        log_step=log_step(training, columns, constants) - tokens,
-        log_stalled=log_step(training, columns, replace(constants, send_overhead_s=STALLED_SEND_S)) - tokens,
-        log_peak=log_peak(training, columns, constants),
-        log_ideal=np.asarray(ideal + np.zeros(count)),
+        step_slopes=np.full((count, 1), ANY_SPEED),
+        peak_slopes=flat,
+        log_step=alike,
+        log_stalled=alike,
+        log_peak=log(UNKNOWN_PEAK * usable_bytes(training)) + rough,
+        log_ideal=alike,
         log_tokens=tokens,
         log_capacity=np.full(count, log(usable_bytes(training))),
         campaign=np.full(count, float(campaign)),
@@ -124,6 +134,16 @@ def rows_of(
         knobs=flat,
         peak_knobs=flat,
         changed=np.zeros((count, 0), dtype=np.int64),
+    )
+    if not model.known:
+        return without
+    return replace(
+        without,
+        step_slopes=slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat,
+        peak_slopes=slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS) @ doubt if sloped else flat,
+        log_step=log_step(training, columns, constants) - tokens,
+        log_stalled=log_step(training, columns, replace(constants, send_overhead_s=STALLED_SEND_S)) - tokens,
+        log_peak=log_peak(training, columns, constants),
     )
 
 

@@ -517,7 +517,7 @@ export interface components {
                     [key: string]: string;
                 };
             }[];
-            model: ("bloom-176b" | "deepseek-v2" | "deepseek-v3" | "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b") | {
+            model?: "unknown" | (("bloom-176b" | "deepseek-v2" | "deepseek-v3" | "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b") | {
                 /** @enum {string} */
                 activation?: "gelu" | "swiglu";
                 /** @default 0 */
@@ -617,7 +617,7 @@ export interface components {
                 vocab_multiple: number;
                 /** @default 0 */
                 window: number;
-            };
+            });
             /** @default campaign */
             name: string;
             /**
@@ -965,7 +965,7 @@ export interface components {
         };
         Explanation: {
             basis: components["schemas"]["Basis"];
-            best: components["schemas"]["Prediction"];
+            best: components["schemas"]["Prediction"] | null;
             differences_s: {
                 [key: string]: number;
             };
@@ -1429,7 +1429,7 @@ export interface components {
             cost: components["schemas"]["CampaignCost"];
             device: string;
             devices: number;
-            fit: components["schemas"]["FitCounts"];
+            fit: components["schemas"]["FitCounts"] | null;
             framework: string;
             limits: components["schemas"]["Limits"];
             memory_needs: string[];
@@ -1464,7 +1464,7 @@ export interface components {
             rank: number;
             step_time_s: number;
             straggler: components["schemas"]["Straggler"] | null;
-            tflops_per_device: number;
+            tflops_per_device: number | null;
             time_by_part: components["schemas"]["PartTime"][];
             timed_steps: number;
             tokens_per_s: components["schemas"]["Estimate"];
@@ -1557,6 +1557,7 @@ export interface components {
             plan: components["schemas"]["Plan"];
             plan_key: string;
             plans: number;
+            speed_unit: string;
             speedup: components["schemas"]["Estimate"];
             tokens_per_s: components["schemas"]["Estimate"];
             tokens_per_s_per_device: components["schemas"]["Estimate"];

@@ -6,6 +6,7 @@ import { useResource } from "../api/resource";
 import type { CampaignPage, CampaignView, ComparedCampaign, Comparison, Estimate } from "../api/types";
 import { setFilters, useFilters } from "../filters";
 import { count, interval, share, short, UNKNOWN } from "../format";
+import { worded } from "../campaign/data/goal";
 import { href } from "../router";
 import { Card, Chip, Prose } from "../ui/basics";
 import { JsonLink } from "../ui/json";
@@ -108,14 +109,14 @@ function Compared({ ids }: { ids: string[] }) {
   return (
     <div class="compared">
       <div class="scaling-pair">
-        <Card title="Speed" aside={<span class="muted small">tokens per second of the recommended settings</span>}>
+        <Card title="Speed" aside={<span class="muted small">{said(rows, "tokens")} per second of the recommended settings</span>}>
           <ScalingChart
             testid="speed-chart"
-            label="Tokens per second"
+            label={said(rows, "Tokens per second")}
             measured={points(rows, ({ recommended }) => recommended?.tokens_per_s)}
             projected={points(rows, ({ projected }) => projected?.tokens_per_s)}
             format={short}
-            unit="tokens/s"
+            unit={said(rows, "tokens/s")}
             simulated={simulated}
           />
         </Card>
@@ -150,6 +151,10 @@ function Compared({ ids }: { ids: string[] }) {
   );
 }
 
+function said(rows: ComparedCampaign[], text: string): string {
+  return worded({ samples: rows.every((row) => row.model === "unknown model") }, text);
+}
+
 function points(rows: ComparedCampaign[], pick: (row: ComparedCampaign) => Estimate | null | undefined): Point[] {
   return rows.flatMap((row) => {
     const estimate = pick(row);
@@ -168,19 +173,19 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
           </th>
           <th scope="col">Recommended</th>
           <th scope="col" class="num">
-            Tokens/s
+            {said(rows, "Tokens/s")}
           </th>
           <th scope="col" class="num">
-            Tokens/s/device
+            {said(rows, "Tokens/s/device")}
           </th>
-          <th scope="col" class="num" title="Tokens/s per device of the best setting by its first run alone">
+          <th scope="col" class="num" title={said(rows, "Tokens/s per device of the best setting by its first run alone")}>
             Fastest once
           </th>
           <th scope="col" class="num">
             Efficiency
           </th>
           <th scope="col" class="num projected">
-            Projected tokens/s
+            Projected {said(rows, "tokens/s")}
           </th>
           <th scope="col" class="num projected">
             Projected efficiency

@@ -64,6 +64,7 @@ const CLASSES = [
 ] as const;
 
 function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
+  if (fit === null) return null;
   return (
     <section>
       <h3>Memory</h3>
@@ -164,7 +165,7 @@ function Missing({ quote: { missing } }: { quote: Quote }) {
   if (missing.length === 0) return null;
   return (
     <section>
-      <h3>Not known of the cluster</h3>
+      <h3>Not known</h3>
       <ul class="list small">
         {missing.map(({ path, message }) => (
           <li key={path}>

@@ -2,7 +2,7 @@
 import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
-import { goalOf, isAgain, NOT_CONFIRMED } from "../campaign/data/goal";
+import { goalOf, isAgain, NOT_CONFIRMED, worded } from "../campaign/data/goal";
 import { bareObjective, bytes, gain, interval, number, share, short, stepTime } from "../format";
 import { Tile } from "../ui/basics";
 
@@ -33,11 +33,11 @@ export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: Tria
         note={baseline ? `${goal.label}: ${bareObjective(own?.objective?.value, goal.unit)}; ${isAgain(trial) ? "in the same round" : NOT_CONFIRMED}` : "no baseline was measured"}
       />
       <Tile
-        label="Tokens/s per device"
+        label={worded(goal, "Tokens/s per device")}
         testid="tile-tokens"
         simulated={made}
         value={measured ? number(measured.tokens_per_s_per_device, 4) : "–"}
-        note={measured ? `${short(measured.tokens_per_s)} tokens/s over all` : undefined}
+        note={measured ? `${short(measured.tokens_per_s)} ${worded(goal, "tokens/s")} over all` : undefined}
       />
       <Tile
         label="Share of the device's peak (MFU)"

@@ -13,7 +13,7 @@ export function SizesCard({ campaign, analysis }: { campaign: string; analysis: 
         <table class="dense">
           <thead>
             <tr>
-              {["nodes", "devices", "tokens/s", "per device", "speed-up", "efficiency", points[0]!.cost_unit, "trial"].map((name) => (
+              {["nodes", "devices", points[0]!.speed_unit, "per device", "speed-up", "efficiency", points[0]!.cost_unit, "trial"].map((name) => (
                 <th key={name} scope="col" class="num">{name}</th>
               ))}
               <th scope="col">setting</th>

@@ -1,11 +1,13 @@
 /** Which of two trials is better by the campaign's objective. */
 import type { CampaignView, TrialBrief } from "../../api/types";
 
-/** label: for axes and columns. unit: of the objective's values, as the service names it. */
+/** label: for axes and columns. unit: of the objective's values, as the service names it. samples: they are counted in
+ * place of tokens, since the spec names no model. */
 export interface Goal {
   readonly label: string;
   readonly unit: string;
   readonly smallerIsBetter: boolean;
+  readonly samples?: boolean;
 }
 
 const LABELS: Readonly<Record<string, string>> = {
@@ -19,11 +21,18 @@ const LABELS: Readonly<Record<string, string>> = {
 /** The service says the unit with the first value; before, there is nothing to show in it. */
 export function goalOf({ spec, summary }: CampaignView): Goal {
   const said = (summary.fastest_once ?? summary.baseline)?.objective;
+  const samples = (spec.model as unknown) === "unknown";
   return {
-    label: LABELS[spec.objective] ?? spec.objective,
+    label: worded({ samples }, LABELS[spec.objective] ?? spec.objective),
+    samples,
     unit: said?.unit ?? "",
     smallerIsBetter: said?.smaller_is_better ?? false,
   };
+}
+
+/** A text about tokens, as the campaign has them. */
+export function worded({ samples }: Pick<Goal, "samples">, text: string): string {
+  return samples ? text.replace("tokens", "samples").replace("Tokens", "Samples") : text;
 }
 
 export function isBetter(goal: Goal, value: number, than: number): boolean {

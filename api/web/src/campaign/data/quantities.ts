@@ -1,6 +1,6 @@
 /** What an axis of a chart can be: every number of a trial, and every dimension of its plan. */
 import { bareObjective, bytes, number, share, stepTime } from "../../format";
-import type { Goal } from "./goal";
+import { type Goal, worded } from "./goal";
 import { type Dimension, labelOf, MEASURED } from "./values";
 
 type Words = (value: number, digits?: number) => string;
@@ -28,12 +28,12 @@ export interface Quantity {
 
 /** dimensions: those in which the trials differ. A measure that is the objective itself comes once. */
 export function quantitiesOf(goal: Goal, dimensions: readonly Dimension[]): Quantity[] {
-  const measures = Object.entries(MEASURES).map(([name, [label]]) => ({ name, label })).filter(({ label }) => label !== goal.label);
+  const measures = Object.entries(MEASURES).map(([name, [label]]) => ({ name, label: worded(goal, label) })).filter(({ label }) => label !== goal.label);
   return [{ name: "objective", label: goal.label }, ...measures, ...dimensions.map((dimension) => ({ name: dimension.name, label: dimension.label, dimension }))];
 }
 
 export function quantityLabel(name: string, goal: Goal): string {
-  return name === "objective" ? goal.label : (MEASURES[name]?.[0] ?? labelOf(name));
+  return name === "objective" ? goal.label : worded(goal, MEASURES[name]?.[0] ?? labelOf(name));
 }
 
 export function isBytes(name: string): boolean {

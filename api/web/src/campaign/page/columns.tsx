@@ -5,7 +5,7 @@ import { bareObjective, bytes, duration, gain, interval, number, probability, st
 import { href } from "../../router";
 import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
-import { type Goal } from "../data/goal";
+import { type Goal, worded } from "../data/goal";
 import { quantityWords } from "../data/quantities";
 import { surprise } from "../data/rows";
 import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
@@ -52,7 +52,7 @@ export function columnsOf(context: Context): Column[] {
     column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
-    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, label, (trial) => words(valueOf(trial, name), name, goal), { hidden: true })),
+    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, worded(goal, label), (trial) => words(valueOf(trial, name), name, goal), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
     column("setting", "setting", (trial) => trial.plan_key, { numeric: false, hidden: true }),
     column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),

@@ -70,7 +70,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
   const filters = useConditions();
   const said = goalOf(campaign);
   // Charts are remembered by the goal, so an equal one has to be the same.
-  const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter]);
+  const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter, said.samples]);
   const shown = useMemo(() => trials.filter((trial) => passes(trial, filters)), [trials, filters]);
   const shownSet = useMemo(() => new Set(shown), [shown]);
   const dimensions = useMemo(() => dimensionsOf(campaign), [campaign.id]);
