@@ -9,6 +9,7 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.programs.dialects.bash.launch import find_launch
+from meshtune.runners.programs.dialects.config_import import flat, read_mapping
 from meshtune.runners.programs.launch_words import differences, laid_over
 from meshtune.runners.programs.workloads.base import started_in
 from meshtune.search_spaces.plan import Plan
@@ -18,6 +19,8 @@ LAUNCH_FILE = "launch.sh"
 # As a reader of scripts of the Trainer writes what is chosen by the plan's values.
 _CASE = re.compile(r"case (\S+) in (.*) esac")
 _BRANCH = re.compile(r" ?(\S+)\) (?:(\w+)=|set -- ?)('[^']*'|[^;]*);;")
+# Files of a job that are no configuration of its program.
+_OURS = ("brief.json", "watch.json")
 _PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
 
 
@@ -29,6 +32,18 @@ def launch_line(spec: CampaignSpec, plan: Plan, own: Sequence[str] = ()) -> list
         return new
     changes = differences(_words(spec, spec.baseline), new)
     return new if "" in changes else laid_over(own, changes)
+
+
+def changed_settings(spec: CampaignSpec, old: Plan, new: Plan) -> list[str]:
+    """What another plan changes in configuration files and variables of the launch, as `FILE: KEY VALUE`."""
+    before, after = (job_of(spec, plan, "launch", Path(), real=True) for plan in (old, new))
+    changed = [f"{name}={value}" for name, value in after.env.items() if before.env.get(name) != value]
+    for name, text in after.files.items():
+        if name.endswith((".json", ".yaml", ".yml")) and name not in _OURS:
+            was = flat(read_mapping(name, before.files[name]))
+            own = flat(read_mapping(name, text))
+            changed += [f"{name}: {key} {value}" for key, value in own.items() if was.get(key) != value]
+    return changed
 
 
 def launch_script(job: JobSpec) -> str:

@@ -23,6 +23,8 @@ from meshtune.search_spaces.space import Bounds
 
 # Follow from the cluster and the global batch; see tuner.specs.read.
 _DERIVED = ("dp", "grad_accum_steps")
+# Programs that may be told no shapes (Workload.told_shapes).
+WITHOUT_MODEL = ("command", "deepspeed")
 _REQUIRED_SHAPES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
 _WIDTH = 110
 # Characters of a note.
@@ -41,10 +43,12 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
         workload[folder] = str(here / workload[folder])
     baseline = {field: value for field, value in imported.plan.items() if field not in _DERIVED}
     questions = {"open_questions": [str(question) for question in imported.questions[:_MAX_NOTES]]}
+    asked = any(question.path.startswith("model.") for question in imported.questions)
+    with_model = imported.model or asked or workload.get("kind") not in WITHOUT_MODEL
     document: dict[str, Any] = {
         "name": name,
         **(questions if imported.questions else {}),
-        "model": {**shapes, **imported.model},
+        **({"model": {**shapes, **imported.model}} if with_model else {}),
         "cluster": _cluster(imported, cluster),
         "global_batch_size": imported.global_batch_size,
         "space": {**_space(baseline), **imported.space},
@@ -75,7 +79,7 @@ def _leave_empty(document: dict[str, Any], path: str) -> None:
 
 def missing(document: Mapping[str, Any]) -> list[str]:
     """What people must fill in before the spec is one."""
-    shapes = [f"model.{shape}" for shape, value in document["model"].items() if value is None]
+    shapes = [f"model.{shape}" for shape, value in document.get("model", {}).items() if value is None]
     return [*shapes, *(key for key in ("cluster", "global_batch_size") if document[key] is None)]
 
 

@@ -12,11 +12,10 @@ from meshtune.runners.devices.facts import Accelerator, Vendor
 from meshtune.runners.devices.host import read_host
 from meshtune.runners.devices.vendor_tools import read_accelerators
 from meshtune.runners.programs.dialects.base import Imported, Question
-from meshtune.runners.registry import WORKLOADS
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import cluster_of
 from meshtune.tuner.specs.document import changed_document
-from meshtune.tuner.specs.import_script import missing, spec_document
+from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_document
 
 CPU_CLUSTER = "local-cpu"
 _KINDS = {Vendor.NVIDIA: DeviceKind.CUDA, Vendor.AMD: DeviceKind.CUDA, Vendor.INTEL: DeviceKind.XPU}
@@ -61,14 +60,16 @@ def draft_launch(
     for path, value in answers.items():
         document = _put(document, path, value)
     kind = document["workload"].get("kind", "")
-    if WORKLOADS[kind].without_model and (document["model"] is None or any(map(_of_model, missing(document)))):
-        document.pop("model")
+    if kind in WITHOUT_MODEL and (document.get("model") is None or any(map(_of_model, missing(document)))):
+        document.pop("model", None)
         asked = [question for question in asked if not _of_model(question.path)]
+    if kind in WITHOUT_MODEL and "{steps}" not in str(document["workload"]):
+        document["workload"] = {**document["workload"], "watch": True}
     asked = [question for question in asked if question.path not in answers]
     known = {question.path for question in asked}
     asked += [
         Question(path, "is not said by the launch")
-        for path in missing({"model": {}, **document})
+        for path in missing(document)
         if path not in known and not any(each.startswith(f"{path}.") for each in known)
     ]
     return LaunchDraft(

@@ -190,26 +190,47 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> list[
     where a plan is recommended that is not the present one. Raises CannotApply, OSError."""
     from rich.text import Text
 
-    from meshtune.tuner.results.launch_line import applied, changed_words, launch_line
+    from meshtune.runners.programs.launch_words import changed_words
+    from meshtune.tuner.results.launch import changed_settings, launch_line
     from meshtune.tuner.results.recommendation import recommend
 
     spec, recommended = record.campaign.spec, recommend(record.campaign, record.trials)
     choice, present = recommended.choice, spec.baseline
     if choice is None or present is None or not recommended.better or choice.gain is None:
         return ["The launch line stays as it is."]
-    old, new = launch_line(spec, present), launch_line(spec, choice.trial.plan)
+    plan, script = choice.trial.plan, _script(launch)
+    own = () if script else launch
+    old, new = launch_line(spec, present, own), launch_line(spec, plan, own)
+    words, left = changed_words(old, new)
     marked = Text("    ")
-    for word, changed in changed_words(old, new):
+    for word, changed in words:
         marked.append(shlex.quote(word), "bold green" if changed else "").append(" ")
     share = choice.gain.value / (1 + choice.gain.value)
-    freed = (
-        f"{DAY_H * share:.1f} hours, or {DAY_H * share * spec.cluster.devices:.1f} device-hours, are left of each day"
-    )
-    lines: list[str | Text] = [
-        f"\nYour launch line, {choice.gain_text} faster:",
-        marked,
-        f"What takes {DAY_H:.0f} hours takes {DAY_H * (1 - share):.1f} then: {freed}.",
-    ]
+    devices = DAY_H * share * spec.cluster.devices
+    lines: list[str | Text] = [f"\nYour launch line, {choice.gain_text} faster:", marked]
+    lines += [f"    without {shlex.join(left)}"] * bool(left)
+    lines += [f"    with {change}" for change in changed_settings(spec, present, plan)]
+    told = f"What takes {DAY_H:.0f} hours takes {DAY_H * (1 - share):.1f}"
+    lines.append(f"{told}: {DAY_H * share:.1f} hours and {devices:.1f} device-hours a day are free.")
     if apply is not None:
-        lines.append(applied(launch, old, new, apply))
+        apply.write_text(_applied(script, old, new), encoding="utf-8")
+        lines.append(f"wrote {apply}")
     return lines
+
+
+def _script(launch: Sequence[str]) -> Path | None:
+    """The shell script that is launched; None where the line itself starts the program."""
+    shells = ("bash", "sh", "sbatch", "qsub")
+    named = [Path(word) for word in launch if not word.startswith("-") and Path(word).is_file()]
+    direct = Path(launch[0]).name not in shells and Path(launch[0]).suffix != ".sh"
+    return None if direct else next((path for path in named if path.suffix != ".py"), None)
+
+
+def _applied(script: Path | None, old: Sequence[str], new: Sequence[str]) -> str:
+    """The launcher's text with the new words. script: None for a line. Raises CannotApply, CannotRead."""
+    from meshtune.runners.programs.dialects.bash.launch import find_launches
+    from meshtune.runners.programs.launch_words import applied
+
+    if script is None:
+        return f"#!/bin/bash\nexec {shlex.join(new)}\n"
+    return applied(script.read_text(encoding="utf-8"), old, new, lambda text: find_launches(text, path=script))
