@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.constrain import Constrain
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -36,8 +35,6 @@ from meshtune.tuner.results.winners import winners_of
 if TYPE_CHECKING:  # which loads the database
     from meshtune.tuner.service.views.campaigns import CampaignView
 
-# Of a terminal that shows two windows side by side; long settings wrap.
-WIDEST = 120
 # A part that rounds to nothing is left out.
 LEAST_SHARE = 0.005
 # So much of the first failed trial's log is told as it comes.
@@ -62,7 +59,8 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
     again = any(entry.confirmation is not None for entry in shown)
     first = ["first run"] if again else []
     numbers = (yardstick_of(spec).unit, "90 % interval", *first, "step", "memory/rank", "gain over baseline")
-    table = new_table(f"Best settings of {campaign.id}", "#", "trial", "setting", right=numbers)
+    spare = ("memory/rank", "first run", "step", "90 % interval")
+    table = new_table(f"Best plans of {campaign.id}", "#", "trial", "plan", *numbers, right=numbers[:-1], spare=spare)
     for entry, setting in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
         table.add_row(
             str(entry.rank),
@@ -76,7 +74,7 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
             _gain(entry),
             style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
         )
-    return Constrain(table, WIDEST)
+    return table
 
 
 def _gain(entry: Ranked) -> str:
@@ -89,7 +87,7 @@ def _gain(entry: Ranked) -> str:
 def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
     """The Pareto front, the fastest first: what each setting leaves of the device's memory on its fullest rank."""
     numbers = (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device")
-    table = new_table("Front of speed and memory left over", "trial", "setting", right=numbers)
+    table = new_table("Front of speed and memory left over", "trial", "plan", right=numbers, spare=numbers[:0:-1])
     front = front_of(ranking)
     for entry, setting in zip(front, settings([entry.trial.plan for entry in front]), strict=True):
         headroom_bytes = entry.headroom_bytes or 0.0
@@ -101,7 +99,7 @@ def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType
             gibibytes(round(headroom_bytes)),
             f"{headroom_bytes / campaign.spec.cluster.device.memory_bytes:.0%}",
         )
-    return Constrain(table, WIDEST)
+    return table
 
 
 def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[Text]:
@@ -172,8 +170,9 @@ def time_notes(name: str, measured: Measurement) -> list[Text]:
 def trials_table(trials: Sequence[Trial]) -> Table:
     """Every trial with how it ended. Knobs that are alike in all of them stand below."""
     plans = [trial.plan for trial in trials]
-    table = new_table("Trials", "trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
-    table.caption, table.caption_justify = alike_note(plans) or None, "left"
+    columns = ("trial", "plan", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
+    table = new_table("Trials", *columns, right=columns[4:7], spare=("attempts", "chosen by", "tokens/s", "step", "reason"))
+    table.caption = alike_note(plans) or None
     for trial, setting in zip(trials, settings(plans), strict=True):
         measured = trial.measurement
         table.add_row(
@@ -199,7 +198,8 @@ class CampaignRow:
 
 
 def campaigns_table(rows: Sequence[CampaignRow]) -> Table:
-    table = new_table("Campaigns", "campaign", "state", "created", "trials", "legal plans", "reason")
+    columns = ("campaign", "state", "created", "trials", "legal plans", "reason")
+    table = new_table("Campaigns", *columns, spare=("legal plans", "created", "reason", "trials"))
     for row in rows:
         campaign = row.campaign
         shares = ", ".join(f"{count} {name}" for name, count in sorted(row.counts.items()))

@@ -37,6 +37,9 @@ def trial_page(trial: Trial, knobs: Sequence[Knob] = ()) -> Group:
         Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
         attempts_table(trial),
     ]
+    for attempt in trial.attempts:
+        reason = wait_text(attempt) if attempt.outcome is None else attempt.outcome.reason.strip()
+        lines += [Text(f"attempt {attempt.number}: {reason}")] if reason else []
     lines += [
         Text(f"attempt {attempt.number} was to keep away from {', '.join(attempt.avoid)}, where it could")
         for attempt in trial.attempts
@@ -72,10 +75,10 @@ def _knobs(trial: Trial, knobs: Sequence[Knob]) -> list[Text]:
 
 
 def attempts_table(trial: Trial) -> Table:
-    """Every attempt with how it ended, in full; its nodes where any are known, with `!` at those that failed."""
+    """Every attempt with how it ended; its nodes where any are known, with `!` at those that failed."""
     located = any(attempt.nodes or attempt.failed_nodes for attempt in trial.attempts)
     nodes = ["nodes"] if located else []
-    table = new_table("Attempts", "attempt", "job", *nodes, "ended", "ran for", "rank", "phase", "reason")
+    table = new_table("Attempts", "attempt", "job", *nodes, "ended", "ran for", "rank", "phase", spare=("phase", "rank", *nodes))
     for attempt in trial.attempts:
         outcome = attempt.outcome
         table.add_row(
@@ -86,7 +89,6 @@ def attempts_table(trial: Trial) -> Table:
             seconds(attempt.running_s) if attempt.running_s else "-",
             "-" if outcome is None or outcome.failed_rank is None else str(outcome.failed_rank),
             (outcome.phase if outcome else None) or "-",
-            outcome.reason.strip() if outcome else wait_text(attempt),
         )
     return table
 
@@ -124,7 +126,7 @@ def ranks_table(measured: Measurement) -> Table:
     if profile is not None:
         columns += [("stage", [str(stage) for stage in profile.stages]), *_part_columns(profile)]
     columns = [(name, values) for name, values in columns if values]
-    table = new_table("Ranks", right=("rank", *(name for name, _ in columns)))
+    table = new_table("Ranks", right=("rank", *(name for name, _ in columns)), spare=[name for name, _ in columns[:0:-1]])
     for rank, row in enumerate(zip_longest(*(values for _, values in columns), fillvalue="-")):
         table.add_row(str(rank), *row)
     return table
