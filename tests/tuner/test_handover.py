@@ -19,8 +19,9 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.cli.spec_file import read_document
 from meshtune.tuner.results.export import FORMATS, export_files, export_of, handover_of
-from meshtune.tuner.results.handover import check_handover, rival_of
+from meshtune.tuner.results.handover import check_handover, measured_with, rival_of
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.specs.confirming import confirming_document
 from meshtune.tuner.specs.document import InvalidSpec
@@ -57,6 +58,12 @@ def test_the_program_of_a_measurement_is_told_with_its_versions_and_its_device(e
     assert export().measured_with.words == "the built-in trainer (torch 2.13.0, cpu)"
     assert export().setting["measured_with"]["software"] == {"torch": "2.13.0", "python": "3.11.7"}
     assert export("megatron", {"megatron": "0.15"}).measured_with.words == "Megatron (megatron 0.15, cpu)"
+
+
+def test_a_measurement_from_outside_is_of_no_program_of_ours(lab, make):
+    spec = replace(lab.spec(), runner=Backend("external", {}))
+    measurement = make.measurement(1.0, software={"torch": "2.13.0"})
+    assert measured_with(spec, measurement).words == "a program outside meshtune (torch 2.13.0, cpu)"
 
 
 @pytest.mark.parametrize(("format", "options"), DIALECTS.items())
@@ -355,7 +362,7 @@ TINY = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_le
 
 @pytest.mark.long
 def test_what_the_built_in_trainer_found_is_confirmed_with_a_script_of_ones_own(tmp_path):
-    example = yaml.safe_load((ROOT / "examples/bring-your-own/campaign.yaml").read_text(encoding="utf-8"))
+    example = read_document(ROOT / "examples/bring-your-own/campaign.yaml")
     spec = {
         "model": TINY | {"activation": "gelu", "norm": "layernorm"},
         "cluster": {"preset": "local-cpu", "devices_per_node": 2},
@@ -368,7 +375,7 @@ def test_what_the_built_in_trainer_found_is_confirmed_with_a_script_of_ones_own(
         "budget": {"trials": 2},
         "confirm": 0,
     }
-    script = example["workload"] | {"working_directory": str(ROOT / "examples/bring-your-own")}
+    script = example["workload"]
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     (tmp_path / "there.yaml").write_text(yaml.safe_dump({"workload": script}))
     measured = run_meshtune(tmp_path, "run", "spec.yaml")

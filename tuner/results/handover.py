@@ -17,7 +17,7 @@ from textwrap import wrap
 
 from meshtune.runners.outcome import Measurement
 from meshtune.runners.programs.dialects.base import Files
-from meshtune.runners.registry import SIMULATED, WORKLOADS
+from meshtune.runners.registry import EXTERNAL, SIMULATED, WORKLOADS
 from meshtune.runners.untrusted_text import visible
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
@@ -84,7 +84,7 @@ class HandoverCheck:
 def measured_with(spec: CampaignSpec, measurement: Measurement) -> MeasuredWith:
     kind, device = spec.workload.kind, str(spec.cluster.device.kind)
     versions = [f"{name} {version}" for name, version in measurement.software.items() if name not in IDLE_SOFTWARE]
-    program = program_of(kind)
+    program = program_of(spec)
     return MeasuredWith(
         workload=kind,
         program=program,
@@ -101,9 +101,12 @@ def dtype_of(spec: CampaignSpec) -> str | None:
     return workload.dtype if workload.knows_dtype else None
 
 
-def program_of(workload: str) -> str:
-    """The name of a workload's program, for people."""
-    return WORKLOADS[workload].words if workload in WORKLOADS else workload
+def program_of(spec: CampaignSpec) -> str:
+    """The name of what runs the spec's jobs, for people."""
+    kind = spec.workload.kind
+    if spec.runner.kind == EXTERNAL:
+        return "a program outside meshtune"
+    return WORKLOADS[kind].words if kind in WORKLOADS else kind
 
 
 def origin_verb(measured: MeasuredWith) -> str:
@@ -130,7 +133,7 @@ def check_handover(
     """there: the campaign that measured the two plans with the other program; its baseline is the rival."""
     against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
     before = winner.over(rival).as_ratio()
-    program = program_of(there.spec.workload.kind)
+    program = program_of(there.spec)
     # What another program is told of is the layout.
     layout = winner.trial.plan.layout
     entry = next((entry for entry in rank(there, runs) if entry.trial.plan.layout == layout), None)

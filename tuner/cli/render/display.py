@@ -171,7 +171,9 @@ def trials_table(trials: Sequence[Trial]) -> Table:
     """Every trial with how it ended. Knobs that are alike in all of them stand below."""
     plans = [trial.plan for trial in trials]
     columns = ("trial", "plan", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
-    table = new_table("Trials", *columns, right=columns[4:7], spare=("attempts", "chosen by", "tokens/s", "step", "reason"))
+    table = new_table(
+        "Trials", *columns, right=columns[4:7], spare=("attempts", "chosen by", "tokens/s", "step", "reason")
+    )
     table.caption = alike_note(plans) or None
     for trial, setting in zip(trials, settings(plans), strict=True):
         measured = trial.measurement

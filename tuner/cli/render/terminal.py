@@ -67,7 +67,9 @@ class Listing(Table):
         # Even the columns that stay are too wide: their rows take more lines.
         yield self._narrowed(kept if free >= 0 else dict.fromkeys(kept))
         if left := [name for name in every if name not in kept]:
-            yield Text(f"left out here: {', '.join(left)}; COLUMNS={self._width(console, least)} shows all", style="dim")
+            yield Text(
+                f"left out here: {', '.join(left)}; COLUMNS={self._width(console, least)} shows all", style="dim"
+            )
 
     def _narrowed(self, widths: Mapping[str, int | None]) -> Table:
         """With these columns alone, of these widths; None: as their cells need."""

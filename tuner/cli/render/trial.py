@@ -78,7 +78,9 @@ def attempts_table(trial: Trial) -> Table:
     """Every attempt with how it ended; its nodes where any are known, with `!` at those that failed."""
     located = any(attempt.nodes or attempt.failed_nodes for attempt in trial.attempts)
     nodes = ["nodes"] if located else []
-    table = new_table("Attempts", "attempt", "job", *nodes, "ended", "ran for", "rank", "phase", spare=("phase", "rank", *nodes))
+    table = new_table(
+        "Attempts", "attempt", "job", *nodes, "ended", "ran for", "rank", "phase", spare=("phase", "rank", *nodes)
+    )
     for attempt in trial.attempts:
         outcome = attempt.outcome
         table.add_row(
@@ -126,7 +128,9 @@ def ranks_table(measured: Measurement) -> Table:
     if profile is not None:
         columns += [("stage", [str(stage) for stage in profile.stages]), *_part_columns(profile)]
     columns = [(name, values) for name, values in columns if values]
-    table = new_table("Ranks", right=("rank", *(name for name, _ in columns)), spare=[name for name, _ in columns[:0:-1]])
+    table = new_table(
+        "Ranks", right=("rank", *(name for name, _ in columns)), spare=[name for name, _ in columns[:0:-1]]
+    )
     for rank, row in enumerate(zip_longest(*(values for _, values in columns), fillvalue="-")):
         table.add_row(str(rank), *row)
     return table
