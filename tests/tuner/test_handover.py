@@ -61,7 +61,7 @@ def test_the_program_of_a_measurement_is_told_with_its_versions_and_its_device(e
 
 
 def test_a_measurement_from_outside_is_of_no_program_of_ours(lab, make):
-    spec = replace(lab.spec(), runner=Backend("external", {}))
+    spec = replace(lab.spec(), runner=Backend(kind="external"))
     measurement = make.measurement(1.0, software={"torch": "2.13.0"})
     assert measured_with(spec, measurement).words == "a program outside meshtune (torch 2.13.0, cpu)"
 
@@ -201,9 +201,9 @@ def test_a_baseline_that_differs_in_knobs_or_size_alone_is_no_rival_and_the_best
         (1.0, 0.8, True, "1.25 times (1.25 to 1.25) the baseline with Megatron"),
         (1.0, 1.0, False, "1.00 times (1.00 to 1.00) the baseline with Megatron: not beyond the noise"),
         (1.0, 2.0, False, "0.50 times (0.50 to 0.50) the baseline with Megatron: slower"),
-        (1.0, "oom", False, f"with Megatron the setting was not measured: oom: {OOM}"),
-        ("oom", 1.0, False, f"with Megatron the setting runs at 1,024 tokens/s, but the baseline {UNMEASURED}"),
-        (1.0, None, False, "with Megatron the setting was not measured: no time left"),
+        (1.0, "oom", False, f"with Megatron the plan was not measured: oom: {OOM}"),
+        ("oom", 1.0, False, f"with Megatron the plan runs at 1,024 tokens/s, but the baseline {UNMEASURED}"),
+        (1.0, None, False, "with Megatron the plan was not measured: no time left"),
     ],
 )
 def test_the_finding_names_both_ratios_or_what_failed(source, make, baseline, winner, confirmed, words):
@@ -287,7 +287,7 @@ def test_another_question_and_a_plan_without_words_are_refused(confirming, docum
 
 def test_a_setting_that_the_program_cannot_run_is_named(confirming):
     with pytest.raises(
-        InvalidSpec, match=r"space: the setting tp1 pp1 dp4 mbs1 ga2 zero1 cannot run there: zero_stage"
+        InvalidSpec, match=r"space: the plan tp1 pp1 dp4 mbs1 ga2 zero1 cannot run there: zero_stage"
     ):
         confirming({"workload": {"kind": "torchtitan"}}, winner=SLOW, rival=Plan(dp=4, zero_stage=2))
 

@@ -1,8 +1,8 @@
-"""The program that measured a setting, and what becomes of the setting in another one; and an exported
-setting as one archive: a folder with all files of its format and a README of how it is started and what to beware of.
+"""The program that measured a plan, and what becomes of the plan in another one; and an exported
+plan as one archive: a folder with all files of its format and a README of how it is started and what to beware of.
 
-Speeds are those of the program that measured them. A setting that is handed to another program carries a warning and
-the command that confirms it there: a campaign of two plans, the setting and the one that it is compared with.
+Speeds are those of the program that measured them. A plan that is handed to another program carries a warning and
+the command that confirms it there: a campaign of two plans, the plan and the one that it is compared with.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MeasuredWith:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """A setting that goes to a program that did not measure it. differs: known differences. warning, offer: sentences
+    """A plan that goes to a program that did not measure it. differs: known differences. warning, offer: sentences
     for people. confirm: the command that measures it there; SPEC.yaml is the user's, with the program as its workload.
     """
 
@@ -62,9 +62,9 @@ class Handover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverCheck:
-    """What a campaign of two plans with another program says of a setting. by: that campaign. against: what the setting
+    """What a campaign of two plans with another program says of a setting. by: that campaign. against: what the plan
     is compared with, the baseline or the runner-up. before, there: the ratio of the two speeds, measured with the first
-    program and with the other one; null where not both plans were measured. confirmed: the setting is worth it there
+    program and with the other one; null where not both plans were measured. confirmed: the plan is worth it there
     too, by second runs in turns, and trains the same."""
 
     campaign: str
@@ -142,10 +142,10 @@ def check_handover(
     confirmed = entry is not None and entry.usable and entry.worth_it
     measured = measured_with(campaign.spec, winner.measurement)
     if entry is None:
-        text = f"with {program} the setting was not measured: {_end(there, runs, winner)}"
+        text = f"with {program} the plan was not measured: {_end(there, runs, winner)}"
     elif after is None:
         speed = f"{number(entry.tokens_per_s.value)} tokens/s"
-        text = f"with {program} the setting runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
+        text = f"with {program} the plan runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
     else:
         text = f"{_times(after)} {against} with {program}"
         if entry.trains_otherwise:
@@ -208,7 +208,7 @@ def pack(folder: str, files: Files) -> bytes:
 
 
 def readme(title: str, command: str | None, note: str, handover: Handover | None, directory: str) -> str:
-    """title: of the setting and where it is from. command: that starts it; None: nothing does. note: what it is not.
+    """title: of the plan and where it is from. command: that starts it; None: nothing does. note: what it is not.
     directory: where the files expect to lie; empty: anywhere."""
     parts = [title]
     if note:

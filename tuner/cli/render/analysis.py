@@ -156,7 +156,7 @@ def recommendation_lines(best: BestKnown) -> Iterator[str]:
     yield best.reason
     for source in best.sources:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(source.software.items()))
-        twice = ", measured twice" if source.confirmed else ""
+        twice = ", with a second run" if source.confirmed else ""
         notes = "; ".join([versions or "software unknown", *([", ".join(source.differs)] if source.differs else [])])
         speed_text = f"{number(source.tokens_per_s.value)} tokens/s"
         yield f"from {source.campaign}, trial {source.trial}: {source.plan_key}, {speed_text}{twice}; {notes}"
@@ -177,6 +177,6 @@ def revalidation_lines(revalidation: Revalidation) -> Iterator[str | Text]:
 
 def handover_lines(check: HandoverCheck) -> Iterator[str | Text]:
     """The two plans, and the finding."""
-    yield f"the setting, trial {check.trial} of {check.campaign}: {check.plan_key}"
+    yield f"the plan, trial {check.trial} of {check.campaign}: {check.plan_key}"
     yield f"{check.against}: {check.against_key}"
     yield Text(check.words, style="green" if check.confirmed else "red")

@@ -48,9 +48,9 @@ _COLOURS: Mapping[str, str] = {
 
 
 def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> RenderableType:
-    """The ranking: settings with their throughput, its interval, memory of tensors and the gain over the baseline.
+    """The ranking: plans with their throughput, its interval, memory of tensors and the gain over the baseline.
 
-    A setting that was measured again is shown with both trials, by its second runs, and by its first run beside.
+    A plan with second runs is shown with both trials, by its second runs, and by its first run beside.
     Marked: `!` what is never recommended (`best_notes` says why), `*` the front, where the spec asks for one.
     """
     spec = campaign.spec
@@ -61,11 +61,11 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
     numbers = (yardstick_of(spec).unit, "90 % interval", *first, "step", "memory/rank", "gain over baseline")
     spare = ("memory/rank", "first run", "step", "90 % interval")
     table = new_table(f"Best plans of {campaign.id}", "#", "trial", "plan", *numbers, right=numbers[:-1], spare=spare)
-    for entry, setting in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
+    for entry, plan in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
         table.add_row(
             str(entry.rank),
             f"{_trials(entry)}{'' if entry.usable else ' !'}{' *' if entry in front else ''}",
-            setting,
+            plan,
             number(entry.objective.value),
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             *([number(entry.first_run.value)] if again else []),
@@ -81,19 +81,19 @@ def _gain(entry: Ranked) -> str:
     """Of first runs without its interval, which says nothing of how far runs lie apart."""
     if entry.gain is None or entry.trial.origin is Origin.BASELINE:
         return "-" if entry.gain is None else "baseline"
-    return entry.gain_text if entry.gain_rounds else f"{100 * entry.gain.value:+.1f} %, unconfirmed"
+    return entry.gain_text if entry.gain_rounds else f"{100 * entry.gain.value:+.1f} %, first run"
 
 
 def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
-    """The Pareto front, the fastest first: what each setting leaves of the device's memory on its fullest rank."""
+    """The Pareto front, the fastest first: what each plan leaves of the device's memory on its fullest rank."""
     numbers = (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device")
     table = new_table("Front of speed and memory left over", "trial", "plan", right=numbers, spare=numbers[:0:-1])
     front = front_of(ranking)
-    for entry, setting in zip(front, settings([entry.trial.plan for entry in front]), strict=True):
+    for entry, plan in zip(front, settings([entry.trial.plan for entry in front]), strict=True):
         headroom_bytes = entry.headroom_bytes or 0.0
         table.add_row(
             _trials(entry),
-            setting,
+            plan,
             number(entry.objective.value),
             f"{0 - 100 * entry.over(front[0]).value:.1f} %",
             gibibytes(round(headroom_bytes)),
@@ -134,15 +134,15 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
 
 def _confirmation_note(entry: Ranked, confirmation: Confirmation) -> Text:
     again, first = confirmation.trial, f"{number(entry.first_run.value)} {entry.unit}"
-    said = f"trial {entry.trial.number} measured again by trial {again.number}"
+    said = f"trial {entry.trial.number}, second run (trial {again.number})"
     if confirmation.runs > 1:
-        said = f"trial {entry.trial.number} measured {confirmation.runs} times again"
+        said = f"trial {entry.trial.number}, {confirmation.runs} second runs"
     if confirmation.change is not None:
         value = f"{number(entry.objective.value)} after {first}"
         return Text(f"{said}: {value} ({100 * confirmation.change:+.1f} % in speed)")
     if entry.failed_again:
         return Text(f"! {said}: {again.verdict} after {first}; never recommended", style="red")
-    return Text(f"{said}: {again.verdict}, which says nothing of the setting", style="yellow")
+    return Text(f"{said}: {again.verdict}, which says nothing of the plan", style="yellow")
 
 
 def shares_text(shares: Iterable[tuple[str, float]], unit: str = "") -> str:
@@ -175,12 +175,12 @@ def trials_table(trials: Sequence[Trial]) -> Table:
         "Trials", *columns, right=columns[4:7], spare=("attempts", "chosen by", "tokens/s", "step", "reason")
     )
     table.caption = alike_note(plans) or None
-    for trial, setting in zip(trials, settings(plans), strict=True):
+    for trial, plan in zip(trials, settings(plans), strict=True):
         measured = trial.measurement
         table.add_row(
             str(trial.number),
-            setting,
-            str(trial.origin),
+            plan,
+            origin_text(trial),
             state_text(trial),
             "-" if measured is None else seconds(measured.step_time_s),
             "-" if measured is None else number(measured.tokens_per_s),
@@ -351,6 +351,10 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
     if budget.wall_time_s is not None:
         estimates.append(max(0.0, budget.wall_time_s - campaign.elapsed_s))
     return seconds(max(1, round(min(estimates)))) if estimates else "?"
+
+
+def origin_text(trial: Trial) -> str:
+    return "second run" if trial.origin is Origin.CONFIRMATION else str(trial.origin)
 
 
 def state_text(trial: Trial) -> Text:

@@ -15,13 +15,12 @@ from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.eligibility import unconfirmed_knobs
-from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
+from meshtune.tuner.campaign.trial import Attempt, Expectation, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
-from meshtune.tuner.cli.render.display import ended_text, pruned_text, state_text, time_notes
+from meshtune.tuner.cli.render.display import ended_text, origin_text, pruned_text, state_text, time_notes
 from meshtune.tuner.cli.render.terminal import new_table
 
-_AGAIN = " (a plan that was measured before, once more)"
 # What a verdict says of the memory; the others say nothing.
 _FITS: Mapping[Verdict, str] = {Verdict.OK: "it fits", Verdict.PRUNED: "it fits", Verdict.OOM: "out of memory"}
 
@@ -31,7 +30,7 @@ def trial_page(trial: Trial, knobs: Sequence[Knob] = ()) -> Group:
     outcome = trial.outcome
     lines: list[RenderableType] = [
         Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),
-        Text(f"chosen by: {trial.origin}{_AGAIN if trial.origin is Origin.CONFIRMATION else ''}"),
+        Text(f"chosen by: {origin_text(trial)}"),
         Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.axes_as_dict().items())),
         *_knobs(trial, knobs),
         Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
