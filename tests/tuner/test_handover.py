@@ -286,9 +286,7 @@ def test_another_question_and_a_plan_without_words_are_refused(confirming, docum
 
 
 def test_a_setting_that_the_program_cannot_run_is_named(confirming):
-    with pytest.raises(
-        InvalidSpec, match=r"space: the plan tp1 pp1 dp4 mbs1 ga2 zero1 cannot run there: zero_stage"
-    ):
+    with pytest.raises(InvalidSpec, match=r"space: the plan tp1 pp1 dp4 mbs1 ga2 zero1 cannot run there: zero_stage"):
         confirming({"workload": {"kind": "torchtitan"}}, winner=SLOW, rival=Plan(dp=4, zero_stage=2))
 
 

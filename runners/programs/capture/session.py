@@ -10,12 +10,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from getpass import getuser
 from pathlib import Path
 from shlex import quote
-from signal import SIGHUP, SIGTERM, signal
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -90,14 +89,14 @@ def capture(
     command: Sequence[str], given: Mapping[str, str], time_limit_s: float = TIME_LIMIT_S, devices: int | None = None
 ) -> Captured:
     """Run a launcher here. given: variables for it, before those of its `#SBATCH` lines. devices: of a node, where its
-    job does not say. Ended by TERM or HUP, nothing of it is left either. Raises CannotRead."""
+    job does not say. Raises CannotRead."""
     path, text = _script(command)
     if found := _BY_PATH.search(_COMMENT.sub("", text)):
         raise CannotRead(
             f"{path} starts {found[0]}, which a stand-in for {found[1]} cannot answer; nothing was run. "
             f"Write {found[1]} without its folder in a copy of the script, and capture that"
         )
-    with _ended_in_order(), TemporaryDirectory(prefix="meshtune-capture-", ignore_cleanup_errors=True) as name:
+    with TemporaryDirectory(prefix="meshtune-capture-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         for inner in ("bin", "records", "layers", "memory"):
             (folder / inner).mkdir()
@@ -168,17 +167,6 @@ def capture(
         failed=tuple(failed[:_MAX_ERRORS]),
         end=f"{end}; it stopped at {stopped}" if code and stopped else end,
     )
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """A signal that ends this process lets what is open be closed first."""
-    before = {end: signal(end, lambda number, _: sys.exit(128 + number)) for end in (SIGTERM, SIGHUP)}
-    try:
-        yield
-    finally:
-        for end, handler in before.items():
-            signal(end, handler)
 
 
 def _script(command: Sequence[str]) -> tuple[str, str]:

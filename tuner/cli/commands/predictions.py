@@ -103,8 +103,7 @@ def knobs(
     if catalog and catalog not in known:
         raise WrongCall(f"no catalog is called {catalog!r}; {did_you_mean(catalog, known)}")
     shown = {catalog: known[catalog]} if catalog else known
-    hint = "show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]"
-    page = catalog_lines(catalog, known[catalog]) if catalog else (*catalogs_lines(known), hint)
+    page = catalog_lines(catalog, known[catalog]) if catalog else catalogs_lines(known)
     print_found(catalogs_view(shown), page, as_json)
 
 

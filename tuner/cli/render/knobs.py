@@ -51,6 +51,7 @@ def catalogs_lines(catalogs: Mapping[str, Sequence[Knob]]) -> Iterator[Text]:
     for name, knobs in catalogs.items():
         names = ", ".join(knob.name.removeprefix(f"{name}_") for knob in knobs)
         yield Text.assemble((name, "bold"), f", {len(knobs)} knobs: {names}")
+    yield Text("show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]")
 
 
 def catalog_lines(name: str, knobs: Sequence[Knob]) -> Iterator[Text]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
@@ -49,49 +48,47 @@ class Listing(Table):
     spare: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        room, every = options.max_width, {str(column.header): None for column in self.columns}
-        if self._width(console, every) <= room:
-            yield self._narrowed(every)
+        room, whole = options.max_width, dict.fromkeys((str(column.header) for column in self.columns), 0)
+        if self._width(console, whole) <= room:
+            yield self._narrowed(whole)
             return
         least = {str(column.header): _least_width(console, column) for column in self.columns}
         kept = {name: width for name, width in least.items() if name not in self.spare}
         for name in reversed(self.spare):
             wider = {one: width for one, width in least.items() if one in kept or one == name}
             kept = wider if self._width(console, wider) <= room else kept
-        free = room - self._width(console, kept)
-        for column in self.columns:
-            name = str(column.header)
-            if free > 0 and name in kept:
-                more = min(free, max(console.measure(cell).maximum for cell in (name, *column.cells)) - kept[name])
-                kept[name], free = kept[name] + more, free - more
-        # Even the columns that stay are too wide: their rows take more lines.
-        yield self._narrowed(kept if free >= 0 else dict.fromkeys(kept))
-        if left := [name for name in every if name not in kept]:
-            yield Text(
-                f"left out here: {', '.join(left)}; COLUMNS={self._width(console, least)} shows all", style="dim"
-            )
+        yield self._narrowed(kept | {max(kept, key=kept.__getitem__): 0})
+        if left := [name for name in least if name not in kept]:
+            needed = self._width(console, least)
+            yield Text(f"left out here: {', '.join(left)}; COLUMNS={needed} shows all", style="dim")
 
-    def _narrowed(self, widths: Mapping[str, int | None]) -> Table:
-        """With these columns alone, of these widths; None: as their cells need."""
-        columns = [replace(each, width=widths[name]) for each in self.columns if (name := str(each.header)) in widths]
-        table = Table(*columns, title=self.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        table.padding, table.caption, table.caption_justify = (0, 1, 0, 0), self.caption, "left"
-        table.rows = self.rows
+    def _narrowed(self, widths: Mapping[str, int]) -> Table:
+        """With these columns alone, of these widths; 0: of what is left."""
+        columns = [(column, widths.get(str(column.header))) for column in self.columns]
+        table = Table(*(replace(column, width=width or None) for column, width in columns if width is not None))
+        table.title, table.caption, table.title_justify, table.caption_justify = (
+            self.title,
+            self.caption,
+            "left",
+            "left",
+        )
+        table.box, table.pad_edge, table.padding, table.rows = SIMPLE_HEAD, False, (0, 1, 0, 0), self.rows
         return table
 
-    def _width(self, console: Console, widths: Mapping[str, int | None]) -> int:
-        options = console.options.update(width=_UNBOUND)
-        return Measurement.get(console, options, self._narrowed(widths)).maximum
+    def _width(self, console: Console, widths: Mapping[str, int]) -> int:
+        return console.measure(self._narrowed(widths), options=console.options.update(width=_UNBOUND)).maximum
 
 
 def _least_width(console: Console, column: Column) -> int:
-    """At which every cell takes two lines at most, and no word is cut; numbers are never split."""
-    cells = [each if isinstance(each, Text) else console.render_str(str(each)) for each in column.cells]
-    texts = [console.render_str(str(column.header)), *([] if column.justify == "right" else cells)]
-    width = max(console.measure(text).minimum for text in (*texts, *cells))
-    if column.justify == "right":
-        width = max((width, *(cell.cell_len for cell in cells)))
-    for text in texts:
+    """At which the head and every cell take two lines at most, and no word is cut; numbers are never split."""
+    head, *cells = [
+        each if isinstance(each, Text) else console.render_str(str(each)) for each in (column.header, *column.cells)
+    ]
+    whole = column.justify == "right"
+    width = max(
+        text.cell_len if whole and text is not head else console.measure(text).minimum for text in (head, *cells)
+    )
+    for text in (head, *cells):
         while width < text.cell_len and len(text.wrap(console, width)) > ROW_LINES:
             width += 1
     return width
