@@ -15,11 +15,6 @@ from rich.text import Text
 
 from meshtune.runners.untrusted_text import CONTROLS, visible
 
-# A row of a table takes no more, where its columns can be left out.
-ROW_LINES = 2
-# Wider than any table.
-_UNBOUND = 100_000
-
 
 class Terminal(Console):
     """A console that escapes what it is given; Rich's own styles are added below that."""
@@ -64,19 +59,15 @@ class Listing(Table):
 
     def _narrowed(self, widths: Mapping[str, int]) -> Table:
         """With these columns alone, of these widths; 0: of what is left."""
-        columns = [(column, widths.get(str(column.header))) for column in self.columns]
-        table = Table(*(replace(column, width=width or None) for column, width in columns if width is not None))
-        table.title, table.caption, table.title_justify, table.caption_justify = (
-            self.title,
-            self.caption,
-            "left",
-            "left",
-        )
-        table.box, table.pad_edge, table.padding, table.rows = SIMPLE_HEAD, False, (0, 1, 0, 0), self.rows
+        named = [(each, widths.get(str(each.header))) for each in self.columns]
+        table = Table(*(replace(each, width=width or None) for each, width in named if width is not None))
+        table.title, table.caption, table.rows = self.title, self.caption, self.rows
+        table.box, table.pad_edge, table.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
+        table.title_justify = table.caption_justify = "left"
         return table
 
     def _width(self, console: Console, widths: Mapping[str, int]) -> int:
-        return console.measure(self._narrowed(widths), options=console.options.update(width=_UNBOUND)).maximum
+        return console.measure(self._narrowed(widths), options=console.options.update(width=100_000)).maximum
 
 
 def _least_width(console: Console, column: Column) -> int:
@@ -84,12 +75,10 @@ def _least_width(console: Console, column: Column) -> int:
     head, *cells = [
         each if isinstance(each, Text) else console.render_str(str(each)) for each in (column.header, *column.cells)
     ]
-    whole = column.justify == "right"
-    width = max(
-        text.cell_len if whole and text is not head else console.measure(text).minimum for text in (head, *cells)
-    )
+    unsplit = cells if column.justify == "right" else []
+    width = max([console.measure(text).minimum for text in (head, *cells)] + [text.cell_len for text in unsplit])
     for text in (head, *cells):
-        while width < text.cell_len and len(text.wrap(console, width)) > ROW_LINES:
+        while width < text.cell_len and len(text.wrap(console, width)) > 2:
             width += 1
     return width
 
