@@ -108,7 +108,7 @@ function Compared({ ids }: { ids: string[] }) {
   return (
     <div class="compared">
       <div class="scaling-pair">
-        <Card title="Speed" aside={<span class="muted small">tokens per second of the recommended settings</span>}>
+        <Card title="Speed" aside={<span class="muted small">tokens per second of the recommended plans</span>}>
           <ScalingChart
             testid="speed-chart"
             label="Tokens per second"
@@ -173,7 +173,7 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
           <th scope="col" class="num">
             Tokens/s/device
           </th>
-          <th scope="col" class="num" title="Tokens/s per device of the best setting by its first run alone">
+          <th scope="col" class="num" title="Tokens/s per device of the best plan by its first run alone">
             Fastest once
           </th>
           <th scope="col" class="num">
